@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from broker_core import logs
 from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
@@ -124,6 +125,7 @@ class Broker:
         clean_up(paths.spool, policy.instance.name)
         make_log: LogMaker = LocalLog if member is None else member.log
         self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log)
+        self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.dispatch.following = member
@@ -262,6 +264,7 @@ class Broker:
 def end_process(error: SluiceError) -> None:
     """At once and without a last act: nothing that this process still believes may be answered or written."""
     logging.shutdown()
+    logs.settle()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(BROKEN)

@@ -325,7 +325,9 @@ CODES: Final = MappingProxyType({
     "not_here": ErrorCode("This broker can't end its process", _OPERATOR, _CONFLICT),
     "other_log": ErrorCode(
         "Two logs have one instance's name, and what is there belongs to the other; `found`, `expected`",
-        _OPERATOR,
+        _CLIENT | _OPERATOR,
+        close=4308,
+        retry_after_ms=SHORTLY,
     ),
     "other_origin": ErrorCode("The record was accepted by another instance", _OPERATOR),
     "pipeline_failed": ErrorCode("The pipeline's job failed; `returncode`", _OPERATOR),

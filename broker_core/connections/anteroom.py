@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final, Protocol
 
+from broker_core.config.preset_fields import MAX_CONNECTIONS
 from broker_core.errors import ClientError
 
 HELD_BYTES: Final = 4 * 1024 * 1024
@@ -23,6 +24,9 @@ MAX_LEAVING: Final = 200
 """Those of them that were told to go, and haven't read it yet."""
 MAX_FROM_ADDRESS: Final = 10_000
 """Connections of one address: half of the instance's."""
+DESCRIPTORS_KEPT: Final = 2_048
+"""Of the process's, for files, and for connections that are taken from the kernel in one turn and then refused; half of
+them where there are fewer than twice as many. Without one the log can't open its next segment, and the broker ends."""
 LOGONS_A_SECOND: Final = 1_000
 LOGONS_AT_ONCE: Final = 10_000
 """Of one address, after it has been quiet: whoever comes back together does so at once."""
@@ -74,6 +78,9 @@ class Anteroom:
     """One instance's. Times are milliseconds of the clock that never jumps."""
 
     def __init__(self) -> None:
+        self._most = MAX_CONNECTIONS
+        self._number = 0
+        """Of all addresses' connections."""
         self.held = self.input = 0
         """Bytes of what is unfinished or waits, before and after the logon."""
         self.connections: Counter[str] = Counter()
@@ -84,10 +91,22 @@ class Anteroom:
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """What is left of each address's allowance, and when that was so."""
 
+    def bound(self, descriptors: int) -> None:
+        """The process may open so many files and sockets."""
+        self._most = min(MAX_CONNECTIONS, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
+
     def came(self, remote: str) -> None:
-        """A connection was made. ClientError too_many_connections when its address has enough; it counts until `went`."""
+        """A connection was made. ClientError too_many_connections when its address has enough, or all together have; it counts
+        until `went`."""
         address = address_of(remote)
         self.connections[address] += 1
+        self._number += 1
+        if self._number > self._most:
+            raise ClientError(
+                "too_many_connections",
+                f"This instance takes {self._most} connections.",
+                "Come back later; an operator can allow the broker's process more open files.",
+            )
         if self.connections[address] > MAX_FROM_ADDRESS:
             raise ClientError(
                 "too_many_connections",
@@ -99,6 +118,7 @@ class Anteroom:
         """It is gone."""
         address = address_of(remote)
         self.connections[address] -= 1
+        self._number -= 1
         if not self.connections[address]:
             del self.connections[address]
 
@@ -106,7 +126,7 @@ class Anteroom:
         """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
         self._guests.setdefault(address_of(guest.remote), {})[guest] = None
         self.guests += 1
-        if self.guests > MAX_GUESTS:
+        if self.guests > min(MAX_GUESTS, self._most // 2):
             most = max(self._guests.values(), key=len)
             next(iter(most)).make_room()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker_core.config.preset_fields import MAX_CONNECTIONS
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.member import Member
 from broker_core.delivery.account import Account
@@ -39,8 +38,6 @@ class Roster:
             connection.close(error.code, error.sentence, error.fix)
             return
         self.anteroom.enters(connection)
-        if len(self.connections) > MAX_CONNECTIONS:
-            connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
 
     def log_on(self, connection: Member, name: str) -> None:
         """A client takes a name. One of the same name that is connected is told, and replaced."""

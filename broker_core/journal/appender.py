@@ -25,7 +25,7 @@ from broker_core.batch import Batch
 from broker_core.journal.files import Files, OpenFile, write_all
 from broker_core.journal.held import Segment
 from broker_core.journal.index import SegmentIndex
-from broker_core.journal.segment import HEADER_SIZE, encode_header, new_header, segment_name
+from broker_core.journal.segment import HEADER_SIZE, crc_of, encode_header, new_header, segment_name
 from broker_core.journal.spares import Spares
 
 
@@ -127,10 +127,12 @@ class Appender:
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
         header = new_header(self.instance, self.epoch, first.first_sequence, first.accepted_at, self.log)
+        encoded = encode_header(header)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
+        index.header_crc = crc_of(encoded)
         tail = Tail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:
-            write_all(self.files, file.fd, [encode_header(header)], 0)
+            write_all(self.files, file.fd, [encoded], 0)
         except OSError:
             self._remove(tail)
             raise

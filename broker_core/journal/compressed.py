@@ -95,6 +95,12 @@ def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> Member |
     return Member(offset, length, raw_offset, raw_length)
 
 
+def first_member(file: OpenFile) -> bytes:
+    """The content of the first member alone; nothing when it isn't whole. JournalError journal_damaged."""
+    found = _member_at(file, 0, os.fstat(file.fd).st_size, 0)
+    return inflate(file, found) if found is not None else b""
+
+
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
     while offset < size:
         stretch = os.pread(file.fd, MEMBER_SIZE, offset)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
+from uuid import UUID
 
 from broker_core.journal.index import SegmentIndex
-from broker_core.journal.reader import Source, open_source
+from broker_core.journal.reader import Source, check_source, open_source
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import SegmentInfo, index_path
 from broker_core.journal.sidecar import load, load_places
@@ -53,7 +56,7 @@ class Segment:
     def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
         instance, first = self.index.instance, self.index.first_sequence
         found = way(index_path(self.path), instance, first)
-        if found is None or found.end != self.index.end:
+        if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
             return scan(open_source(self.path), instance, first).index
         return found
 
@@ -82,27 +85,48 @@ class Segment:
         return made
 
 
+class _Opened(NamedTuple):
+    """A segment's open file, as it was then."""
+
+    source: Source
+    segment: Segment
+    written: tuple[int, int]
+
+
 class Sources:
     """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it.
 
     A sealed segment's entries are in memory while its file is open, and no longer.
     """
 
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, tuple[Source, Segment]] = OrderedDict()
+    def __init__(self, log: UUID | None) -> None:
+        self._log = log
+        self._open: OrderedDict[Path, _Opened] = OrderedDict()
         self._lock = Lock()
 
     def get(self, segment: Segment) -> Source:
-        """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again."""
+        """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again.
+
+        JournalError other_log when another file stands in its place, or was written over it.
+        """
         with self._lock:
             known = self._open.get(segment.path)
+            if known is not None and segment.sealed and known.written != _written(known.source):
+                # Sealed since it was opened, or somebody's copy was written over it: look whose it is.
+                _let_go(self._open.pop(segment.path))
+                known = None
             if known is None:
-                known = self._open[segment.path] = (open_source(segment.path), segment)
+                known = self._open[segment.path] = self._opened(segment)
                 if len(self._open) > MAX_OPEN_SOURCES:
                     _let_go(self._open.popitem(last=False)[1])
             else:
                 self._open.move_to_end(segment.path)
-            return known[0]
+            return known.source
+
+    def _opened(self, segment: Segment) -> _Opened:
+        source = open_source(segment.path)
+        check_source(source, segment.index.instance, segment.first_sequence, self._log)
+        return _Opened(source, segment, _written(source))
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was removed or moved."""
@@ -116,9 +140,15 @@ class Sources:
             self._open.clear()
 
 
-def _let_go(known: tuple[Source, Segment]) -> None:
-    if known[1].sealed:
-        known[1].index.set_entries(None)
+def _let_go(known: _Opened) -> None:
+    if known.segment.sealed:
+        known.segment.index.set_entries(None)
+
+
+def _written(source: Source) -> tuple[int, int]:
+    """By which it is seen that a file isn't what it was: its size, and when it was written last."""
+    found = os.fstat(source.file.fd)
+    return found.st_size, found.st_mtime_ns
 
 
 PIN_KINDS = (

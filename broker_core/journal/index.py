@@ -82,6 +82,7 @@ class SegmentIndex:
         "epoch",
         "first_at",
         "first_sequence",
+        "header_crc",
         "holes",
         "instance",
         "last_at",
@@ -93,6 +94,8 @@ class SegmentIndex:
         self.instance = instance
         self.first_sequence = first_sequence
         self.epoch = epoch
+        self.header_crc = 0
+        """Of the segment's header, by which a sidecar knows its segment; 0: not known."""
         self.end = HEADER_SIZE
         self.records = 0
         self.last_sequence = first_sequence - 1

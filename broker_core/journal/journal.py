@@ -63,7 +63,7 @@ class Journal:
         self._directory_lock = lock
         self._lock = Lock()
         self._pins = Pins()
-        self._log = LogReader(found.instance, tuple(found.segments))
+        self._log = LogReader(found.instance, tuple(found.segments), found.log)
         note = partial(note_removal, files, directory, found.instance)
         self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners, note)
         self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)

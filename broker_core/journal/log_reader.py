@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Collection
 from itertools import accumulate, pairwise
 from threading import Lock
+from uuid import UUID
 
 from broker_core.batch import Batch, hash64
 from broker_core.errors import JournalError
@@ -27,10 +28,11 @@ _TRIES = 4
 class LogReader:
     """The segments, oldest first, and everything that reads them."""
 
-    def __init__(self, instance: str, segments: tuple[Segment, ...]) -> None:
+    def __init__(self, instance: str, segments: tuple[Segment, ...], log: UUID | None = None) -> None:
         self._origin = hash64(instance)
+        self.identity = log
         self.segments = segments
-        self._sources = Sources()
+        self._sources = Sources(log)
         self._topics = SealedTopics()
         self._hints: dict[tuple[int, int], int] = {}
         self._hole_lock = Lock()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from broker_core.batch import hash64
 from broker_core.errors import JournalError, OperatorError
@@ -160,12 +161,15 @@ def _compare(source: Source, target: OpenFile) -> None:
             raise damaged(target.path, member.offset, "a member isn't what was compressed")
 
 
-def verify_segment(path: Path) -> VerifyReport:
-    """Read every batch of a segment's file, compressed or not, and check it. Changes nothing; needs no lock."""
+def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
+    """Read every batch of a segment's file, compressed or not, and check it, and that it is of this log. Changes nothing;
+    needs no lock."""
     instance, first = parse_path(path)
     found = scan(open_source(path), instance, first, load(index_path(path), instance, first))
     torn = found.torn[1] - found.torn[0] if found.torn else 0
     index = found.index
+    if log is not None and found.log not in (None, log):
+        found.header_problem = f"it belongs to the log {found.log}, and this is the log {log}"
     return VerifyReport(
         path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
         found.header_problem or "",

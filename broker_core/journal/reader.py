@@ -10,14 +10,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import MAGIC, Batch, peek
 from broker_core.checksum import crc32c
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource
+from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource, first_member
 from broker_core.journal.files import OpenFile
-from broker_core.journal.segment import HEADER_SIZE, SegmentHeader, damaged, decode_header
+from broker_core.journal.segment import (
+    HEADER_SIZE,
+    SegmentHeader,
+    damaged,
+    decode_header,
+    fits,
+    other_log,
+)
 
 CHUNK = 1024 * 1024
 SEEK_CHUNK = 64 * 1024
@@ -63,6 +71,42 @@ def open_source(path: Path) -> Source:
 def read_header(source: Source) -> SegmentHeader:
     """The segment's header, checked."""
     return decode_header(source.read(0, HEADER_SIZE), source.file.path)
+
+
+def check_source(source: Source, instance: str, first_sequence: int, log: UUID | None) -> None:
+    """JournalError other_log when the file is another segment than its name says.
+
+    A header that can't be read says nothing: every batch is checked by itself.
+    """
+    try:
+        header = read_header(source)
+    except JournalError:
+        return
+    if not fits(header, instance, first_sequence, log):
+        raise other_log(source.file.path, header, log)
+
+
+class Front(NamedTuple):
+    """What the beginning of a segment's file says: its header, None when that can't be read, and whether nothing was ever
+    written to it."""
+
+    header: SegmentHeader | None
+    empty: bool
+
+
+def read_front(path: Path) -> Front:
+    """One small read, for opening a log of thousands of segments. OSError."""
+    file = OpenFile(path)
+    # A crash after the roll's rename leaves a file of zeros: look at its header and first batch.
+    raw = os.pread(file.fd, HEADER_SIZE + len(_ZEROS), 0)
+    empty = not any(raw)
+    try:
+        head = first_member(file) if raw.startswith(GZIP_MAGIC) else raw
+        return Front(None if empty else decode_header(head[:HEADER_SIZE], path), empty)
+    except JournalError:
+        return Front(None, empty)
+    finally:
+        file.close()
 
 
 class Walk(NamedTuple):

@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from broker_core.errors import JournalError, OperatorError
+from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.acks import Publishers, acks_path, read_acks, write_acks
 from broker_core.journal.files import Files, OpenFile, replace_durably, temporary_of
 from broker_core.journal.frontier import Known, Mark, read_mark
 from broker_core.journal.held import Segment
 from broker_core.journal.index import Hole, SegmentIndex
-from broker_core.journal.reader import CHUNK, open_source, read_header, walk
+from broker_core.journal.reader import CHUNK, Front, open_source, read_front, walk
 from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
     HEADER_SIZE,
@@ -43,12 +43,15 @@ from broker_core.journal.segment import (
     SUFFIX_COMPRESSED,
     SUFFIX_INDEX,
     SegmentFile,
+    crc_of,
     discover,
     encode_header,
+    fits,
     index_path,
     new_header,
     parse_name,
     segment_name,
+    told,
 )
 
 _ENDINGS = (
@@ -65,6 +68,8 @@ _ENDINGS = (
     ".chain",
     SUFFIX_INDEX,
 )
+_NAMED = 5
+"""Files in an error."""
 
 
 @dataclass(slots=True)
@@ -136,17 +141,20 @@ class Recovery:
         self.next_sequence = 1
         self.epoch = 1
         self.log: UUID | None = None
+        self._fronts: dict[Path, Front] = {}
         self._scans: dict[int, Scan] = {}
 
     def run(self) -> None:
         """Look at everything. Damage never stops it; OSError and JournalError from the disk do.
 
-        OperatorError journal_other and journal_behind when the log isn't the one, or not all of it.
+        OperatorError other_log, journal_other and journal_behind when the log isn't one, not this one, or not all of it.
         """
-        self.log = self._identity()
+        files = discover(self.directory, self.instance, self.archive_directory)
+        self._fronts = {file.path: read_front(file.path) for file in files}
+        self.log = self._identity(files)
         self._note_foreign_files()
-        self._sweep()
-        found = self._segment_files()
+        self._sweep(files)
+        found = self._segment_files(files)
         for number, file in enumerate(found):
             self._take(file, number + 1 == len(found))
         self._refuse_if_behind()
@@ -157,14 +165,15 @@ class Recovery:
         self._recover_publishers()
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
 
-    def _identity(self) -> UUID:
-        """Which log this is: by its newest segment, its mark, and what the control plane knows. They must say the same."""
+    def _identity(self, files: list[SegmentFile]) -> UUID:
+        """Which log this is: by its segments, its mark, and what the control plane knows. They must say the same."""
+        self._refuse_others(files)
         said: dict[UUID, str] = {}
-        for file in discover(self.directory, self.instance, self.archive_directory)[-1:]:
-            with suppress(JournalError, OSError):
-                log = read_header(open_source(file.path)).log
-                if log is not None:
-                    said[log] = file.path.name
+        for file in reversed(files):
+            header = self._fronts[file.path].header
+            if header is not None and header.log is not None:
+                said[header.log] = file.path.name
+                break
         if self._mark.log is not None:
             said.setdefault(self._mark.log, f"{self.instance}.durable")
         if self._known is not None and self._known.log is not None:
@@ -180,6 +189,31 @@ class Recovery:
                 logs=[str(log) for log in said],
             )
         return next(iter(said), None) or uuid4()
+
+    def _refuse_others(self, files: list[SegmentFile]) -> None:
+        """No log is made of two: files that bear a segment's name and are another one are for an operator to move away."""
+        found = [(file, header) for file in files if (header := self._fronts[file.path].header) is not None]
+        logs = [header.log for _, header in found if header.log is not None]
+        log = self._mark.log if self._mark.log in logs else logs[-1] if logs else None
+        others = [
+            (file.path, header)
+            for file, header in found
+            if not fits(header, self.instance, file.first_sequence, log)
+        ]
+        if not others:
+            return
+        named = ", ".join(f"{path} is {told(header)}" for path, header in others[:_NAMED])
+        more = f", and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise OperatorError(
+            "other_log",
+            f"{len(others)} of {len(files)} segments of {self.instance} aren't what their names say,"
+            f" and it is the log {log}: {named}{more}.",
+            "Move these files away and bring back the segments that were there. Without them their records are a gap, which"
+            " subscribers are told.",
+            files=[path.name for path, _ in others[:_NAMED]],
+            found=sorted({str(header.log) for _, header in others})[:_NAMED],
+            expected=str(log),
+        )
 
     def _refuse_if_behind(self) -> None:
         """Not without an operator's word: who published what is missing has let go of it."""
@@ -207,11 +241,9 @@ class Recovery:
             ):
                 self.report.ignored.append(path.name)
 
-    def _sweep(self) -> None:
+    def _sweep(self, files: list[SegmentFile]) -> None:
         """Remove what a crash may leave of our own: half-written small files, sidecars whose segment was removed."""
-        held = {
-            index_path(file.path) for file in discover(self.directory, self.instance, self.archive_directory)
-        }
+        held = {index_path(file.path) for file in files}
         for place in (self.directory, self.archive_directory):
             if place is None or not place.is_dir():
                 continue
@@ -236,11 +268,11 @@ class Recovery:
     def _is_segment(self, name: str) -> bool:
         return parse_name(name, self.instance) is not None
 
-    def _segment_files(self) -> list[SegmentFile]:
+    def _segment_files(self, files: list[SegmentFile]) -> list[SegmentFile]:
         """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""
         chosen: dict[int, SegmentFile] = {}
-        for file in discover(self.directory, self.instance, self.archive_directory):
-            if self._is_empty(file):
+        for file in files:
+            if self._fronts[file.path].empty:
                 self._put_aside(file.path, "empty", "It has no content.")
             elif file.first_sequence in chosen:
                 self.files.unlink(file.path)
@@ -248,15 +280,6 @@ class Recovery:
             else:
                 chosen[file.first_sequence] = file
         return [chosen[first] for first in sorted(chosen)]
-
-    def _is_empty(self, file: SegmentFile) -> bool:
-        if file.path.stat().st_size == 0:
-            return True
-        if file.compressed:
-            return False
-        with file.path.open("rb") as opened:
-            # A crash after the roll's rename leaves a file of zeros: look at its header and first batch.
-            return not any(opened.read(HEADER_SIZE + 8))
 
     def _put_aside(self, path: Path, why: str, sentence: str) -> None:
         target = _free_name(path.with_name(f"{path.name}.{why}"))
@@ -267,6 +290,9 @@ class Recovery:
 
     def _take(self, file: SegmentFile, last: bool) -> None:
         index = sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
+        header = self._fronts[file.path].header
+        if index is not None and header is not None and index.header_crc not in (0, header.crc):
+            index = None  # another segment's
         if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
@@ -336,7 +362,9 @@ class Recovery:
             self.report.because(f"{segment.path.name}: its header was written anew ({made.header_problem}).")
             index = made.index
             header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
-            self.files.pwritev(handle.fd, [encode_header(header)], 0)
+            encoded = encode_header(header)
+            index.header_crc = crc_of(encoded)
+            self.files.pwritev(handle.fd, [encoded], 0)
         if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
             self.files.truncate(handle.fd, made.index.end)
         self.files.fsync(handle.fd)

@@ -37,7 +37,7 @@ def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentInde
     made = Scan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
-        made.index.epoch, made.log = header.epoch, header.log
+        made.index.epoch, made.log, made.index.header_crc = header.epoch, header.log, header.crc
         if (header.instance, header.first_sequence) != (instance, first_sequence):
             made.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"

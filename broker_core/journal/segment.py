@@ -66,6 +66,8 @@ class SegmentHeader(NamedTuple):
     first_sequence: int
     created_at: int
     log: UUID | None = None
+    crc: int = 0
+    """The header's own checksum, by which a sidecar knows its segment; 0 in one that isn't encoded yet."""
 
 
 class SegmentInfo(NamedTuple):
@@ -133,7 +135,25 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     if crc32c(plain) != crc:
         raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
     identity = UUID(bytes=log) if log != _NO_LOG else None
-    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity)
+    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity, crc)
+
+
+def crc_of(encoded: bytes) -> int:
+    """The checksum in an encoded header."""
+    found: int = struct.unpack_from("<I", encoded, _CRC_AT)[0]
+    return found
+
+
+def fits(header: SegmentHeader, instance: str, first_sequence: int, log: UUID | None) -> bool:
+    """Whether it is that segment of that log. A header of an earlier release doesn't say of which log it is."""
+    same_log = header.log is None or log is None or header.log == log
+    return same_log and (header.instance, header.first_sequence) == (instance, first_sequence)
+
+
+def told(header: SegmentHeader) -> str:
+    """What a header says of itself, in words."""
+    whose = "a log of an earlier release" if header.log is None else f"the log {header.log}"
+    return f"segment {segment_name(header.instance, header.first_sequence)} of {whose}"
 
 
 def new_header(
@@ -151,6 +171,18 @@ def damaged(path: Path, offset: int, why: str) -> JournalError:
         "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
         file=path.name,
         offset=offset,
+    )
+
+
+def other_log(path: Path, header: SegmentHeader, log: UUID | None) -> JournalError:
+    """The error for a file that has the name of a segment and is another one."""
+    return JournalError(
+        "other_log",
+        f"{path} is {told(header)}, and this is the log {log}.",
+        "Somebody put a file in its place. Move it away and bring back the segment that was there.",
+        file=path.name,
+        found=str(header.log),
+        expected=str(log),
     )
 
 

@@ -1,6 +1,6 @@
 """THE FORMAT of `.index.gz`, a sealed segment's sidecar: gzip (RFC 1952) of one JSON document, with a summary in front.
 
-    {"version":1, "instance":…, "segment":first sequence, "epoch":…, "end":content's end offset, "records":…,
+    {"version":1, "instance":…, "segment":first sequence, "epoch":…, "header_crc":…, "end":content's end offset, "records":…,
      "last_sequence":…, "first_at":ns, "last_at":ns, "topics":[…]|null,
      "entries":[[sequence, offset, at, [topic numbers]|null], …],
      "holes":[[offset, length, first_sequence, last_sequence, why], …]}
@@ -11,7 +11,7 @@ of each sidecar; the second the entries' places in columns, so that a seek infla
     +------------------------------------------------------------------------------------+
     | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16         |
     | 12 "SI" | 14 field length u16 = 80 | 16 crc u32 | 20 holes u32 | 24 epoch u32        |
-    | 28 zero u32 | 32 origin u64 | 40 segment u64 | 48 end u64 | 56 records u64            |
+    | 28 header_crc u32 | 32 origin u64 | 40 segment u64 | 48 end u64 | 56 records u64            |
     | 64 last_sequence u64 | 72 first_at i64 | 80 last_at i64 | 88 length u64               |
     | 96 "SP" | 98 field length u16 = 4 + 24 n | 100 crc u32                                |
     | 104 n sequences u64 | n offsets u64 | n ats i64                                       |
@@ -60,7 +60,7 @@ def encode(index: SegmentIndex) -> bytes:
     places = _encode_places(index)
     whole = SUMMARY_END + len(places) + len(data) + _TAIL.size
     summary = _SUMMARY.pack(
-        len(index.holes), index.epoch, 0, hash64(index.instance), index.first_sequence,
+        len(index.holes), index.epoch, index.header_crc, hash64(index.instance), index.first_sequence,
         index.end, index.records, index.last_sequence, index.first_at, index.last_at, whole,
     )  # fmt: skip
     extra = 4 + 4 + _SUMMARY.size + len(places)
@@ -79,6 +79,7 @@ def _document(index: SegmentIndex) -> bytes:
             "version": VERSION,
             "instance": index.instance,
             "segment": index.first_sequence,
+            "header_crc": index.header_crc,
             **{name: getattr(index, name) for name in _FIGURES},
             "topics": index.topics,
             "entries": index.entries(),
@@ -94,6 +95,7 @@ def decode(raw: bytes) -> SegmentIndex:
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
+        made.header_crc = document.get("header_crc", 0)
         for name in _FIGURES:
             setattr(made, name, document[name])
         made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
@@ -170,10 +172,11 @@ def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -
         raw[_HEAD.size : SUMMARY_END]
     ) != crc:
         return None
-    holes, epoch, _, origin, segment, *numbers, whole = _SUMMARY.unpack_from(raw, _HEAD.size)
+    holes, epoch, header_crc, origin, segment, *numbers, whole = _SUMMARY.unpack_from(raw, _HEAD.size)
     if holes or (origin, segment, whole) != (hash64(instance), first_sequence, length):
         return None
     made = SegmentIndex(instance, first_sequence, epoch)
+    made.header_crc = header_crc
     made.end, made.records, made.last_sequence, made.first_at, made.last_at = numbers
     made.set_entries(None)
     return made

@@ -27,7 +27,7 @@ from broker_core.journal.files import Files, journal_error, replace_durably
 from broker_core.journal.held import Segment
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.reader import open_source, read_header
-from broker_core.journal.segment import SegmentInfo, index_path
+from broker_core.journal.segment import SegmentInfo, fits, index_path
 
 
 class Swaps:
@@ -120,7 +120,7 @@ class Swaps:
         if (
             gzipped != compressed
             or source.length != old.index.end
-            or header.first_sequence != old.first_sequence
+            or not fits(header, old.index.instance, old.first_sequence, self._log.identity)
         ):
             raise OperatorError(
                 "bad_prepared_file",

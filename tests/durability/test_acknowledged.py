@@ -123,7 +123,8 @@ FAILURES = [
     Failpoint("fdatasync", 3, errno.EIO, delay_s=0.3),
     Failpoint("fdatasync", 4, errno.ENOSPC),
     Failpoint("pwritev", 5, errno.EIO),
-    Failpoint("sync_directory", 2, errno.EIO, name="journal"),
+    # All from the second on: some that only spares and sidecars need are forgiven.
+    Failpoint("sync_directory", 2, errno.EIO, name="journal", times=1_000),
 ]
 
 
@@ -157,6 +158,31 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
         process.join()
     assert last_words.read(tmp_path / "run" / "test-1.sock") is None, "it runs again"
     assert acknowledged > 0
+
+
+async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker_alive(
+    tmp_path: Path,
+) -> None:
+    process, port = await asyncio.to_thread(
+        start_broker, tmp_path, Failpoint("fdatasync", 40, errno.EIO), log_unread=True
+    )
+    async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
+        subscription = await client.subscribe("a")
+        await client.publish_many("a", numbered(0, 10))
+        await client.flush()
+        assert await take(subscription, 10) == numbered(0, 10)
+        flooding = asyncio.create_task(_publish_for_ever(client))
+        await asyncio.to_thread(process.join, 30)
+        flooding.cancel()
+        assert process.exitcode == BROKEN, "what it logs at its end keeps it from nothing"
+    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    assert words is not None and words.code == "journal_failed"
+
+
+async def _publish_for_ever(client: AsyncClient) -> None:
+    while True:
+        await client.publish_many("a", numbered(10, 20))
+        await client.flush()
 
 
 async def test_a_full_disk_is_no_end(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.control import last_words
 from tests.api.broker_websocket.test_transport import free_port
+from tests.support.broker_process import full_pipe
 from tests.support.brokers import until
 
 pytestmark = pytest.mark.slow
@@ -39,12 +40,12 @@ class Installation:
             "DJANGO_SETTINGS_MODULE": "console.project.settings",
         }
 
-    def manage(self, *words: str) -> subprocess.Popen[str]:
+    def manage(self, *words: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "manage.py", *words],
             cwd=ROOT,
             env=self._environment,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -67,7 +68,8 @@ def installation() -> Iterator[Installation]:
 
 
 async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(installation: Installation) -> None:
-    running = installation.manage("runbroker")
+    nobody_reads, log = full_pipe()
+    running = installation.manage("runbroker", output=log)
     try:
         await until(installation.control.exists)
         async with AsyncClient(f"tcp://127.0.0.1:{installation.port}", "p") as client:
@@ -77,6 +79,8 @@ async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(instal
     finally:
         running.terminate()
         assert running.wait(30) == 0
+        os.close(nobody_reads)
+        os.close(log)
     (installation.home / "journal").rename(installation.home / "unmounted")
 
     refused = await asyncio.to_thread(installation.manage("runbroker").communicate, timeout=60)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import resource
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import uvloop
 
+from broker_core import logs
 from broker_core.broker import Broker, BrokerPaths
 from tests.support.brokers import no_websocket, tcp_policy
 from tests.support.failpoints import Failpoint, Failpoints
@@ -19,10 +22,15 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
 
-def start_broker(home: Path, *failpoints: Failpoint) -> tuple[BaseProcess, int]:
-    """The process, and the port of its TCP transport. Its disk does what `failpoints` say."""
+def start_broker(
+    home: Path, *failpoints: Failpoint, log_unread: bool = False, open_files: int = 0
+) -> tuple[BaseProcess, int]:
+    """The process, and the port of its TCP transport. Its disk does what `failpoints` say. `log_unread`: it logs into a pipe
+    that is full. `open_files`: it may open so many."""
     ours, theirs = SERVER.Pipe(duplex=False)
-    process = SERVER.Process(target=_run, args=(home, theirs, failpoints), daemon=True)
+    process = SERVER.Process(
+        target=_run, args=(home, theirs, failpoints, log_unread, open_files), daemon=True
+    )
     process.start()
     theirs.close()
     try:
@@ -33,10 +41,27 @@ def start_broker(home: Path, *failpoints: Failpoint) -> tuple[BaseProcess, int]:
         ours.close()
 
 
-def _run(home: Path, port: Connection, failpoints: tuple[Failpoint, ...]) -> None:
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+def full_pipe() -> tuple[int, int]:
+    """(reading end, writing end) of a pipe that takes not one byte more."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+def _run(
+    home: Path, port: Connection, failpoints: tuple[Failpoint, ...], log_unread: bool, open_files: int
+) -> None:
+    if open_files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    output = full_pipe()[1] if log_unread else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    if log_unread:
+        logs.install()
     uvloop.run(_serve(home, port, failpoints))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
-from broker_core.journal.frontier import Known, Mark, encode_mark, frontier_path, read_frontier
+from broker_core.journal.frontier import Known, Mark, encode_mark, frontier_path, read_frontier, read_mark
 from broker_core.journal.held import Segment
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
@@ -60,11 +60,12 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
     A torn tail behind the durable frontier is no problem: beside a running broker it is being written, after a crash
     nobody was told that it was persisted.
     """
-    frontier = read_frontier(directory, instance)
+    mark = read_mark(directory, instance)
+    log = mark.log if mark is not None else None
     before: VerifyReport | None = None
     for file in segment_files(directory, instance, archive_directory):
         try:
-            report = verify_segment(file.path)
+            report = verify_segment(file.path, log)
         except OSError as error:
             raise journal_error(error, f"reading {file.path.name}") from error
         if before is not None and report.first_sequence > before.last_sequence + 1:
@@ -72,7 +73,7 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
                 f"records {before.last_sequence + 1} to {report.first_sequence - 1} before it are missing"
             )
             report = report._replace(problem=f"{report.problem} {missing}".strip())
-        yield report._replace(unsynced=frontier is not None and report.last_sequence >= frontier)
+        yield report._replace(unsynced=mark is not None and report.last_sequence >= mark.sequence)
         before = report
 
 
@@ -120,7 +121,7 @@ def repair(
     Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
     With `accept` the log is the instance's from now on with what it has, although it isn't the one that was written last,
     or lacks records that were acknowledged. Raises OperatorError journal_locked while a broker runs, no_journal when there
-    is nothing; journal_other and journal_behind.
+    is nothing; other_log, journal_other and journal_behind.
     """
     segment_files(directory, instance, archive_directory)
     files = Files()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from argparse import ArgumentParser
 from collections.abc import Coroutine
@@ -15,6 +16,7 @@ import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from broker_core import logs
 from broker_core.clock import SYSTEM
 from broker_core.config import PolicyDocument
 from broker_core.control import last_words
@@ -37,6 +39,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
         os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
+        logs.install()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (most, most)
+        )  # 1,024 is what `select` needs, and nobody here uses that
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
@@ -50,6 +57,7 @@ class Command(BaseCommand):
             raise CommandError(f"{error.sentence} {error.fix}") from None
         finally:
             loop.close()
+            logs.settle()
 
 
 def _control(instance: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 import weakref
 from dataclasses import replace
@@ -19,6 +20,7 @@ from broker_core.connections.inbox import ITEM_BYTES
 from broker_core.errors import ClientError
 from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_command, encode_frame_header
 from tests.broker_core.access.making import policy, user
+from tests.support.broker_process import start_broker
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 
@@ -222,3 +224,36 @@ async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> Non
         raw = await RawClient.open(broker)
         raw.command({"c": "logon", "name": name})
         assert (await raw.until("error"))["code"] == "bad_client_name"
+
+
+async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path) -> None:
+    """Of a process that may open 200 files: 400 come and don't log on, before the log has opened its first segment."""
+    process, port = await asyncio.to_thread(start_broker, tmp_path, open_files=200)
+    try:
+        async with asyncio.timeout(60), AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
+            crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+            await until(lambda: sum(map(_ended, crowd)) >= 200)
+            await client.publish("a", b"1")
+            await client.flush()
+            async with AsyncClient(f"tcp://127.0.0.1:{port}", "q") as other:
+                await other.publish("a", b"2")
+                await other.flush()
+            assert process.is_alive()
+            for one in crowd:
+                one.close()
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.join)
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Whether the broker has closed it; what it said before is let go."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True

@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from broker_core.batch import build
 from broker_core.broker import Broker
+from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_fields import QuotaSettings
 from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
+from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
@@ -141,3 +145,65 @@ async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: 
         assert found.topics == {"t": 72} and broker.engine.dispatch.messages_in == 72
         assert found._paced is None, "72 of the 100 that are there at once"
         client.close()
+
+
+async def test_who_may_not_publish_there_is_refused_in_a_batch_and_in_a_command(tmp_path: Path) -> None:
+    plain = tcp_policy()
+    access = AccessSettings(entitlements=(EntitlementSettings(("*",), publish=("mine.>",)),))
+    transports = (replace(plain.transports[0], restricted=True),)
+    async with running_broker(tmp_path, replace(plain, access=access, transports=transports)) as broker:
+        client = await RawClient.connect(broker, "busy")
+        client.command({"c": "publish", "topic": "theirs.a", "data": 1, "id": "x"})
+        assert (await client.until("error"))["code"] == "not_entitled"
+        await client.publish("theirs.a", [b"1"], first=1)
+        assert (await client.until("error"))["code"] == "not_entitled"
+        await client.publish("mine.a", [b"2"], first=2)
+        await client.until("persisted")
+        assert broker.engine.journal.next_sequence == 2, "that one record alone is stored"
+
+
+async def test_who_is_paced_is_told_so_once_in_a_while_and_not_for_each_message(tmp_path: Path) -> None:
+    quotas = (QuotaSettings(client_publish_rate=100),)
+    async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
+        client = await RawClient.connect(broker, "busy")
+        for number in range(8):
+            await client.publish("t", [b"x"] * 25, first=25 * number + 1)
+        client.write(flush("all"))
+        heard = []
+        while not heard or heard[-1].get("ack") != "completed":
+            heard.append(await client.command_frame())
+        assert [frame["code"] for frame in heard if frame["c"] == "notice"] == ["publish_paced"]
+
+
+async def test_what_no_journal_keeps_is_processed_whatever_was_asked_for(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        client.command({"c": "publish", "topic": "scratch.a", "data": 1, "id": "x", "ack": ["persisted"]})
+        answer = await client.command_frame()
+        assert (answer["ack"], answer["id"]) == ("processed", "x")
+
+
+async def test_a_broker_that_is_given_patterns_that_cannot_be_read_says_so_and_allows_nothing_by_them(
+    tmp_path: Path,
+) -> None:
+    plain = tcp_policy()
+    rights = (EntitlementSettings(("*",), publish=("mine.>",)),)
+    right = replace(
+        plain,
+        access=AccessSettings(entitlements=rights),
+        transports=(replace(plain.transports[0], restricted=True),),
+    )
+    unread = EntitlementSettings(("*",), publish=(">", "a..b"))
+    wrong = replace(right, revision=2, access=AccessSettings(entitlements=(unread,)))
+    async with running_broker(tmp_path, right) as broker:
+        with pytest.raises(OperatorError, match=r"entitlement 1: .*a\.\.b"):
+            await broker.apply(wrong)
+        client = await RawClient.connect(broker, "busy")
+        await client.publish("theirs.a", [b"1"], first=1)
+        assert (await client.until("error"))["code"] == "not_entitled"
+        await client.publish("mine.a", [b"2"], first=2)
+        await client.until("persisted")
+    with pytest.raises(OperatorError) as caught:
+        async with running_broker(tmp_path, wrong):
+            pass
+    assert caught.value.code == "bad_policy"

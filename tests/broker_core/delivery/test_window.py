@@ -152,4 +152,5 @@ def test_the_records_of_an_acknowledgement_are_all_that_it_would_acknowledge() -
     window.acknowledge(4, 4)
     assert window.sequences(2, 5) == [102, 103, 112]
     assert window.sequences(1, 4) == [101, 102, 103]
+    assert window.sequences(3, 3) == [103]
     assert filled().sequences(4, 4) == [101, 102, 103, 111]

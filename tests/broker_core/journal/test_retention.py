@@ -136,3 +136,10 @@ def test_a_clock_that_ran_ahead_doesnt_keep_segments_for_as_long():
 def test_what_was_accepted_before_now_is_as_old_as_it_says():
     copied = [one._replace(written_at=NOW) for one in LOG]
     assert names(plan("archive", copied, NOW - 15 * DAY, [], NOW)) == ["s1", "s2"]
+    restored = [segment(0, 0)._replace(written_at=NOW - 30 * DAY)]
+    assert names(plan("archive", restored, NOW - 15 * DAY, [], NOW)) == []
+
+
+def test_who_needs_the_last_record_of_a_segment_holds_it():
+    assert names(plan("remove", LOG, NOW, [pin(200)], NOW)) == ["s0"]
+    assert names(plan("remove", LOG, NOW, [pin(201)], NOW)) == ["s0", "s1"]

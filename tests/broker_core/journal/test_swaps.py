@@ -12,10 +12,11 @@ import pytest
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.held import Segment
 from broker_core.journal.index import Hole
+from broker_core.journal.journal import Journal
 from broker_core.journal.maintenance import compress_segment, copy_verified, verify_segment
 from broker_core.journal.segment import HEADER_SIZE, Position, index_path
 
-from .support import FailingFiles, fill, flip, open_journal, read_all
+from .support import INSTANCE, SMALL, FailingFiles, fill, flip, open_journal, read_all
 
 EVERYTHING = list(range(1, 241))
 
@@ -234,6 +235,29 @@ def test_refusals(journal, tmp_path):
     archive(journal, tmp_path, sealed)
     with pytest.raises(OperatorError, match="journal_archived"):
         journal.archive_swap(sealed, tmp_path)
+    compress(journal, tmp_path, sealed)
+    with pytest.raises(OperatorError, match="journal_compressed"):
+        journal.compress_swap(f"{sealed}.gz", tmp_path)
+
+
+def test_without_an_archive_nothing_is_archived(tmp_path):
+    alone = Journal.open(tmp_path, INSTANCE, None, SMALL)
+    fill(alone, 40, size=1_000)
+    alone.finish_sealed()
+    with pytest.raises(OperatorError, match="no_archive"):
+        alone.archive_swap(alone.segments()[0].name, tmp_path / "prepared")
+    alone.close()
+
+
+def test_what_cannot_be_noted_is_not_removed(journal):
+    journal.files.fail = lambda name: name == "rename"
+    journal.files.errno = errno.EIO
+    before = journal.segments()
+    with pytest.raises(JournalError, match="the note of what is removed"):
+        journal.remove([before[0].name])
+    journal.files.fail = lambda name: False
+    assert journal.segments() == before and read_all(journal) == EVERYTHING
+    assert journal.remove([before[0].name]).first_held == before[1].first_sequence
 
 
 def test_pins_hold_back_removal(journal):

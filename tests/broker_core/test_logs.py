@@ -1,0 +1,67 @@
+"""The log costs nothing else: nobody waits for its reader, and a fault that lasts doesn't fill it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import structlog
+
+from broker_core.logs import MOST_ALIKE, LogPipe, Repeats
+from tests.support.broker_process import full_pipe
+from tests.support.manual_clock import ManualClock
+
+
+def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and_in_order():
+    reading, writing = full_pipe()
+    pipe = LogPipe(writing, most_bytes=1_000)
+    for number in range(30):
+        assert pipe.write(f"{number:99d}\n") == 100
+    assert pipe.dropped == 20
+    assert not pipe.settle(0), "the end of the process doesn't wait for a reader"
+    said = b""
+    while b"dropped" not in said:
+        said += os.read(reading, 100_000)
+    lines = said.lstrip(b"x").splitlines()
+    assert [int(line) for line in lines[:10]] == list(range(10))
+    assert lines[10].startswith(b"log_lines_dropped count=20:")
+    pipe.write("again\n")
+    assert os.read(reading, 100) == b"again\n"
+    assert pipe.settle()
+    os.close(reading)
+    pipe.write("into nothing\n")
+    assert pipe.settle() and pipe.dropped == 21
+    os.close(writing)
+
+
+def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
+    clock = ManualClock()
+    repeats = Repeats(clock)
+
+    def said(event: str) -> list[object]:
+        made = []
+        for number in range(50):
+            try:
+                made.append(repeats(None, "warning", {"event": event, "number": number}).get("left_out"))
+            except structlog.DropEvent:
+                continue
+        return made
+
+    assert said("spool_failed") == [None] * MOST_ALIKE
+    assert said("spool_failed") == []
+    assert said("logon_refused") == [None] * MOST_ALIKE, "another kind has its own number"
+    clock.passes(60)
+    assert said("spool_failed") == [80, *[None] * (MOST_ALIKE - 1)]
+    clock.passes(600)
+    assert said("spool_failed") == [30, *[None] * (MOST_ALIKE - 1)]
+
+
+def test_libraries_lines_are_of_a_kind_by_their_text_without_its_values():
+    repeats = Repeats(ManualClock())
+
+    def passes(text: str, *values: object, line: int = 1) -> bool:
+        return repeats.filter(logging.LogRecord("asyncio", logging.ERROR, "x.py", line, text, values, None))
+
+    assert [passes("accept: %s", number) for number in range(30)].count(True) == MOST_ALIKE
+    assert [passes(f"made before {number}", line=7) for number in range(30)].count(True) == MOST_ALIKE
+    assert passes("made before 1", line=8)
