@@ -85,6 +85,8 @@ class Session:
     trace: Trace
     backlog: Remembered
     use: PoolUse
+    until: int
+    """ms; afterwards nothing is known of it."""
     free: bool = False
     """It has parted from its recording."""
     waiting: float = 0.0
@@ -170,7 +172,7 @@ class Try:
         for session in list(self._sessions.values()):
             if only is not None and session.trace is not only:
                 continue
-            if now > max(session.trace.ended, session.trace.final):
+            if now > session.until:
                 self._end(session)
             else:
                 self._move(session)
@@ -183,7 +185,8 @@ class Try:
         if before is not None:
             self._end(before)
         backlog = Remembered(trace)
-        self._sessions[trace.who.name] = Session(trace, backlog, self._entered(trace, backlog))
+        until = max(trace.ended, trace.final)
+        self._sessions[trace.who.name] = Session(trace, backlog, self._entered(trace, backlog), until)
 
     def _entered(self, trace: Trace, backlog: Remembered) -> PoolUse:
         use = self._guard.register(trace.who.name, trace.who.transport, backlog, trace.who.user)
@@ -245,7 +248,7 @@ class Try:
         trace, now = session.trace, self._now
         if session.use.offlined:
             return not trace.offlined_near(now, SLACK_MS)
-        return any(start + SLACK_MS < now < end for start, end in trace.offlined)
+        return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
 
     def _part(self, session: Session) -> None:
         session.free = True
@@ -285,7 +288,7 @@ class Try:
         of.blocked_since = (
             int(trace.columns["blocked_since"][max(trace.place(now), 0)]) * _MS if waiting else 0
         )
-        of.unjournaled = of.owed_messages if trace.columns["unjournaled"].any() else 0
+        of.unjournaled = of.owed_messages if trace.unjournaled else 0
         if session.use.offlined:
             of.messages = 0
             if not waiting:
