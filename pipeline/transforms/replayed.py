@@ -93,6 +93,8 @@ class Session:
     """Bytes of bodies owed, since then."""
     taken: float = 0.0
     moved: int = 0
+    """When it was carried on last, and what had come for it by then."""
+    matched: int = 0
     offlined_since: int = 0
     offlined_ms: int = 0
     free_from_log: bool = False
@@ -253,6 +255,7 @@ class Try:
     def _part(self, session: Session) -> None:
         session.free = True
         session.moved = self._now
+        session.matched = session.trace.at("matched_bytes", self._now)
         session.waiting = float(session.trace.at("owed_bytes", self._now))
         session.taken = float(session.trace.at("taken_bytes", self._now))
 
@@ -273,9 +276,10 @@ class Try:
 
     def _carried_on(self, session: Session) -> tuple[int, int]:
         trace, of, now = session.trace, session.backlog, self._now
-        came = trace.at("matched_bytes", now) - trace.at("matched_bytes", session.moved)
+        matched = trace.at("matched_bytes", now)
+        came = matched - session.matched
         room = trace.capacity * (now - session.moved) / 1_000 if now > session.moved else 0.0
-        session.moved = now
+        session.moved, session.matched = now, matched
         took = min(session.waiting + came, room)
         session.waiting += came - took
         session.taken += took
@@ -283,7 +287,7 @@ class Try:
         of.owed_bytes = int(waiting)
         of.owed_messages = int(waiting / trace.size)
         of.taken_bytes = int(session.taken)
-        of.oldest_at = trace.matched_age(now, waiting) * _MS if waiting else 0
+        of.oldest_at = trace.matched_at(matched - waiting) * _MS if waiting else 0
         of.unacked_at = 0
         of.blocked_since = (
             int(trace.columns["blocked_since"][max(trace.place(now), 0)]) * _MS if waiting else 0

@@ -154,10 +154,9 @@ class Trace:
         """Whether it was within `slack` ms of a moment."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
 
-    def matched_age(self, now: int, behind: float) -> int:
-        """From when the message counts that so many bytes came after."""
-        matched = self.columns["matched_bytes"]
-        return int(between(self.at("matched_bytes", now) - behind, matched, self.columns["at"]))
+    def matched_at(self, nbytes: float) -> int:
+        """When so many bytes had come for it."""
+        return int(between(nbytes, self.columns["matched_bytes"], self.columns["at"]))
 
 
 def between(x: float, xs: Ints, ys: Ints) -> float:
