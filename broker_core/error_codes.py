@@ -335,6 +335,7 @@ CODES: Final = MappingProxyType({
     "replica_diverged": ErrorCode("The member's journal isn't that of the others; `members`, `entry`", _OPERATOR),
     "run_failed": ErrorCode("The run failed in a way nobody foresaw; the worker's log says how", _OPERATOR),
     "segment_missing": ErrorCode("No file of a segment is in the journal or the archive", _OPERATOR),
+    "spark_not_started": ErrorCode("Spark, or the Java that it needs, can't be started on this machine", _OPERATOR),
     "spool_damaged": ErrorCode("A client's spool is damaged", _OPERATOR, _FAILED),
     "too_many_groups": ErrorCode("The figures would have too many rows", _OPERATOR),
     "too_many_keys": ErrorCode("The state has more keys than a run may hold", _OPERATOR),

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -91,20 +91,31 @@ class Words(argparse.ArgumentParser):
         super().error(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def homed(words: Sequence[str] | None) -> dict[str, str]:
+    """The environment, with the home that the command line names: which jobs there are depends on it."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--home", nargs="?")
+    home = first.parse_known_args(words)[0].home
+    return {**os.environ, **({"SLUICE_HOME": home} if home else {})}
+
+
+def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     """The command line."""
     made = Words(prog="python -m pipeline", description="Run one job of the Spark pipeline.")
+    made.add_argument("--home", type=Path, help="the data directory (default: SLUICE_HOME)")
     names = made.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name in [*JOBS, *own_jobs()]:
+    for name in [*JOBS, *own_jobs(environment)]:
         try:
-            job = load_job(name)
+            job = load_job(name, environment)
         except OperatorError as error:
             # Somebody's broken file must not take the other jobs away; who asks for it is told.
             names.add_parser(name, help=error.sentence).set_defaults(broken=error)
             continue
         one = names.add_parser(name, help=job.HELP, description=job.HELP, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="report as JSON, one object a line")
-        one.add_argument("--home", type=Path, help="the data directory (default: SLUICE_HOME)")
+        one.add_argument(
+            "--home", type=Path, default=argparse.SUPPRESS, help="the data directory (default: SLUICE_HOME)"
+        )
         one.add_argument("--instance", help="the instance (default: SLUICE_INSTANCE or sluice-1)")
         one.add_argument(
             "--journal", type=Path, help="the journal's directory (default: journal in the home)"
@@ -120,7 +131,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
-    arguments = parser().parse_args(words)
+    environment = homed(words)
+    arguments = parser(environment).parse_args(words)
     if broken := getattr(arguments, "broken", None):
         (JsonLines() if "--json" in (words or sys.argv) else Lines()).error(broken)
         return 1
@@ -129,15 +141,14 @@ def main(words: Sequence[str] | None = None) -> int:
     settings: Settings | None = None
     try:
         settings = settings_from(
-            os.environ,
-            home=arguments.home,
+            environment,
             instance=arguments.instance,
             journal=arguments.journal,
             archive=arguments.archive,
             lake=arguments.lake,
             master=arguments.master,
         )
-        result = load_job(arguments.name).run(settings, arguments, record)
+        result = load_job(arguments.name, environment).run(settings, arguments, record)
         kept = record.keep(settings, result)
         reporter.result(result | ({"run": record.id} if kept else {}))
     except SluiceError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -10,12 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_core.errors import OperatorError
-from pipeline.classes import END_SECONDS, class_archive
+from pipeline.classes import END_SECONDS, Archive, class_archive
 from pipeline.config import BASE, Settings
 from pipeline.cpu import note_cpu_below
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 JAVA_NEEDED = 17
 PROGRESS_SECONDS = 0.5
 _GROUP = "sluice"
+_NO_JVM = "JAVA_GATEWAY_EXITED"
+"""PySpark's word for a JVM that ended before Spark was in it."""
 _MASTER = re.compile(
     r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
 )
@@ -91,6 +94,18 @@ def _unreachable(master: str, problem: str) -> OperatorError:
     )
 
 
+def _not_started(master: str, error: Exception) -> OperatorError:
+    """Who has no cluster to reach is told of the machine that Spark was to start on."""
+    problem = first_line(str(error))
+    if not master.startswith("local") and getattr(error, "getCondition", lambda: "")() != _NO_JVM:
+        return _unreachable(master, problem)
+    return OperatorError(
+        "spark_not_started",
+        f"Spark can't be started on this machine: {problem}.",
+        "Java's own words stand above. See to memory, the temporary directory, and what SPARK_* and JAVA_* variables say.",
+    )
+
+
 def java_version(told: str) -> int:
     """The main number in what `java -version` prints; 0 when there is none. Java 8 called itself 1.8."""
     _, _, rest = told.partition('version "')
@@ -115,7 +130,8 @@ def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iter
     is worth what it takes.
     """
     check_machine(settings)
-    with class_archive(require_java()) as archive:
+    with ExitStack() as held:
+        archive = held.enter_context(class_archive(require_java()))
         compiler = "" if heavy else "-XX:TieredStopAtLevel=1 "
         options = {"spark.driver.extraJavaOptions": f"{compiler}-XX:+UseSerialGC -Xms64m {archive.options}"}
         try:
@@ -126,14 +142,21 @@ def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iter
                 options if settings.master.startswith("local") else {},
             )
         except Exception as error:  # whatever Py4J makes of what the JVM says
-            raise _unreachable(settings.master, first_line(str(error))) from error
+            raise _not_started(settings.master, error) from error
         try:
             yield spark
         finally:
             note_cpu_below()
             spark.stop()
-            if archive.awaited and _jvm_ended():
-                archive.keep()
+            if archive.awaited:
+                # When all is told: nobody's result waits for classes.
+                atexit.register(_leave_classes, archive, held.pop_all())
+
+
+def _leave_classes(archive: Archive, held: ExitStack) -> None:
+    with held, suppress(KeyboardInterrupt):
+        if _jvm_ended():
+            archive.keep()
 
 
 def _jvm_ended() -> bool:

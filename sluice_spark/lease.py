@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker_core.journal.files import Files
-from broker_core.journal.leases import Lease, drop_lease, write_lease
+from broker_core.journal.leases import Lease, clear_leases, drop_lease, write_lease
 from sluice_spark.place import LogPlace
 
 TERM_S = 120.0
@@ -67,6 +67,7 @@ def leased(
         sequence,
         TERM_S,
     )
+    clear_leases(place.directory, place.instance, time.time_ns())
     try:
         hold.renew()
     except OSError as error:

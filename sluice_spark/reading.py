@@ -38,6 +38,7 @@ GATHER_BYTES = 8 * 1024 * 1024
 """One Arrow batch holds about so much: enough to decode at once, little enough for the processor's cache."""
 SMALL_RECORDS = 8_192
 """What a choice leaves of several Arrow batches is joined until there are so many, for each one costs a hop."""
+MOST_NAMES = 16
 SPLIT_BYTES = 128 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
 """How far a clock may have been set back for `end_at` to be exact inside a segment all the same."""
@@ -108,6 +109,15 @@ class Topics:
             return ()
         found = [pattern.text.partition("*")[0].partition(">")[0].encode() for pattern in self._patterns]
         return tuple(found) if all(found) else ()
+
+    @property
+    def names(self) -> frozenset[bytes]:
+        """The topics that match, where every pattern is the name of one, and they are few enough to be looked for one by one."""
+        found = {pattern.exact for pattern in self._patterns}
+        if len(found) > MOST_NAMES:
+            return frozenset()
+        names = frozenset(name.encode() for name in found if name is not None)
+        return names if len(names) == len(found) else frozenset()
 
 
 def plan(place: LogPlace, request: Request) -> list[Span]:
@@ -226,6 +236,7 @@ def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.Reco
     wanted = Wanted(
         topic=None if topics.all else topics.matches,
         needles=topics.needles,
+        names=topics.names,
         first=span.first,
         last=span.last,
         first_at=request.start_at,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,28 @@ class Wanted:
 
     topic: Callable[[str], bool] | None = None
     needles: tuple[bytes, ...] = ()
+    names: frozenset[bytes] = frozenset()
+    """The topics themselves, where patterns are names: then of a dictionary nothing else is read."""
     first: int = 0
     last: int = MAX_SEQUENCE
     first_at: int | None = None
     last_at: int | None = None
+
+
+class Entries(NamedTuple):
+    """The entries of several dictionaries, one after the other."""
+
+    names: pa.Array
+    bases: Ints
+    """Where each dictionary begins; its first entry is the publisher."""
+    name_of: Ints | None
+    """Which of the names each entry is; None: the one at its own place."""
+    wanted: npt.NDArray[np.bool_] | None
+    """Which entries are topics that are wanted; None: all."""
+
+    def texts(self, places: Ints) -> pa.Array:
+        """The entries at these places."""
+        return self.names.take(pa.array(places if self.name_of is None else self.name_of[places]))
 
 
 class Gatherer:
@@ -56,7 +74,7 @@ class Gatherer:
         self._schema = schema
         self._instance = instance
         self._wanted = wanted
-        self._names = frozenset(schema.names)
+        self._marks = tuple(len(name).to_bytes(2, "little") + name for name in wanted.names)
         self._clear()
 
     def _clear(self) -> None:
@@ -64,6 +82,7 @@ class Gatherer:
         self.nbytes = 0
         self._heads: list[Any] = []
         self._dictionaries: list[bytes] = []
+        self._found: list[list[tuple[int, bytes]]] = []
         self._tables: list[Any] = []
         self._headers: list[Any] = []
         self._bodies: list[Any] = []
@@ -84,7 +103,12 @@ class Gatherer:
         count, headers_length = header.count, header.headers_length
         rows_at = HEADER_SIZE + header.dictionary_length
         raw = bytes(view[HEADER_SIZE:rows_at])
-        if wanted.needles and not any(needle in raw for needle in wanted.needles):
+        if self._marks:
+            found = _places(raw, wanted.names, self._marks)
+            if not found:
+                return
+            self._found.append(found)
+        elif wanted.needles and not any(needle in raw for needle in wanted.needles):
             return
         if passed is not None and len(passed) < count:
             self._passed.append((self.records, self.records + count, passed))
@@ -118,9 +142,9 @@ class Gatherer:
         """The columns of the wanted records: which these are is found first, so that nothing is made of the others."""
         counts = heads["count"].astype(np.int64)
         sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
-        names, bases = _entries(self._dictionaries)
-        topics = np.repeat(bases, counts) + rows["topic"]
-        mask = self._mask(sequences, topics, names)
+        entries = self._entries()
+        topics = np.repeat(entries.bases, counts) + rows["topic"]
+        mask = self._mask(sequences, topics, entries)
         chosen = None if mask is None else np.flatnonzero(mask)
         if chosen is not None and not len(chosen):
             return None
@@ -133,6 +157,8 @@ class Gatherer:
             return np.repeat(column, counts) if batch_of is None else column[batch_of]
 
         def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
+            if not parts and not lengths.any():  # as a rule nobody gives headers
+                return pa.repeat(pa.scalar(b"", pa.binary()), len(pick(sequences)))
             made = _binary(lengths, parts)
             return made if chosen is None else made.take(pa.array(chosen))
 
@@ -141,8 +167,8 @@ class Gatherer:
             "accepted_at": lambda: pa.array(spread(heads["accepted_at"] // 1_000)).view(MOMENT),
             "origin": lambda: pa.repeat(pa.scalar(self._instance, pa.string()), len(pick(sequences))),
             "epoch": lambda: pa.array(spread(heads["epoch"].astype(np.int32))),
-            "topic": lambda: names.take(pa.array(pick(topics))),
-            "publisher": lambda: names.take(pa.array(spread(bases))),
+            "topic": lambda: entries.texts(pick(topics)),
+            "publisher": lambda: entries.texts(spread(entries.bases)),
             "publisher_sequence": lambda: _numbered(
                 spread(heads["first_publisher_sequence"].astype(np.int64)), pick(rows["delta"])
             ),
@@ -151,6 +177,18 @@ class Gatherer:
         }
         return {name: made[name]() for name in self._schema.names}
 
+    def _entries(self) -> Entries:
+        wanted = self._wanted
+        if self._marks:
+            return _named(self._dictionaries, self._found)
+        names, bases = _entries(self._dictionaries)
+        if wanted.topic is None:
+            return Entries(names, bases, None, None)
+        # Asked once of each name, however many dictionaries it stands in.
+        different = names.dictionary_encode()
+        chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
+        return Entries(names, bases, None, chosen[different.indices.to_numpy()])
+
     def _sequences(self, counts: Ints, firsts: Ints) -> Ints:
         before = np.cumsum(counts) - counts
         sequences = np.repeat(firsts - before, counts) + np.arange(self.records)
@@ -158,16 +196,13 @@ class Gatherer:
             sequences[at : at + len(explicit)] = explicit
         return sequences
 
-    def _mask(self, sequences: Ints, topics: Ints, names: pa.Array) -> npt.NDArray[np.bool_] | None:
+    def _mask(self, sequences: Ints, topics: Ints, entries: Entries) -> npt.NDArray[np.bool_] | None:
         wanted = self._wanted
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:
             masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
-        if wanted.topic is not None:
-            # Asked once of each name, however many dictionaries it stands in.
-            different = names.dictionary_encode()
-            chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
-            masks.append(chosen[different.indices.to_numpy()][topics])
+        if entries.wanted is not None:
+            masks.append(entries.wanted[topics])
         if self._passed:
             passed = np.ones(len(sequences), np.bool_)
             for start, stop, rows in self._passed:
@@ -175,6 +210,45 @@ class Gatherer:
                 passed[start + rows] = True
             masks.append(passed)
         return np.logical_and.reduce(masks) if masks else None
+
+
+def _places(raw: bytes, names: frozenset[bytes], marks: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
+    """Which entries of a dictionary are these topics. What comes often stands in front, and behind the last of them nothing is looked at.
+
+    `marks` are the names with their lengths before them, as they stand there. A name may stand there twice, and a mark within another entry;
+    two of a mark never overlap, since a topic has no zeros and a length has one.
+    """
+    left = 0
+    for mark in marks:
+        left += raw.count(mark)
+    found: list[tuple[int, bytes]] = []
+    at, place, last = 2, 0, raw[0] | raw[1] << 8
+    while left and place < last:
+        begin = at + 2
+        at = begin + (raw[at] | raw[at + 1] << 8)
+        text = raw[begin:at]
+        if text in names:
+            left -= 1
+            if place:  # the first entry is the publisher
+                found.append((place, text))
+        place += 1
+    return found
+
+
+def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> Entries:
+    """As far as it is known where the wanted topics stand: these, and the publishers."""
+    numbers = np.fromiter((raw[0] | raw[1] << 8 for raw in dictionaries), np.int64, len(dictionaries))
+    bases = np.cumsum(numbers) - numbers
+    names: dict[bytes, int] = {}
+    publishers = [names.setdefault(raw[4 : 4 + (raw[2] | raw[3] << 8)], len(names)) for raw in dictionaries]
+    counts = np.fromiter(map(len, found), np.int64, len(found))
+    places = np.repeat(bases, counts) + [place for one in found for place, _ in one]
+    name_of = np.zeros(int(numbers.sum()), np.int64)
+    name_of[bases] = publishers
+    name_of[places] = [names.setdefault(text, len(names)) for one in found for _, text in one]
+    wanted = np.zeros(len(name_of), np.bool_)
+    wanted[places] = True
+    return Entries(pa.array(list(names), pa.binary()).view(pa.string()), bases, name_of, wanted)
 
 
 def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:

@@ -7,6 +7,7 @@ any filter, too, the plan is kept just so: a DataFrame or view held for long nev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,10 @@ class SluiceSource(DataSource):
         return JournalReader(self.asked.place, self.asked.request)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from broker_core.journal.leases import clear_leases
         from sluice_spark.stream import JournalStream
 
+        clear_leases(self.asked.place.directory, self.asked.place.instance, time.time_ns())
         with one_sentence():
             return JournalStream(*self.asked)
 

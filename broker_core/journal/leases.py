@@ -28,6 +28,8 @@ MAX_LEASE_BYTES: Final = 4_096
 LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 """A file that says it expires later than that is taken for a mistake and holds nothing."""
 
+LEFT_NS: Final = 86_400 * 1_000_000_000
+
 
 class Lease(NamedTuple):
     """Everything from `sequence` on is needed until `expires_at`."""
@@ -57,6 +59,14 @@ def drop_lease(directory: Path, instance: str, name: str) -> None:
     (home / f"{name}.json").unlink(missing_ok=True)
     with suppress(OSError):  # another reader's lease stands in it
         home.rmdir()
+
+
+def clear_leases(directory: Path, instance: str, now_ns: int) -> None:
+    """Remove what readers left that were killed, a day after it expired: only MAX_LEASES are read. What can't be removed stays."""
+    for path in leases_path(directory, instance).glob("*.json"):
+        with suppress(OSError, ValueError):
+            if _lease(orjson.loads(path.read_bytes()[:MAX_LEASE_BYTES])).expires_at < now_ns - LEFT_NS:
+                path.unlink()
 
 
 def read_leases(directory: Path, instance: str, now_ns: int) -> list[Pin]:

@@ -85,12 +85,16 @@ class Session:
     trace: Trace
     backlog: Remembered
     use: PoolUse
+    until: int
+    """ms; afterwards nothing is known of it."""
     free: bool = False
     """It has parted from its recording."""
     waiting: float = 0.0
     """Bytes of bodies owed, since then."""
     taken: float = 0.0
     moved: int = 0
+    """When it was carried on last, and what had come for it by then."""
+    matched: int = 0
     offlined_since: int = 0
     offlined_ms: int = 0
     free_from_log: bool = False
@@ -170,7 +174,7 @@ class Try:
         for session in list(self._sessions.values()):
             if only is not None and session.trace is not only:
                 continue
-            if now > max(session.trace.ended, session.trace.final):
+            if now > session.until:
                 self._end(session)
             else:
                 self._move(session)
@@ -183,7 +187,8 @@ class Try:
         if before is not None:
             self._end(before)
         backlog = Remembered(trace)
-        self._sessions[trace.who.name] = Session(trace, backlog, self._entered(trace, backlog))
+        until = max(trace.ended, trace.final)
+        self._sessions[trace.who.name] = Session(trace, backlog, self._entered(trace, backlog), until)
 
     def _entered(self, trace: Trace, backlog: Remembered) -> PoolUse:
         use = self._guard.register(trace.who.name, trace.who.transport, backlog, trace.who.user)
@@ -245,11 +250,12 @@ class Try:
         trace, now = session.trace, self._now
         if session.use.offlined:
             return not trace.offlined_near(now, SLACK_MS)
-        return any(start + SLACK_MS < now < end for start, end in trace.offlined)
+        return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
 
     def _part(self, session: Session) -> None:
         session.free = True
         session.moved = self._now
+        session.matched = session.trace.at("matched_bytes", self._now)
         session.waiting = float(session.trace.at("owed_bytes", self._now))
         session.taken = float(session.trace.at("taken_bytes", self._now))
 
@@ -270,9 +276,10 @@ class Try:
 
     def _carried_on(self, session: Session) -> tuple[int, int]:
         trace, of, now = session.trace, session.backlog, self._now
-        came = trace.at("matched_bytes", now) - trace.at("matched_bytes", session.moved)
+        matched = trace.at("matched_bytes", now)
+        came = matched - session.matched
         room = trace.capacity * (now - session.moved) / 1_000 if now > session.moved else 0.0
-        session.moved = now
+        session.moved, session.matched = now, matched
         took = min(session.waiting + came, room)
         session.waiting += came - took
         session.taken += took
@@ -280,12 +287,12 @@ class Try:
         of.owed_bytes = int(waiting)
         of.owed_messages = int(waiting / trace.size)
         of.taken_bytes = int(session.taken)
-        of.oldest_at = trace.matched_age(now, waiting) * _MS if waiting else 0
+        of.oldest_at = trace.matched_at(matched - waiting) * _MS if waiting else 0
         of.unacked_at = 0
         of.blocked_since = (
             int(trace.columns["blocked_since"][max(trace.place(now), 0)]) * _MS if waiting else 0
         )
-        of.unjournaled = of.owed_messages if trace.columns["unjournaled"].any() else 0
+        of.unjournaled = of.owed_messages if trace.unjournaled else 0
         if session.use.offlined:
             of.messages = 0
             if not waiting:

@@ -7,6 +7,7 @@ carried on: what comes is as recorded; what it takes is what it was seen to take
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -101,6 +102,8 @@ class Trace:
     """Bytes of disk for one; 0: never seen, then a spool copies."""
     size: float = 1.0
     """Mean bytes of a body."""
+    unjournaled: bool = False
+    """Whether anything ever waited for it that no journal has."""
 
     @property
     def begun(self) -> int:
@@ -112,11 +115,11 @@ class Trace:
 
     def place(self, now: int) -> int:
         """The newest look not after a moment; -1 before the first."""
-        return int(np.searchsorted(self.columns["at"], now, side="right")) - 1
+        return bisect_right(self.columns["at"].data, now) - 1
 
     def at(self, column: str, now: int) -> int:
         """Between two looks on the line between them; the last look's value afterwards."""
-        return int(np.interp(now, self.columns["at"], self.columns[column]))
+        return int(between(now, self.columns["at"], self.columns[column]))
 
     def figures(self, moments: Ints) -> list[Figured]:
         """What it was at these moments: sums on the line between two looks, the rest as at the look before. Nothing between two spells."""
@@ -151,10 +154,21 @@ class Trace:
         """Whether it was within `slack` ms of a moment."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
 
-    def matched_age(self, now: int, behind: float) -> int:
-        """From when the message counts that so many bytes came after."""
-        matched = self.columns["matched_bytes"]
-        return int(np.interp(self.at("matched_bytes", now) - behind, matched, self.columns["at"]))
+    def matched_at(self, nbytes: float) -> int:
+        """When so many bytes had come for it."""
+        return int(between(nbytes, self.columns["matched_bytes"], self.columns["at"]))
+
+
+def between(x: float, xs: Ints, ys: Ints) -> float:
+    """np.interp of one number, to the last bit: for one, most of what that takes is its beginning."""
+    known, values = xs.data, ys.data
+    place = bisect_right(known, x) - 1
+    if place < 0 or place + 1 >= len(known):
+        return float(values[max(place, 0)])
+    before, value = known[place], values[place]
+    if x == before:
+        return float(value)
+    return (values[place + 1] - value) / (known[place + 1] - before) * (x - before) + value
 
 
 def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
@@ -259,5 +273,6 @@ def _learn(trace: Trace) -> None:
         trace.disk_factor = float(of["disk"][spooled].sum()) / max(
             float(of["owed_bytes"][spooled].sum()), 1.0
         )
+    trace.unjournaled = bool(of["unjournaled"].any())
     messages = int(of["matched_messages"][-1])
     trace.size = max(float(of["matched_bytes"][-1]) / messages, 1.0) if messages else 1.0

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from broker_core.config import PolicyDocument
@@ -25,7 +28,7 @@ from pipeline.jobs import backtest
 from pipeline.jobs.backtest import acts_of, looks_of
 from pipeline.transforms.agreement import agreement
 from pipeline.transforms.replayed import Tried, Try
-from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from pipeline.transforms.traces import ACTS, TRAFFIC, between, traces_of
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, plan_log
@@ -225,6 +228,20 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
     assert acts_of_client(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
     assert acts_of_client(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
     assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
+
+
+@settings(deadline=None)
+@given(data=st.data(), steps=st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
+def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
+    data: st.DataObject, steps: list[int]
+) -> None:
+    """Also where several looks have one value, as of bytes when nothing came."""
+    xs = np.cumsum(np.array(steps, np.int64))
+    ys = np.array(data.draw(st.lists(st.integers(0, 2**52), min_size=len(xs), max_size=len(xs))), np.int64)
+    last = int(xs[-1])
+    near = st.one_of(st.integers(-1, last + 1), st.sampled_from(xs.tolist()), st.floats(-1, last + 1))
+    for x in data.draw(st.lists(near, min_size=1, max_size=20)):
+        assert between(x, xs, ys) == np.interp(x, xs, ys)
 
 
 def test_agreement_counts_episodes_and_not_repetitions() -> None:

@@ -115,8 +115,43 @@ def test_a_bad_instance_name_is_refused() -> None:
         settings_from({"SLUICE_INSTANCE": "no way"})
 
 
+def test_a_jvm_that_cannot_start_is_not_a_master_that_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java itself is found and answers; with so much memory it doesn't start."""
+    fill(tmp_path, [3])
+    monkeypatch.setenv("SPARK_DRIVER_MEMORY", "99999g")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ["-m", "pipeline", "lake", "--home", str(tmp_path), "--master", "local[1]"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "spark_not_started: Spark can't be started on this machine"
+    )
+    assert not list((tmp_path / "cache").rglob("classes-*"))
+
+
+def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever on the command line it is named; a folder of jobs that is set wins, as the journal's does."""
+    monkeypatch.delenv("SLUICE_JOBS_DIRECTORY", raising=False)
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "other"))
+    (tmp_path / "jobs").mkdir()
+    job = "HELP = 'mine'\ndef add_arguments(parser): pass\ndef run(settings, arguments, reporter): return {'in': str(settings.lake)}\n"
+    (tmp_path / "jobs" / "of_this_home.py").write_text(job)
+    for words in (["of-this-home", f"--home={tmp_path}"], ["--home", str(tmp_path), "of-this-home"]):
+        assert main(words) == 0
+        assert f"in {tmp_path / 'lake'}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["of-this-home"])
+    monkeypatch.setenv("SLUICE_JOBS_DIRECTORY", str(tmp_path / "elsewhere"))
+    with pytest.raises(SystemExit):
+        main(["of-this-home", "--home", str(tmp_path)])
+
+
 def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
-    """Who makes them holds them alone, and what comes to nothing leaves the next one to make them. The home has a blank in its name."""
+    """Who makes them holds them alone; what comes to nothing, or was damaged, the next one makes. The home has a blank in its name."""
     tmp_path = tmp_path / "a b"
     tmp_path.mkdir()
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
@@ -132,6 +167,11 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
         (kept,) = tmp_path.glob("sluice/*.jsa")
         assert f"-XX:SharedArchiveFile={kept}" in shlex.split(third.options)
         assert not third.awaited
+    kept.write_bytes(b"clasps!")  # by a disk, a full one or a power loss
+    with class_archive(java, environment) as anew:
+        assert anew.awaited
+        assert not kept.exists()
+    assert not list(tmp_path.glob("sluice/classes-*")), "what came to nothing leaves nothing"
     blocked = tmp_path / "file"
     blocked.touch()
     with class_archive(java, {"XDG_CACHE_HOME": str(blocked)}) as none:

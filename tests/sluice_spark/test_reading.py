@@ -24,8 +24,8 @@ from sluice_spark import reading
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, parts, plan, plan_log, read_span, read_spans
-from sluice_spark.records import _entries
+from sluice_spark.reading import Request, Topics, parts, plan, plan_log, read_span, read_spans
+from sluice_spark.records import Gatherer, Wanted, _entries, _places
 from sluice_spark.segments import Span, durable_sequence, last_sequence
 from sluice_spark.source import JournalReader, PartPartition, SluiceSource
 from tests.pipeline.support import (
@@ -419,6 +419,66 @@ def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
         names.slice(base, len(batch.topics) + 1).to_pylist() for base, batch in zip(bases, made, strict=True)
     ]
     assert found == [[batch.publisher_name, *batch.topics] for batch in made]
+
+
+NAMES = st.sampled_from(["a", "aa", "aaa", "b", "é", "\x01b", "a.b", "\x02aa"])
+TOPICS = NAMES.filter(str.isprintable)
+
+
+@settings(deadline=None)
+@given(
+    publisher=NAMES,
+    topics=st.lists(NAMES, min_size=1, max_size=12),
+    wanted=st.frozensets(NAMES, min_size=1, max_size=3),
+)
+def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
+    publisher: str, topics: list[str], wanted: frozenset[str]
+) -> None:
+    """A client may have written one twice, a publisher may be called as one, and one may stand within another."""
+    parts = [len(entry.encode()).to_bytes(2, "little") + entry.encode() for entry in (publisher, *topics)]
+    raw = len(parts).to_bytes(2, "little") + b"".join(parts)
+    names = frozenset(name.encode() for name in wanted)
+    marks = tuple(len(name).to_bytes(2, "little") + name for name in names)
+    assert _places(raw, names, marks) == [
+        (place, topic.encode()) for place, topic in enumerate(topics, 1) if topic in wanted
+    ]
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(
+        st.tuples(
+            NAMES,
+            st.lists(
+                st.tuples(TOPICS, st.binary(max_size=5), st.binary(max_size=2)), min_size=1, max_size=40
+            ),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    wanted=st.lists(TOPICS, min_size=1, max_size=3),
+)
+def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
+    batches: list[tuple[str, list[tuple[str, bytes, bytes]]]], wanted: list[str]
+) -> None:
+    topics = Topics(wanted)
+    assert topics.names
+    every, chosen = (
+        Gatherer(record_schema(), INSTANCE, one)
+        for one in (Wanted(), Wanted(topic=topics.matches, needles=topics.needles, names=topics.names))
+    )
+    first = 1
+    for publisher, records in batches:
+        named, bodies, headers = (list(column) for column in zip(*records, strict=True))
+        batch = Batch.parse(build(publisher, named, bodies, headers, first))
+        batch.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=NOON + first)
+        first += len(records)
+        every.add(batch)
+        chosen.add(batch)
+    whole, made = every.take(), chosen.take()
+    assert whole is not None
+    expected = [row for row in whole.to_pylist() if row["topic"] in wanted]
+    assert (made.to_pylist() if made is not None else []) == expected
 
 
 def test_one_dictionary_far_longer_than_the_others(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from broker_core.journal.files import Files
 from broker_core.journal.leases import (
     LONGEST_NS,
     Lease,
+    clear_leases,
     drop_lease,
     leases_path,
     read_leases,
@@ -31,6 +32,16 @@ def test_a_lease_holds_until_it_expires_and_says_until_when(tmp_path: Path) -> N
     )
     assert read_leases(tmp_path, "one", NOW + MINUTE) == []
     assert read_leases(tmp_path, "other", NOW) == []
+
+
+def test_what_killed_readers_left_is_removed_a_day_later_and_nothing_else(tmp_path: Path) -> None:
+    home = leases_path(tmp_path, "one")
+    clear_leases(tmp_path, "one", NOW)
+    for name, expires in (("left", -24 * 61), ("lately", -1), ("living", 1)):
+        write_lease(FILES, tmp_path, "one", name, Lease(name, 1, NOW + expires * MINUTE))
+    (home / "odd.json").write_text("{")
+    clear_leases(tmp_path, "one", NOW)
+    assert sorted(path.name for path in home.iterdir()) == ["lately.json", "living.json", "odd.json"]
 
 
 def test_renewed_and_dropped(tmp_path: Path) -> None:
