@@ -278,6 +278,7 @@ class FakeBroker:
             ],
             "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
                       "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
+            "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
             "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},
         }  # fmt: skip

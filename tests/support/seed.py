@@ -88,14 +88,17 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
 
 
 def seed_places(instance: Instance, hours: int = 6) -> None:
-    """The instance and its pool, each ten seconds."""
+    """The instance and its pool, each ten seconds. The pool fills since half an hour, now slower, now faster."""
     now = timezone.now().replace(microsecond=0)
     rows = []
     for number in range(6, hours * 360):
         at, wave = now - timedelta(seconds=10 * number), math.sin(number / 40)
         figures = {
             "at": at,
-            "memory_used": int((1_200 + 400 * wave) * 2**20),
+            "memory_used": int(
+                (1_860 - 4.2 * min(number, 180) + 30 * math.sin(number / 5) - 30 * math.cos(number / 17))
+                * 2**20
+            ),
             "memory_limit": 2_458 * 2**20,
             "disk_used": 2**27,
             "disk_limit": 2_458 * 2**20,
@@ -105,6 +108,8 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             "messages_out": 61_000 + 9_000 * wave,
             "bytes_in": 2_142_000 + 370_000 * wave,
             "bytes_out": 25_100_000.0,
+            "delay_p50_ms": 0.9 + 0.1 * math.sin(number / 3),
+            "delay_p99_ms": 14 + 6 * math.sin(number / 9) + (60 if number % 200 < 4 else 0),
         }
         rows.append(
             PlaceSample(
