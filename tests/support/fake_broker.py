@@ -191,6 +191,16 @@ class FakeBroker:
              "seen_at": now - 80_000_000},
         ]  # fmt: skip
 
+    def begin_rush_hour(self) -> None:
+        """The same, and as many more clients that keep up as make 500, of a dozen names' beginnings."""
+        self.begin_morning()
+        rests = next(one for one in self.clients if one.name == "carrier-aa")
+        rush = [
+            structs.replace(rests, name=f"team-{number % 12:02d}-desk-{number:03d}")
+            for number in range(500 - len(self.clients))
+        ]
+        self.clients = [*self.clients, *rush]
+
     def __enter__(self) -> FakeBroker:
         broker = self
 

@@ -25,6 +25,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
+    seed_those_that_keep_up(instance)
     seed_places(instance)
     seed_decisions(instance)
     seed_runs(instance)
@@ -85,6 +86,37 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
             )
         )
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
+    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined for a while."""
+    now = timezone.now().replace(microsecond=0)
+    names = [
+        f"carrier-{of}"
+        for of in ("aa", "as", "b6", "dl", "ev", "f9", "ha", "mq", "oo", "ua", "us", "vx", "wn", "yv")
+    ]
+    rows = []
+    for place, client in enumerate((*names, "delay-mailer", "lake-loader", "feed-publisher")):
+        for minute in range(1, 60 * hours):
+            away = client == "delay-mailer" and 60 <= minute < 85
+            late = (
+                9_000
+                if away
+                else (0, 20, 40, 700, 30, 2_400)[(minute * (place + 3) // 7 + minute % (place + 2)) % 29 % 6]
+            )
+            rows.append(
+                ClientSample(
+                    instance=instance,
+                    client=client,
+                    at=now - timedelta(minutes=minute),
+                    state="offlined" if away else "live",
+                    lag_messages=late // 3,
+                    lag_ms=late,
+                    spool_bytes=2**22 if away else 0,
+                    rate_out_messages=5_200.0,
+                )
+            )
+    ClientSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 
 def seed_places(instance: Instance, hours: int = 6) -> None:
