@@ -99,11 +99,8 @@ def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
     for place, client in enumerate((*names, "delay-mailer", "lake-loader", "feed-publisher")):
         for minute in range(1, 60 * hours):
             away = client == "delay-mailer" and 60 <= minute < 85
-            late = (
-                9_000
-                if away
-                else (0, 20, 40, 700, 30, 2_400)[(minute * (place + 3) // 7 + minute % (place + 2)) % 29 % 6]
-            )
+            odd = (minute * (place + 3) // 7 + minute % (place + 2)) % 29
+            late = 9_000 if away else {3: 700, 11: 2_400}.get(odd, 20)
             rows.append(
                 ClientSample(
                     instance=instance,
