@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from console.live import ring
-from console.queries.statistics import KINDS
+from console.queries.statistics import DELAYS, KINDS
 
 
 class StatisticsQuerySerializer(serializers.Serializer[Any]):
@@ -33,8 +33,8 @@ class PointSerializer(serializers.Serializer[Any]):
     state = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """The figures are those that rings keep."""
-        names = dict.fromkeys(name for kind in ring.NUMBERS.values() for name in kind)
+        """The figures are those that rings keep, and how long messages took."""
+        names = dict.fromkeys((*(name for kind in ring.NUMBERS.values() for name in kind), *DELAYS))
         return {
             **super().get_fields(),
             **{name: serializers.FloatField(required=False, allow_null=True) for name in names},

@@ -17,6 +17,7 @@ from broker_core.control.health import Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
+    DelayEntry,
     InstanceStatus,
     JournalTotals,
     LastWords,
@@ -89,6 +90,7 @@ class Statistics:
         """The same of subscriptions at rest, by client and id: of a client's thousand they are most."""
         self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
         self.rates = Rates()
+        self.delay: DelayEntry | None = None
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
         self.ended: LastWords | None = None
@@ -122,6 +124,8 @@ class Statistics:
         )
         self.rates = Rates(messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3])
         self._before = after
+        found = engine.facilities.delays.second()
+        self.delay = DelayEntry(**found._asdict()) if found is not None else None
         self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_EVERY_MS
         if self._also_unchanged:
             self._sampled_at = now
@@ -211,6 +215,7 @@ class Statistics:
                 messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=engine.decisions.made,
                 standstills=engine.settle.watchdog.found,
             ),
+            delay=self.delay,
             clients_by_state=self._by_delivery(),
             connections=len(engine.roster.connections),
             recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),

@@ -10,6 +10,7 @@ latest        the same for what waits already
 lifecycle     a client's states as one table
 offline       its time on disk; drain: the way back
 spool         an offlined client's backlog on disk
+delays        how long records took to a socket, as percentiles
 ledger        every interval that a subscription will not get, and why
 fair_share    how replays spare live delivery, and share what is left
 turns         one line for whoever would keep the loop for longer than others should wait

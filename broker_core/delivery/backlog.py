@@ -318,10 +318,11 @@ class Backlog:
                 most = max(PULL_BYTES // len(self.lanes.filled), LANE_BYTES)
                 for entry in self.lanes.pull(most, self._facilities.clock.now_ns()):
                     outbox.offer(entry)
-            waited = outbox.nbytes
+            waited, messages = outbox.nbytes, outbox.messages
             if not waited:
                 break
-            entries = outbox.pull(PULL_BYTES)
+            entries, facilities = outbox.pull(PULL_BYTES), self._facilities
+            facilities.delays.handed(entries[0], messages - outbox.messages, facilities.clock.now_ns())
             self._send(entries, waited - outbox.nbytes)
         if sink.writable:
             self.unwritable_since = 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker_core.clock import Clock
 from broker_core.delivery.account import Account
+from broker_core.delivery.delays import Delays
 from broker_core.delivery.fair_share import FairShare
 from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.turns import Turns
@@ -87,3 +88,4 @@ class Facilities:
     turns: Turns
     ledger: Ledger
     spawn: Spawn
+    delays: Delays = field(default_factory=Delays)

@@ -44,6 +44,15 @@ class Rates(Document, frozen=True, kw_only=True):
     bytes_out: float = 0.0
 
 
+class DelayEntry(Document, frozen=True, kw_only=True):
+    """From when the broker accepted a record to when it was handed to a client's socket, of the last ten seconds. What replays
+    read from the log isn't counted."""
+
+    p50_ms: Annotated[float, Meta(description="Half of them took no longer, in ms.")]
+    p99_ms: Annotated[float, Meta(description="99 of a hundred took no longer, in ms.")]
+    messages: Annotated[int, Meta(description="How many were handed over.")]
+
+
 class Totals(Document, frozen=True, kw_only=True):
     """The same since the start, and decisions on slow clients."""
 
@@ -125,6 +134,9 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     pools: list[PoolEntry] = []
     rates: Rates = Rates()
     totals: Totals = Totals()
+    delay: Annotated[
+        DelayEntry | None, Meta(description="None: nothing was handed over in the last ten seconds.")
+    ] = None
     clients_by_state: Annotated[dict[str, int], Meta(description="Clients by `delivery`.")] = {}
     connections: int = 0
     recovery: RecoveryEntry = RecoveryEntry()

@@ -14,7 +14,8 @@ SPOOLED = (Delivery.OFFLINED, Delivery.DRAINING)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An instance, a transport or a pool at one moment: rates a second, and what its clients use. What isn't known is 0."""
+    """An instance, a transport or a pool at one moment: rates a second, and what its clients use. What isn't known is 0. How long
+    records were on their way is the instance's alone; None: nothing was."""
 
     name: str
     clients: int
@@ -28,6 +29,8 @@ class Place:
     memory_limit: int = 0
     disk_used: int = 0
     disk_limit: int = 0
+    delay_p50_ms: float | None = None
+    delay_p99_ms: float | None = None
 
 
 def places(snapshot: Snapshot) -> Iterator[tuple[PlaceKind, Place]]:
@@ -36,7 +39,8 @@ def places(snapshot: Snapshot) -> Iterator[tuple[PlaceKind, Place]]:
     rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
     yield PlaceKind.INSTANCE, replace(
         whole, messages_in=rates.messages_in, messages_out=rates.messages_out, bytes_in=rates.bytes_in,
-        bytes_out=rates.bytes_out,
+        bytes_out=rates.bytes_out, delay_p50_ms=status.delay.p50_ms if status.delay else None,
+        delay_p99_ms=status.delay.p99_ms if status.delay else None,
     )  # fmt: skip
     by_transport: dict[str, list[ClientEntry]] = {}
     by_pool: dict[str, list[ClientEntry]] = {}

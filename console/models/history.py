@@ -130,7 +130,8 @@ class PlaceSample(models.Model):
     """What an instance, a transport or a pool did at one moment: rates a second, and what its clients used.
 
     `seconds` is 10 for samples, kept a day, 60 for their means and peaks, kept two weeks, and 3600 for those of hours, kept three
-    months.
+    months. How long records took from accepted to handed over is an instance's, of the ten seconds before, of minutes and hours the
+    worst of them; None: nothing was handed over, or it is of before that was kept.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
@@ -149,6 +150,8 @@ class PlaceSample(models.Model):
     memory_limit = models.BigIntegerField(default=0)
     disk_used = models.BigIntegerField(default=0)
     disk_limit = models.BigIntegerField(default=0)
+    delay_p50_ms = models.FloatField(null=True)
+    delay_p99_ms = models.FloatField(null=True)
 
     class Meta:
         ordering = ["at"]

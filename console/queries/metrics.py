@@ -84,6 +84,13 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
         for one in status.pools:
             pool.add_metric([instance, one.name], getattr(one, key))
         yield pool
+    delay = GaugeMetricFamily(
+        "sluice_delivery_seconds", "From accepted to handed over, of the last ten seconds", labels=["instance", "quantile"]
+    )  # fmt: skip
+    if status.delay is not None:
+        delay.add_metric([instance, "0.5"], status.delay.p50_ms / 1000)
+        delay.add_metric([instance, "0.99"], status.delay.p99_ms / 1000)
+    yield delay
     for key, value, words in (
         ("journal_bytes", status.journal.bytes, "Bytes of the journal's files"),
         ("journal_segments", status.journal.segments, "Files of the journal"),

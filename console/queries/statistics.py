@@ -23,6 +23,8 @@ SAMPLES_KEPT = timedelta(hours=24)
 _ON_ITS_WAY = timedelta(minutes=10)
 """Who asks for just as long as minutes are kept asks by a clock of its own, and a moment before it is answered."""
 _CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+DELAYS = ("delay_p50_ms", "delay_p99_ms")
+"""Of the instance, and not by the second: they are of ten."""
 _RATE = {10: "rate_out_messages", 60: "rate_out_messages", 3600: "rate_max"}
 """Where rows so many seconds long have a client's rate; of an hour it is the highest."""
 
@@ -111,4 +113,4 @@ def _rows(
     places = PlaceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )
-    return places.order_by("at").values("at", *ring.NUMBERS["place"]).iterator(2_000)
+    return places.order_by("at").values("at", *ring.NUMBERS["place"], *DELAYS).iterator(2_000)

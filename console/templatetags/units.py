@@ -16,7 +16,7 @@ register = template.Library()
 
 for plain in (
     formats.size, formats.number, formats.number_exact, formats.duration, formats.seconds, formats.percent, formats.with_unit,
-    formats.as_json, formats.in_words, formats.share, formats.moment_in,
+    formats.as_json, formats.in_words, formats.share, formats.moment_in, formats.found, formats.spaced,
 ):  # fmt: skip
     register.filter(plain)
 for code in (

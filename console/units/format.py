@@ -127,6 +127,20 @@ def as_json(value: Any) -> str:
     )
 
 
+def found(value: Any) -> str:
+    """A figure of a job's result, or what a job was asked: yes or no, whole numbers in threes; lists and objects as JSON."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return NONE
+    return f"{value:,}" if isinstance(value, int) else as_json(value)
+
+
+def spaced(key: str) -> str:
+    """A key of a result as words."""
+    return str(key).replace("_", " ")
+
+
 def share(used: float | None, limit: float | None) -> float:
     """Percent of a limit, 0 to 100."""
     return min(100.0, 100.0 * float(used or 0) / float(limit)) if limit else 0.0

@@ -24,6 +24,7 @@ def test_prometheus_reads_what_the_broker_says(broker: FakeBroker) -> None:
     assert found[("sluice_up", "sluice-1")] == 1
     assert found[("sluice_messages_in_total", "sluice-1")] == 1_336_776
     assert found[("sluice_standstills_total", "sluice-1")] == 2
+    assert found[("sluice_delivery_seconds", "sluice-1", "0.99")] == 0.014336
     assert found[("sluice_pool_memory_limit_bytes", "sluice-1", "websocket")] == 256 * 2**20
     assert found[("sluice_client_lag_messages", "board-jfk", "sluice-1")] == 184_220
     assert ("sluice_client_lag_messages", "carrier-aa", "sluice-1") not in found

@@ -260,8 +260,39 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     first = page.locator("#heat .heat-row").first
     expect(first).to_have_attribute("href", "/clients/board-jfk/")
     expect(first.locator(".runs i").last).to_have_class(re.compile("cell-5"))
+    expect(page.locator("#pool-words")).to_contain_text(
+        re.compile("pool shared( is full \\(|’s memory is in use; )")
+    )
+    expect(page.locator("#delay-words")).to_contain_text("0.9 ms half of all 14 ms 99 of 100")
+    expect(page.locator("#delays .u-legend")).to_contain_text("99 of 100 within")
     page.get_by_role("link", name="24 h").click()
     expect(page).to_have_url(re.compile(r"/\?range=24h$"))
+
+
+def test_a_cone_is_as_wide_as_the_minutes_before_differed(page: Page) -> None:
+    open_page(page, "/")
+    ahead = """async ([used, limit]) => {
+        const { forecast } = await import("/static/js/forecast.js");
+        return forecast(used.map((one, at) => [1_000_000 + 10 * at, one]), limit);
+    }"""
+
+    def of(*minutes: float) -> list[float]:
+        """Ten-second samples of which each minute grew by so much."""
+        used = [1_000.0]
+        for grew in minutes:
+            used += [used[-1] + grew * step / 6 for step in range(1, 7)]
+        return used
+
+    steady = page.evaluate(ahead, [of(*[10.0] * 15), 1_250.0])
+    assert (steady["soonest"], steady["full"], steady["latest"]) == (600, 600, 600)
+    assert all(abs(one[1] - one[2]) < 1e-6 for one in steady["points"])
+    unsteady = page.evaluate(ahead, [of(*[0.0, 20.0] * 7, 10.0), 1_250.0])
+    assert unsteady["soonest"] < unsteady["full"] == 600 < unsteady["latest"]
+    wide = [high - low for _, _, high, low in unsteady["points"]]
+    assert wide[0] == 0 and wide == sorted(wide)
+    assert page.evaluate(ahead, [of(*[-5.0] * 15), 1_250.0])["soonest"] is None
+    assert page.evaluate(ahead, [of(*[10.0] * 4), 1_250.0]) is None
+    assert page.evaluate(ahead, [[], 1_250.0]) is None
 
 
 def test_what_one_has_seen_isnt_told_again(page: Page) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.browser.conftest import Console
 
 PAGES = (
     "/",
@@ -74,6 +78,18 @@ def accessible(page: Page) -> None:
 def test_a_page_is_accessible(page: Page, path: str) -> None:
     open_page(page, path)
     accessible(page)
+
+
+def test_kept_runs_are_accessible_and_fit_a_telephone(page: Page) -> None:
+    open_page(page, "/pipeline/")
+    links = page.locator("main table a[href^='/pipeline/']")
+    found = [link.get_attribute("href") or "" for link in links.all()]
+    assert len(found) == 2  # one with tables and plots, one that failed
+    page.set_viewport_size({"width": 400, "height": 800})
+    for path in found:
+        open_page(page, path)
+        accessible(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_a_draft_its_parts_its_preview_and_its_mistakes_are_accessible(context: BrowserContext) -> None:
@@ -157,6 +173,23 @@ def test_a_page_fits_a_telephone(page: Page, path: str) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     open_page(page, path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_with_500_clients_no_page_of_a_telephone_is_taller_than_ten_screens(
+    page: Page, console: Console
+) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    os.kill(console.process.pid, signal.SIGUSR2)
+    try:
+        open_page(page, "/clients/")
+        expect(page.locator("#count-clients")).to_have_text("500")
+        for path in PAGES:
+            open_page(page, path)
+            drawn = {"/": ".heat-row", "/clients/": "tr[data-name]", "/flow/": ".flow-node"}.get(path, "h1")
+            expect(page.locator(f"main {drawn}").first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollHeight") <= 8_000, path
+    finally:
+        os.kill(console.process.pid, signal.SIGUSR1)
 
 
 def test_the_menu_of_a_telephone_leads_on(page: Page) -> None:

@@ -3,7 +3,7 @@
     python -m tests.support.console_server PORT [settled|real]   # settled: the broker runs the newest revision; real: see below
 
 The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production. `real` has a real broker in place of the fake one, and no history. On SIGUSR1 the broker's clients are again as they were at the start.
+is as in production. `real` has a real broker in place of the fake one, and no history. On SIGUSR1 the broker's clients are again as they were at the start, on SIGUSR2 they are 500.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def main() -> None:
     from tests.support.fake_broker import FakeBroker
     from tests.support.redis_process import redis_server
     from tests.support.seed import seed_history
+    from tests.support.seed_pipeline import seed_runs_of_jobs
 
     def person(name: str, role: Role) -> None:
         Grant.objects.create(user=get_user_model().objects.create_user(name, password=PASSWORD), role=role)
@@ -63,10 +64,12 @@ def main() -> None:
             Server(console, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
         return
     instance = seed_history(INSTANCE)
+    seed_runs_of_jobs()
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
         signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())
+        signal.signal(signal.SIGUSR2, lambda *_: broker.begin_rush_hour())
         application = Pushing(broker)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
     sys.stderr.flush()

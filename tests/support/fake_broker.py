@@ -193,6 +193,16 @@ class FakeBroker:
              "seen_at": now - 80_000_000},
         ]  # fmt: skip
 
+    def begin_rush_hour(self) -> None:
+        """The same, and as many more clients that keep up as make 500, of a dozen names' beginnings."""
+        self.begin_morning()
+        rests = next(one for one in self.clients if one.name == "carrier-aa")
+        rush = [
+            structs.replace(rests, name=f"team-{number % 12:02d}-desk-{number:03d}")
+            for number in range(500 - len(self.clients))
+        ]
+        self.clients = [*self.clients, *rush]
+
     def __enter__(self) -> FakeBroker:
         broker = self
 
@@ -280,6 +290,7 @@ class FakeBroker:
             ],
             "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
                       "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
+            "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
             "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},
         }  # fmt: skip

@@ -11,15 +11,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, log_in
-from tests.browser.test_pages import PAGES
+from tests.browser.test_pages import DRAFT_PARTS, FURTHER, PAGES
 from tests.support.console_server import NAME, PASSWORD
 from tests.support.consoles import ROOT, await_port, free_port
 
@@ -27,15 +29,15 @@ SIZES = {1440: 900, 1024: 768, 400: 800}
 """Heights of the window by its width."""
 MOST_SCREENS = 10
 MORE_PAGES = (
-    "/pipeline/",
-    "/account/",
-    "/policies/rules/new/",
+    *FURTHER,
     "/policies/drafts/1/",
-    "/policies/drafts/1/limits/",
-    "/policies/drafts/1/users/new/",
+    *(f"/policies/drafts/1/{part}/" for part in (*DRAFT_PARTS, "transports/tcp")),
     "/clients/nobody-at-all/",
+    "/no/such/page/",
 )
 """Pages which the tests of every page reach in other ways; the draft is made first."""
+PAST = ("/", "/clients/", "/clients/board-jfk/", "/policies/")
+"""As they were, ?at=."""
 SETTLES_MS = 700
 """What moves (the feed's first snapshot, plots) is in place after it."""
 
@@ -75,7 +77,6 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--address", help="a console that runs, such as http://127.0.0.1:8000")
     parser.add_argument("--operator", default=NAME, help="who logs in there (default: %(default)s)")
     asked = parser.parse_args()
-    asked.paths = asked.paths or [*PAGES, *MORE_PAGES]
     asked.password = os.environ.get("SLUICE_PASSWORD", PASSWORD)
     return asked
 
@@ -112,11 +113,13 @@ def _take(
         page.get_by_label("Title").first.fill("Larger pool for the desks")
         page.get_by_role("button", name="Draft from the newest revision").click()
         page.locator("h1").wait_for()
-    for path in asked.paths:
+    every = {_name(path): path for path in asked.paths} if asked.paths else _every(page)
+    for name, path in every.items():
+        if path == "/login/":
+            context.clear_cookies()
         page.goto(path)
-        page.locator('#feed[data-status="live"], main.bare').first.wait_for()
+        page.locator('#feed[data-status="live"], main.login, .past').first.wait_for()
         page.wait_for_timeout(SETTLES_MS)
-        name = path.strip("/").replace("/", "-") or "overview"
         page.screenshot(path=asked.directory / f"{name}-{width}-{theme}.png", full_page=True)
         wide, tall = page.evaluate(
             "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
@@ -127,6 +130,23 @@ def _take(
             wrong.append(f"{path} at {width}: {tall / height:.1f} screens tall")
     context.close()
     return wrong
+
+
+def _name(path: str) -> str:
+    """What its picture is called."""
+    return "-".join(re.findall(r"[a-z0-9]+", path)) or "overview"
+
+
+def _every(page: Page) -> dict[str, str]:
+    """Name and path of every page, those with made-up addresses among them; the login last, which ends the session."""
+    every = {_name(path): path for path in (*PAGES, *MORE_PAGES)}
+    page.goto("/pipeline/")
+    for link in page.locator("main table a[href^='/pipeline/']").all():
+        path = link.get_attribute("href") or ""
+        every.setdefault(f"pipeline-run-{link.inner_text()}", path)
+    at = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    every |= {f"{_name(path)}-past": f"{path}?at={at}" for path in PAST}
+    return every | {"login": "/login/"}
 
 
 if __name__ == "__main__":

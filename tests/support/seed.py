@@ -25,6 +25,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
+    seed_those_that_keep_up(instance)
     seed_places(instance)
     seed_decisions(instance)
     seed_runs(instance)
@@ -87,15 +88,46 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
 
 
+def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
+    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined for a while."""
+    now = timezone.now().replace(microsecond=0)
+    names = [
+        f"carrier-{of}"
+        for of in ("aa", "as", "b6", "dl", "ev", "f9", "ha", "mq", "oo", "ua", "us", "vx", "wn", "yv")
+    ]
+    rows = []
+    for place, client in enumerate((*names, "delay-mailer", "lake-loader", "feed-publisher")):
+        for minute in range(1, 60 * hours):
+            away = client == "delay-mailer" and 60 <= minute < 85
+            odd = (minute * (place + 3) // 7 + minute % (place + 2)) % 29
+            late = 9_000 if away else {3: 700, 11: 2_400}.get(odd, 20)
+            rows.append(
+                ClientSample(
+                    instance=instance,
+                    client=client,
+                    at=now - timedelta(minutes=minute),
+                    state="offlined" if away else "live",
+                    lag_messages=late // 3,
+                    lag_ms=late,
+                    spool_bytes=2**22 if away else 0,
+                    rate_out_messages=5_200.0,
+                )
+            )
+    ClientSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
+
+
 def seed_places(instance: Instance, hours: int = 6) -> None:
-    """The instance and its pool, each ten seconds."""
+    """The instance and its pool, each ten seconds. The pool fills since half an hour, now slower, now faster."""
     now = timezone.now().replace(microsecond=0)
     rows = []
     for number in range(6, hours * 360):
         at, wave = now - timedelta(seconds=10 * number), math.sin(number / 40)
         figures = {
             "at": at,
-            "memory_used": int((1_200 + 400 * wave) * 2**20),
+            "memory_used": int(
+                (1_860 - 4.2 * min(number, 180) + 30 * math.sin(number / 5) - 30 * math.cos(number / 17))
+                * 2**20
+            ),
             "memory_limit": 2_458 * 2**20,
             "disk_used": 2**27,
             "disk_limit": 2_458 * 2**20,
@@ -105,6 +137,8 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             "messages_out": 61_000 + 9_000 * wave,
             "bytes_in": 2_142_000 + 370_000 * wave,
             "bytes_out": 25_100_000.0,
+            "delay_p50_ms": 0.9 + 0.1 * math.sin(number / 3),
+            "delay_p99_ms": 14 + 6 * math.sin(number / 9) + (60 if number % 200 < 4 else 0),
         }
         rows.append(
             PlaceSample(

@@ -24,6 +24,7 @@ import structlog
 from broker_core.batch import Batch
 from broker_core.delivery.account import Cause
 from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.delays import Delays
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.fair_share import FIRST_CHUNK
 from broker_core.delivery.lane import part
@@ -130,8 +131,8 @@ class SharedSubscription:
         """What can be dealt, the lowest sequence first."""
         self._scheduled = self._bringing = False
         self.handed_bytes = 0
-        # Its losses are nobody's: those of its consumers are in their accounts.
-        self.backlog = Backlog(self, self, replace(facilities, ledger=Ledger()))
+        # Its losses are nobody's: those of its consumers are in their accounts. What it takes to deal hasn't been delivered.
+        self.backlog = Backlog(self, self, replace(facilities, ledger=Ledger(), delays=Delays()))
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         target = ClientSubscription(self, kept.topic, kept.filter, None, Cursor(Span(self._handout.upto + 1)))
         target.subscription = Subscription(

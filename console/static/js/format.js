@@ -41,6 +41,9 @@ export function duration(ms) {
   return `${Math.floor(seconds / 86_400)} d ${Math.floor(seconds / 3600) % 24} h`;
 }
 
+/** The same where tenths of a millisecond matter: how long a message took. */
+export const delay = (ms) => (ms !== null && ms !== undefined && ms < 10 ? `${Number(ms).toFixed(1)} ms` : duration(ms));
+
 export function percent(value) {
   return value === null || value === undefined ? NONE : `${Number(value).toFixed(value < 10 && value > 0 ? 1 : 0)} %`;
 }

@@ -1,16 +1,21 @@
 // The overview: the verdict and the heat map as the server says them, pools and rates live, newest decisions on top.
 import { all, make, named, one, setAttribute, setText, svg } from "./dom.js";
-import { bytes, clock, count, duration, inWords, percent, rate } from "./format.js";
+import { AHEAD_S, forecast, LEAST_MINUTES } from "./forecast.js";
+import { bytes, clock, count, delay, duration, inWords, percent, rate } from "./format.js";
 import { drawHeat, fetchHeat } from "./heat.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
 import { act } from "./states.js";
 
-const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, AHEAD_S = 45 * 60, LOOK_BACK_S = 15 * 60;
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000;
 const rates = timePlot(one("#rates"), [
   { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
   { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
 ], { live: true, height: 150 });
+const delays = timePlot(one("#delays"), [
+  { label: "Half within", colour: "--data-1", scale: "delay", format: delay },
+  { label: "99 of 100 within", colour: "--data-2", scale: "delay", format: delay },
+], { height: 150, log: true, marks: () => marks });
 
 // What was before this tab, from the server's own history: [at in ms, messages in, messages out].
 let earlier = [], marks = [], poolPlot = null, poolShown = "";
@@ -27,6 +32,13 @@ async function fetchEarlier() {
   drawRates();
 }
 
+/** How long messages took in the last hour. A sample without deliveries is a hole. */
+async function drawDelays() {
+  const from = new Date(Date.now() - DELAYS_MS).toISOString();
+  const points = await statistics("instance", "", `&from=${from}&step=10`);
+  delays.setData([points.map((point) => point.at), points.map((point) => point.delay_p50_ms ?? null), points.map((point) => point.delay_p99_ms ?? null)]);
+}
+
 function drawRates() {
   const seen = feed.memory.rates, first = seen[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
   const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...seen];
@@ -37,6 +49,9 @@ function figures(status) {
   const now = status.rates ?? {};
   put("messages-in", rate(now.messages_in)); put("bytes-in", `${bytes(now.bytes_in)}/s`);
   put("messages-out", rate(now.messages_out)); put("bytes-out", `${bytes(now.bytes_out)}/s`);
+  put("p50", delay(status.delay?.p50_ms)); put("p99", delay(status.delay?.p99_ms));
+  one("#delay-words").hidden = !status.delay;
+  one("#delay-none").hidden = Boolean(status.delay);
   const behind = (status.next_sequence ?? 0) - 1 - (status.durable_sequence ?? 0);
   put("durable", behind > 0 ? `${count(behind)} records` : "nothing");
   const segments = status.journal?.segments ?? 0;
@@ -69,34 +84,36 @@ function pools(status) {
   if (fullest && fullest.name !== poolShown) { poolShown = fullest.name; drawPool(fullest); }
 }
 
-/** The fullest pool's memory over an hour, its limit, and where it goes at the slope of the last quarter of an hour. */
+/** The fullest pool's memory over an hour, its limit, and the cone in which it goes on. */
 async function drawPool(pool) {
   const from = new Date(Date.now() - 3_600_000).toISOString();
   const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
-  const now = points.at(-1)?.[0] ?? Date.now() / 1000, used = points.at(-1)?.[1] ?? pool.memory_used;
-  const slope = slopeOf(points.filter((point) => point[0] >= now - LOOK_BACK_S)), left = slope !== null && slope > 0 ? (pool.memory_limit - used) / slope : null;
-  const soon = left !== null && left < AHEAD_S;
-  setText(one("#pool-word"), soon ? duration(1000 * left) : percent(share(used, pool.memory_limit)));
-  one("#pool-word").classList.toggle("amber", soon);
-  setText(one("#pool-words"), soon ? `until pool ${poolWord(pool.name)} is full, at the slope of the last ${duration(1000 * Math.min(LOOK_BACK_S, now - (points[0]?.[0] ?? now)))}`
-    : `of pool ${poolWord(pool.name)}’s memory is in use; ${slope === null ? "how fast it grows can’t be said yet" : slope > 0 ? "it isn’t full soon" : "it doesn’t grow"}`);
-  const ahead = soon ? [[now + AHEAD_S, used + slope * AHEAD_S]] : [];
+  const ahead = forecast(points, pool.memory_limit), near = ahead !== null && ahead.soonest !== null;
+  setText(one("#pool-word"), ahead?.full ? about(ahead.full) : percent(share(pool.memory_used, pool.memory_limit)));
+  one("#pool-word").classList.toggle("amber", near);
+  setText(one("#pool-words"), poolWords(pool, ahead));
   poolPlot ??= timePlot(one("#pool-plot"), [
     { label: "In use", colour: "--data-1", scale: "bytes", format: bytes }, { label: "Limit", colour: "--ink-3", scale: "bytes", format: bytes, dashed: true },
-    { label: "Forecast", colour: "--amber-mark", scale: "bytes", format: bytes, dashed: true },
-  ], { height: 150, marks: () => marks });
-  const times = [...points.map((point) => point[0]), ...ahead.map((point) => point[0])];
-  poolPlot.setData([times, [...points.map((point) => point[1]), ...ahead.map(() => null)], times.map(() => pool.memory_limit),
-    [...points.map((point, index) => (soon && index === points.length - 1 ? point[1] : null)), ...ahead.map((point) => point[1])]]);
+    { label: "Forecast", colour: "--amber-mark", scale: "bytes", format: bytes, dashed: true, quiet: true },
+    { label: "at most", colour: "--amber-mark", scale: "bytes", format: bytes, quiet: true, width: 0 }, { label: "at least", colour: "--amber-mark", scale: "bytes", format: bytes, quiet: true, width: 0 },
+  ], { height: 150, marks: () => marks, between: [[4, 5, "--amber-mark"]] });
+  // The cone begins at the newest point, which is the first of its own.
+  const cone = ahead?.points ?? [], before = cone.length ? points.slice(0, -1) : points, none = before.map(() => null);
+  const times = [...before, ...cone].map((point) => point[0]);
+  poolPlot.setData([times, [...before.map((point) => point[1]), ...cone.map((point, index) => (index ? null : point[1]))], times.map(() => pool.memory_limit || null),
+    ...[1, 2, 3].map((way) => [...none, ...cone.map((point) => point[way])])]);
 }
 
-/** Least squares, in bytes a second; null of a few points, which say nothing. */
-function slopeOf(points) {
-  if (points.length < 6) return null;
-  const mean = (at) => points.reduce((sum, point) => sum + point[at], 0) / points.length;
-  const x = mean(0), y = mean(1);
-  const above = points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0), below = points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
-  return below ? above / below : 0;
+/** A forecast isn't sure of seconds. */
+const about = (seconds) => (seconds < 60 ? "1 min" : duration(60_000 * Math.round(seconds / 60)).replace(" 00 s", ""));
+
+function poolWords(pool, ahead) {
+  const name = poolWord(pool.name), within = about(AHEAD_S);
+  if (ahead?.full) return `until pool ${name} is full (${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${within}` : about(ahead.latest)})`;
+  const used = `of pool ${name}’s memory is in use; `;
+  if (ahead === null) return `${used}how fast it grows can’t be said before ${about(60 * LEAST_MINUTES)} are recorded`;
+  if (ahead.full === 0) return `${used}it is full`;
+  return used + (ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${within}`);
 }
 
 function poolElement(pool) {
@@ -172,7 +189,7 @@ function update() {
 feed.addEventListener("change", update);
 feed.addEventListener("decision", addDecision);
 document.addEventListener("sluice:zone", heat);
-drawRates(); fetchEarlier(); copySince(); heat();
+drawRates(); fetchEarlier(); drawDelays(); copySince(); heat();
 setInterval(verdict, VERDICT_MS);
 setInterval(heat, HEAT_MS);
-setInterval(() => { if (feed.broker && !feed.paused) { poolShown = ""; pools(feed.broker); } }, 6 * HEAT_MS);
+setInterval(() => { if (feed.broker && !feed.paused) { poolShown = ""; pools(feed.broker); drawDelays(); } }, 6 * HEAT_MS);

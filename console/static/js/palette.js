@@ -1,5 +1,6 @@
 // Ctrl-K: a page, a part of this page, or a client by some letters of its name. A combobox over one list; the keyboard alone is enough.
 import { all, icon, make, one, setAttribute, setText, typing } from "./dom.js";
+import { enter } from "./tray.js";
 
 const MOST = 12, MOST_CLIENTS = 8, WAIT_MS = 120;
 const dialog = one("#palette"), field = one("#palette-field"), list = one("#palette-list"), said = one("#palette-said");
@@ -37,7 +38,8 @@ function known() {
   const more = all("#palette-more a").map((link) => ({ word: link.textContent.trim(), kind: "page", href: link.href }));
   const parts = all("main h2").filter((head) => head.offsetParent).map((head) => ({ word: head.textContent.trim(), kind: "on this page", element: head }));
   const themes = all("[data-theme-set]").map((button) => ({ word: `Theme: ${button.textContent.trim().toLowerCase()}`, kind: "act", press: button }));
-  return [...pages, ...more, ...parts, ...themes];
+  const tray = one("#tray:not([hidden])") ? [{ word: "Tray of changes", kind: "on this page", act: enter }] : [];
+  return [...tray, ...pages, ...more, ...parts, ...themes];
 }
 
 function find(text) {
@@ -62,7 +64,7 @@ function show(entries) {
   shown = entries;
   active = 0;
   list.replaceChildren(...entries.map((entry, at) => make("li", { role: "option", id: `palette-${at}`, "data-at": at, "aria-selected": "false" },
-    icon(entry.kind === "page" ? "arrow-right" : entry.kind === "act" ? "bolt" : entry.element ? "chevron-right" : "plug-connected"), make("bdi", { class: "cut grow" }, entry.word), make("span", { class: "meta" }, entry.kind), entry.key ? make("kbd", {}, entry.key) : null)));
+    icon(entry.kind === "page" ? "arrow-right" : entry.kind === "act" ? "bolt" : entry.kind === "on this page" ? "chevron-right" : "plug-connected"), make("bdi", { class: "cut grow" }, entry.word), make("span", { class: "meta" }, entry.kind), entry.key ? make("kbd", {}, entry.key) : null)));
   setText(said, entries.length ? `${entries.length} found` : "Nothing is called so");
   mark();
 }
@@ -77,5 +79,6 @@ function go(entry) {
   dialog.close();
   if (entry.href) location.href = entry.href;
   else if (entry.press) entry.press.click();
+  else if (entry.act) entry.act();
   else { entry.element.setAttribute("tabindex", "-1"); entry.element.focus(); entry.element.scrollIntoView({ block: "start" }); }
 }

@@ -24,11 +24,20 @@ const BYTE_STEPS = Array.from({ length: 6 }, (_, power) => [1, 2, 4, 8, 16, 32, 
 const onceEach = (labels) => labels.map((label, index) => (index > 0 && label === labels[index - 1] ? "" : label));
 const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").replace(".0 s", " s").replace(/\.0+ (?=[KMGTP]iB)/, " ").replace(/^0 B$/, "0");
 
+/** From one power of ten to another, with one at least between them. */
+const tens = (plot, low, high) => {
+  const from = Math.floor(Math.log10(low > 0 ? low : 1)), to = Math.ceil(Math.log10(high > 0 ? high : 10));
+  return [10 ** from, 10 ** Math.max(to, from + 1)];
+};
+const powers = (plot, splits) => splits.map((value) => (Math.abs(Math.log10(value) % 1) < 1e-6 ? value : null));
+
+const LOG_AXIS = { incrs: undefined, filter: powers, grid: { show: true, stroke: () => colour("--grid"), width: 1, filter: powers } };
+
 function axis(label, format, side) {
   return {
     scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : label === "bytes" ? BYTE_STEPS : format === count ? WHOLE_STEPS : undefined, font: AXIS_FONT,
     stroke: () => colour("--ink-3"), grid: { show: side === 3, stroke: () => colour("--grid"), width: 1 },
-    ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => short(format(value)))),
+    ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => (value === null ? "" : short(format(value))))),
   };
 }
 
@@ -36,29 +45,36 @@ function axis(label, format, side) {
  * A plot over time. series: [{label, colour: "--s-in", scale, format}], one or two scales; the second stands on the right.
  * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour, given at its middle,
  * for the first series and points for the others, since hours without a word are left out. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
+ * between: [[upper, lower, colourName]] fills between two series, by their numbers from 1. A series that is `quiet` stands in the legend only where it has a value. log: powers of ten.
  */
-export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true, zoomed = null, labels = false } = {}) {
+export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true, zoomed = null, labels = false, between = [], log = false } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone()),
     width: Math.max(200, element.clientWidth), height, padding: [labels ? 20 : 10, 8, 0, 0], // the marks' words stand above, where no line goes
     cursor: { points: { size: 6 }, drag: { x: !live, y: false, setScale: zoomed === null }, ...(zoomed ? { bind: { dblclick: () => () => { zoomed(null); return null; } } } : {}), ...(sync ? { sync: { key: sync } } : {}) }, legend: { live: true, isolate: true },
-    scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
+    scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { ...(log ? { distr: 3, range: tens } : { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }) }])) },
     axes: [
       { stroke: () => colour("--ink-3"), size: axes ? 34 : 4, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
         values: !axes ? () => [] : [[86400, "{D} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
-      ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
+      ...scales.map((name, index) => ({ ...axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1), ...(log ? LOG_AXIS : {}) })),
     ],
     series: [
       { label: "Time", value: (plot, value) => (value === null || value === undefined ? "–" : clock((value - (hours ? 1800 : 0)) * 1000)) },
       ...series.map((one, index) => ({
-        label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: one.dashed ? [4, 3] : undefined,
-        fill: index === 0 ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,
+        label: one.label, scale: one.scale, width: one.width ?? (hours ? 1 : 1.75), stroke: () => colour(one.colour), dash: one.dashed ? [4, 3] : undefined,
+        fill: index === 0 && !log ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,
         points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.9, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
       })),
     ],
-    hooks: { drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks(), labels)], setSelect: zoomed ? [(plot) => select(plot, zoomed)] : [] },
+    bands: between.map(([upper, lower, name]) => ({ series: [upper, lower], fill: () => `color-mix(in srgb, ${colour(name)} 22%, transparent)` })),
+    hooks: { setLegend: [quieten], drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks(), labels)], setSelect: zoomed ? [(plot) => select(plot, zoomed)] : [] },
   };
+  // Values that aren't there would be dashes in the legend: what is known a part of the time only is left out then.
+  function quieten(plot) {
+    const rows = plot.root.querySelectorAll(".u-legend .u-series"), at = plot.legend.idx;
+    series.forEach((one, index) => { if (one.quiet && rows[index + 1]) rows[index + 1].hidden = at === null || at === undefined || (plot.data[index + 1]?.[at] ?? null) === null; });
+  }
   const plot = new uPlot(options, [[], ...series.map(() => [])], element);
   const newest = () => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: lastKnown(plot) }, false); };
   const set = plot.setData.bind(plot);

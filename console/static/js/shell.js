@@ -5,6 +5,7 @@ import { ago, clock, count, duration, minute, moment } from "./format.js";
 import { palette } from "./palette.js";
 import { picker } from "./past.js";
 import { watchStanding } from "./standing.js";
+import { trayKeys } from "./tray.js";
 import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
 // What is said of the connection, not of any page's figures.
@@ -128,6 +129,17 @@ function dialogs() {
   all("dialog[data-open-now]").forEach((dialog) => dialog.showModal());
 }
 
+/** A menu closes when something of it was chosen, by Escape, and when one goes on elsewhere. */
+function menus() {
+  const close = (menu) => { menu.open = false; };
+  document.addEventListener("submit", (event) => { const menu = event.target.closest("details.menu"); if (menu) close(menu); });
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && event.target.closest?.("details.menu[open]");
+    if (menu) { close(menu); one("summary", menu).focus(); }
+  });
+  for (const kind of ["pointerdown", "focusin"]) document.addEventListener(kind, (event) => all("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) close(menu); }));
+}
+
 /** A field that was refused takes the focus, so that nobody has to look for it. */
 function focusOnWrong() {
   const wrong = one('[data-focus], [aria-invalid="true"]');
@@ -159,7 +171,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); sidebar(); clocks(); dialogs(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker();
+themes(); menu(); badge(); sidebar(); clocks(); dialogs(); menus(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker(); trayKeys();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

@@ -15,9 +15,10 @@ START = datetime(2026, 11, 1, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def report(second: int, *clients: ClientEntry, messages_in: float = 0) -> None:
+def report(second: int, *clients: ClientEntry, messages_in: float = 0, p99_ms: float | None = None) -> None:
+    delay = None if p99_ms is None else {"p50_ms": 1.0, "p99_ms": p99_ms, "messages": 9}
     reports.record_report(make_snapshot(
-        int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in},
+        int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in}, delay=delay,
         transports=[make_transport("tcp")], pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
     ))  # fmt: skip
 
@@ -26,13 +27,16 @@ def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(
     for second in range(0, 60, 10):
         state = "offlined" if second == 20 else "live"
         client = make_client("one", state, 100 + second, rate_out_messages=10.0 * second)
-        report(second, client, messages_in=second)
+        report(second, client, messages_in=second, p99_ms=second or None)
     assert rollup.roll_up(START + timedelta(seconds=91)) == 4
     minute = ClientMinute.objects.get()
     assert (minute.at, minute.lag_messages, minute.state) == (START, 150, "offlined")
     assert minute.rate_out_messages == 250
     place = PlaceSample.objects.get(kind="instance", seconds=60)
     assert (place.messages_in, place.memory_used, place.lag_messages) == (25.0, 50, 150)
+    assert (place.delay_p50_ms, place.delay_p99_ms) == (1.0, 50.0)
+    points = series(instance, "instance", "sluice-1", START, START + MINUTE, 10, START + MINUTE)["points"]
+    assert [point["delay_p99_ms"] for point in points] == [None, 10, 20, 30, 40, 50]
 
 
 def test_a_minute_is_made_once_and_not_before_late_samples_may_come(instance: Instance) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from console.units.format import duration, epoch_ms, in_words, number, percent, size, with_unit
+from console.units.format import duration, epoch_ms, found, in_words, number, percent, size, with_unit
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,11 @@ def test_a_sentence_of_the_broker_names_durations_and_pools_as_people_do() -> No
     assert (
         in_words("the clients of pool instance hold 2.4 GiB") == "the clients of the shared pool hold 2.4 GiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(True, "yes"), (False, "no"), (None, "–"), (2_811_904, "2,811,904"), (23.1, "23.1"), ("now.yaml", "now.yaml"), (["a"], '["a"]')],
+)  # fmt: skip
+def test_a_figure_of_a_jobs_result_reads_as_people_write_it(value: object, words: str) -> None:
+    assert found(value) == words
