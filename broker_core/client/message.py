@@ -12,6 +12,14 @@ import orjson
 from broker_core.batch import Batch
 
 
+class Arrived(NamedTuple):
+    """A batch that came for a subscription, the instance it came from, and with acknowledgements the number of its first message."""
+
+    batch: Batch
+    instance: str
+    number: int
+
+
 class Message(NamedTuple):
     """A record as a subscriber sees it. `body` is what was published, byte for byte."""
 
@@ -49,7 +57,7 @@ class Message(NamedTuple):
 _make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
-def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: int = 0) -> Iterator[Message]:
+def messages_of(batch: Batch, instance: str, first: int = 0, *, timestamp: bool = False) -> Iterator[Message]:
     """The messages of a batch, at the speed of one tuple each; numbered from `first` where that isn't 0."""
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else batch.names()

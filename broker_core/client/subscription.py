@@ -7,8 +7,9 @@ bounded by the subscription's credit: the broker keeps the rest back.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -19,7 +20,7 @@ from broker_core.bookmark import NOW_TEXT, After, Range, parse_bookmark
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.credit import Credit
-from broker_core.client.message import Message, messages_of
+from broker_core.client.message import Arrived, Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
 from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
@@ -59,8 +60,7 @@ class Subscription:
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._instances: dict[int, str] = {}
-        self._inbox: deque[tuple[Batch, str, int]] = deque()
-        """Batches, the instance each came from, and with acknowledgements the number of its first message."""
+        self._inbox: deque[Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
         self._on_close = on_close
@@ -80,6 +80,8 @@ class Subscription:
         self._acknowledger = acknowledger
         self._current = (0, 0)
         """First and last number of the batch the application has."""
+        self._reading: deque[Iterator[Message]] = deque()
+        """What hasn't been read yet of the batches that `messages` has begun: who stops in the middle of one goes on there."""
 
     # What the client calls.
 
@@ -104,7 +106,7 @@ class Subscription:
                     return  # the application was done with all of it before it was started again
                 batch = fresh
         number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
-        self._inbox.append((batch, self.instance, number))
+        self._inbox.append(Arrived(batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -229,25 +231,62 @@ class Subscription:
         return self.messages()
 
     async def messages(self, *, until_completed: bool = False) -> AsyncIterator[Message]:
-        """The messages, one by one; with `until_completed` only those of the replay."""
-        while (taken := await self._take(until_completed)) is not None:
-            for message in messages_of(*taken, timestamp=self.timestamp, first=self._current[0]):
-                yield message
+        """The messages, one by one; with `until_completed` only those of the replay.
+
+        Who stops and reads on later, by another call too, goes on with the next message.
+        """
+        reading = self._reading
+        while not until_completed or self.left_of_replay() >= 0:
+            while reading:
+                rest = reading[0]
+                for message in rest:
+                    yield message
+                if reading and reading[0] is rest:  # else somebody who reads too was faster
+                    reading.popleft()
+            taken = await self._take(until_completed)
+            if taken is None:
+                return
+            self.handed(taken)
+            reading.append(messages_of(*taken, timestamp=self.timestamp))
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
-        """The record batches as they came: nothing is made for single records."""
+        """The record batches as they came: nothing is made for single records. What `messages` has begun it alone goes on with."""
         while (taken := await self._take(until_completed)) is not None:
-            yield taken[0]
+            self.handed(taken)
+            yield taken.batch
 
     async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
         """Everything that waits, with the instance it came from; waits for the first. Empty at the end."""
+        many = await self.take_all(until_completed)
+        for taken in many:
+            self.handed(taken)
+        return [(taken.batch, taken.instance) for taken in many]
+
+    # What the clients read by.
+
+    async def take_all(self, until_completed: bool = False) -> list[Arrived]:
+        """Everything that waits; waits for the first. Empty at the end. Who gives one of them to the application says `handed`."""
         taken = await self._take(until_completed)
         if taken is None:
             return []
         many = [taken]
-        while self._inbox and not (until_completed and self._taken == self._completed_at):
+        while self._inbox and not (until_completed and self.left_of_replay() == 0):
             many.append(self._pop())
         return many
+
+    def handed(self, arrived: Arrived) -> None:
+        """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
+        batch, instance, number = arrived
+        if last := batch.last_sequence:
+            self._read[instance] = last
+        if number:
+            self._current = (number, number + batch.header.count - 1)
+
+    def left_of_replay(self) -> float:
+        """Batches of the replay that weren't taken yet; below 0 when later ones were, and infinite while nobody knows."""
+        return math.inf if self._completed_at is None else self._completed_at - self._taken
+
+    # What an application says.
 
     def done(self, item: Message | Batch) -> None:
         """The application is done with a message or a whole batch: `MOST_RECENT` may move past it.
@@ -294,12 +333,19 @@ class Subscription:
         sends more when it has them. `auto` needs no call: a batch is acknowledged when the next one is asked for.
         Raises OperatorError no_acks for a subscription without.
         """
+        self.acknowledge(*self.numbers_of(item))
+
+    def numbers_of(self, item: Message | None) -> tuple[int, int]:
+        """First and last of what an `ack` of it says. OperatorError no_acks."""
         if self._acknowledger is None:
             raise OperatorError(
                 "no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".'
             )
-        first, last = (item.number, item.number) if item is not None else self._current
-        if last:
+        return (item.number, item.number) if item is not None else self._current
+
+    def acknowledge(self, first: int, last: int) -> None:
+        """Messages by their numbers; on the loop."""
+        if last and self._acknowledger is not None:
             self._acknowledger.acknowledge(first, last)
 
     async def close(self, *, delete: bool = False) -> None:
@@ -310,11 +356,11 @@ class Subscription:
             self._on_close(self)
             self._wake()
 
-    async def _take(self, until_completed: bool) -> tuple[Batch, str] | None:
+    async def _take(self, until_completed: bool) -> Arrived | None:
         if self._acknowledger is not None and self._acknowledger.mode == "auto":
             self.ack()
         while True:
-            if until_completed and self._completed_at is not None and self._taken >= self._completed_at:
+            if until_completed and self.left_of_replay() <= 0:
                 return None
             if self._inbox:
                 return self._pop()
@@ -330,15 +376,11 @@ class Subscription:
             finally:
                 self._waiters.discard(waiter)
 
-    def _pop(self) -> tuple[Batch, str]:
-        batch, instance, number = self._inbox.popleft()
+    def _pop(self) -> Arrived:
+        arrived = self._inbox.popleft()
         self._taken += 1
-        if last := batch.last_sequence:
-            self._read[instance] = last
-        if number:
-            self._current = (number, number + batch.header.count - 1)
-        self._credit.taken(batch.nbytes)
-        return batch, instance
+        self._credit.taken(arrived.batch.nbytes)
+        return arrived
 
     def _wake(self) -> None:
         for waiter in self._waiters:

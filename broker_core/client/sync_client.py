@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 from broker_core.batch import Batch
 from broker_core.client.async_client import AsyncClient, Options
 from broker_core.client.bodies import Body, encode_body
-from broker_core.client.message import Message, messages_of
+from broker_core.client.message import Arrived, Message, messages_of
 from broker_core.client.subscription import Subscription
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols.names import check_topic
@@ -99,6 +100,14 @@ class SyncClient:
         except BaseException:
             future.cancel()
             raise
+
+    def _tell(self, what: Callable[[int, int], object], first: int, last: int) -> None:
+        """Have it done on the loop, and don't wait."""
+        if self._loop is None:
+            raise OperatorError(
+                "client_closed", f"Client {self.name} isn't started or is closed.", "Start it first."
+            )
+        self._loop.call_soon_threadsafe(what, first, last)
 
     @property
     def name(self) -> str:
@@ -199,6 +208,10 @@ class SyncSubscription:
     def __init__(self, client: SyncClient, subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
+        self._arrived: deque[Arrived] = deque()
+        """Taken from the loop's thread together."""
+        self._reading: deque[Iterator[Message]] = deque()
+        """As `Subscription` has it."""
 
     @property
     def id(self) -> str:
@@ -218,17 +231,42 @@ class SyncSubscription:
         return self.messages()
 
     def messages(self, *, until_completed: bool = False) -> Iterator[Message]:
-        """The messages, one by one; with `until_completed` only those of the replay."""
-        for batch, instance in self._arrivals(until_completed):
-            yield from messages_of(batch, instance, timestamp=self._subscription.timestamp)
+        """The messages, one by one; with `until_completed` only those of the replay.
+
+        Who stops and reads on later, by another call too, goes on with the next message.
+        """
+        reading, timestamp = self._reading, self._subscription.timestamp
+        while not until_completed or self._left_of_replay() >= 0:
+            while reading:
+                rest = reading[0]
+                yield from rest
+                if reading and reading[0] is rest:
+                    reading.popleft()
+            arrived = self._take(until_completed)
+            if arrived is None:
+                return
+            reading.append(messages_of(*arrived, timestamp=timestamp))
 
     def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
-        for batch, _ in self._arrivals(until_completed):
-            yield batch
+        """The record batches as they came. What `messages` has begun it alone goes on with."""
+        while (arrived := self._take(until_completed)) is not None:
+            yield arrived.batch
 
-    def _arrivals(self, until_completed: bool) -> Iterator[tuple[Batch, str]]:
-        while arrived := self._client._ask(self._subscription.next_batches(until_completed)):
-            yield from arrived
+    def _take(self, until_completed: bool) -> Arrived | None:
+        if not self._arrived:
+            self._arrived += self._client._ask(self._subscription.take_all(until_completed))
+        if not self._arrived or (until_completed and self._left_of_replay() <= 0):
+            return None
+        arrived = self._arrived.popleft()
+        self._subscription.handed(arrived)
+        return arrived
+
+    def _left_of_replay(self) -> float:
+        return self._subscription.left_of_replay() + len(self._arrived)
+
+    def ack(self, item: Message | None = None) -> None:
+        """Acknowledge a message, or everything of the batch that was read last; see Subscription.ack."""
+        self._client._tell(self._subscription.acknowledge, *self._subscription.numbers_of(item))
 
     def done(self, item: Message | Batch) -> None:
         """The application is done with it; see Subscription.done. Call it from one thread."""

@@ -62,6 +62,34 @@ async def test_batches_come_as_they_were_published(broker: FakeBroker) -> None:
         assert (batch.count, batch.first_sequence) == (50, 1)
 
 
+async def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+    await publish(broker, "1", "2", "3")
+    async with client(broker) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH)
+        async for message in subscription:
+            assert message.body == b"1"
+            break
+        assert (await anext(aiter(subscription))).body == b"2"
+        assert [message.body async for message in subscription.messages(until_completed=True)] == [b"3"]
+        await publish(broker, "4", "5")
+        assert (await anext(aiter(subscription))).body == b"4"
+        assert [message async for message in subscription.messages(until_completed=True)] == [], (
+            "that is live"
+        )
+        assert (await anext(aiter(subscription))).body == b"5"
+
+
+async def test_two_who_read_one_subscription_share_its_messages(broker: FakeBroker) -> None:
+    await publish(broker, "1", "2", "3")
+    async with client(broker) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH)
+        one, other = aiter(subscription), aiter(subscription)
+        first = await take(one, 2)
+        await publish(broker, "4")
+        rest = await take(other, 2)
+        assert [message.body for message in (*first, *rest)] == [b"1", b"2", b"3", b"4"]
+
+
 async def test_a_replay_ends_with_completed_and_goes_on_live(broker: FakeBroker) -> None:
     await publish(broker, "1", "2")
     async with client(broker) as subscriber:
@@ -175,7 +203,7 @@ async def test_closing_a_subscription_ends_it_after_what_waits(broker: FakeBroke
         first = await anext(aiter(subscription))
         await subscription.close()
         assert first.body == b"1"
-        assert [message async for message in subscription] == []
+        assert [message.body async for message in subscription] == [b"2"]
         await broker.until(lambda: isinstance(broker.commands[-1], commands.Unsubscribe))
         await publish(broker, "3")
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from broker_core.client import FileBookmarkStore, ReconnectPolicy, SyncClient
 from broker_core.client.__main__ import main
 from broker_core.errors import ClientError, OperatorError
 from tests.broker_core.client.fake_broker import FakeBroker
+from tests.support.brokers import address_of, running_broker
 
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01, first_connect_timeout=1.0)
 
@@ -103,6 +105,42 @@ def test_a_replay_and_most_recent(broker: FakeBroker, tmp_path: object) -> None:
     with client(broker, bookmark_store=FileBookmarkStore(f"{tmp_path}/marks")) as subscriber:
         again = subscriber.subscribe("a", bookmark="MOST_RECENT")
         assert [batch.bodies() for batch in again.batches(until_completed=True)] == [[b"2", b"3"]]
+
+
+def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+    with client(broker) as publisher:
+        for bodies in (["1", "2"], ["3"]):
+            publisher.publish_many("a", bodies)
+            publisher.flush(10)
+    with client(broker) as subscriber:
+        subscription = subscriber.subscribe("a", bookmark="0")
+        for message in subscription:
+            assert message.body == b"1"
+            break
+        assert next(iter(subscription)).body == b"2"
+        assert [message.body for message in subscription.messages(until_completed=True)] == [b"3"]
+        assert list(subscription.messages(until_completed=True)) == []
+
+
+async def test_acknowledgements_of_a_program_without_asyncio(tmp_path: Path) -> None:
+    """Its window is two: what comes after them shows that it said so."""
+    async with running_broker(tmp_path) as broker:
+
+        def consume() -> list[bytes]:
+            with SyncClient(address_of(broker), "c") as consumer:
+                subscription = consumer.subscribe("t", ack="client", prefetch=2)
+                consumer.publish_many("t", list("12345"))
+                got = []
+                for message in subscription:
+                    got.append(message.body)
+                    subscription.ack(message if len(got) < 4 else None)
+                    if len(got) == 5:
+                        break
+                with pytest.raises(OperatorError, match="no acknowledgements"):
+                    consumer.subscribe("u").ack()
+                return got
+
+        assert await asyncio.to_thread(consume) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
