@@ -211,6 +211,7 @@ async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its
     async with running_engines(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
             await publish(members[0].address, "p", 1, 20)
+            await until(lambda: have(members, 20))
         async with opened_alone(b) as address:
             await publish(address, "q", 1, 3)
         await replication(b, engines.urls, "reseed", "--yes")

@@ -87,7 +87,7 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     assert all(f'href="/pipeline/{run}/"' in listed for run in (found, told))
     page = browser.get(f"/pipeline/{found}/").content.decode()
     for word in (
-        "<dt>asked: host_memory</dt><dd>8000000000</dd>",
+        "<dt>asked: host memory</dt><dd>8,000,000,000</dd>",
         "What clients took of the pools",
         "revision-",
     ):

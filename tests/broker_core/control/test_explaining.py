@@ -91,7 +91,11 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
             Explaining(broker.engine),
             broker.engine.clock.now_ns(),
         )
-        figures = dict(Reading(broker.engine.journal, broker.engine.frontier).client(slow))
+        figures = dict(
+            Reading(
+                broker.engine.journal, broker.engine.frontier, broker.engine.subscriptions.registry
+            ).client(slow)
+        )
 
         def why(at: int, crowded: bool = True) -> VerdictEntry | None:
             return explaining.client(slow, figures, at, crowded).why_slow
