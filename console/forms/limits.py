@@ -65,7 +65,7 @@ class PolicyForm(forms.Form):
         ):
             if limit:
                 attrs = self.fields[name].widget.attrs
-                attrs["placeholder"] = f"{attrs['placeholder']}, now {size(limit)}"
+                attrs["placeholder"] = f"now {size(limit)}"
 
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from django.db.models import Count, F, Max
 from django.db.models.functions import Trunc
@@ -34,6 +36,8 @@ REST_S: Final = 75
 MOST_MARKS: Final = 40
 SLOW_MS: Final = (100, 1_000, 5_000)
 """Up to the first a cell is the lightest grey, then darker; beyond the last it is the darkest."""
+LOOK_BACK: Final = 15
+"""So many "minutes" forecast.js looks back."""
 
 
 class Range(NamedTuple):
@@ -251,6 +255,15 @@ def since_then(instance: Instance, moment: datetime, patterns: Sequence[str] | N
     return sorted(found, key=lambda one: one["at"], reverse=True)[:12]
 
 
+class History(TypedDict):
+    """How the log came to be so large: `points` are [seconds, bytes], six to a "minute", which is as many seconds as a fifteenth of
+    them all; `limit` is the size at which the disk is full. forecast.js makes a cone of it."""
+
+    points: list[tuple[int, int]]
+    minute: float
+    limit: int
+
+
 class Disk(NamedTuple):
     """How the journal fills its disk. `full_in_s`: None where it can't be said, or it doesn't grow."""
 
@@ -259,6 +272,7 @@ class Disk(NamedTuple):
     free: int
     grows_a_day: float
     full_in_s: float | None
+    history: History | None = None
 
 
 def disk(segments: Sequence[SegmentEntry], now: datetime) -> Disk | None:
@@ -276,7 +290,31 @@ def disk(segments: Sequence[SegmentEntry], now: datetime) -> Disk | None:
         return Disk(used, space.total, space.free, 0.0, None)
     span_s = max(600.0, now.timestamp() - min(one.first_at for one in sealed) / 1e9)
     grows = 86_400 * sum(one.bytes for one in sealed) / span_s
-    return Disk(used, space.total, space.free, grows, 86_400 * space.free / grows)
+    kept_so = History(
+        points=_growth(sealed, used, now.timestamp(), span_s),
+        minute=span_s / LOOK_BACK,
+        limit=used + space.free,
+    )
+    return Disk(used, space.total, space.free, grows, 86_400 * space.free / grows, kept_so)
+
+
+def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float) -> list[tuple[int, int]]:
+    """Bytes at even moments of the span until now. A segment's are written evenly between its first and last record."""
+    inside = sorted(sealed, key=lambda one: one.last_at)
+    ends = [one.last_at / 1e9 for one in inside]
+    until = [0, *accumulate(one.bytes for one in inside)]
+
+    def written(at: float) -> float:
+        whole = bisect_right(ends, at)
+        if whole == len(inside):
+            return until[whole]
+        first = inside[whole].first_at / 1e9
+        part = (at - first) / (ends[whole] - first) if at > first else 0.0
+        return until[whole] + part * inside[whole].bytes
+
+    steps = 6 * LOOK_BACK
+    moments = [now - span_s * (steps - step) / steps for step in range(steps + 1)]
+    return [(round(at), int(used - until[-1] + written(at))) for at in moments]
 
 
 def fetch_disk(now: datetime) -> Disk | None:

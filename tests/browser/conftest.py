@@ -81,10 +81,10 @@ def page(context: BrowserContext) -> Iterator[Page]:
     assert problems == []
 
 
-def log_in(page: Page, name: str = NAME, password: str = PASSWORD) -> None:
-    """Through the form, as a person does."""
+def log_in(page: Page, name: str = NAME, password: str = PASSWORD, wait_for: str = "#feed") -> None:
+    """Through the form, as a person does, until what comes after it is there."""
     page.goto("/login/")
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Log in").click()
-    page.locator("#feed").wait_for()
+    page.locator(wait_for).first.wait_for()

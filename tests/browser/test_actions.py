@@ -43,7 +43,7 @@ def test_a_removal_says_what_is_gone_for_good_and_needs_a_yes(page: Page) -> Non
 def test_a_policy_is_changed_and_comes_into_force(page: Page) -> None:
     empty_tray(page)
     memory = page.get_by_label("Memory limit of the instance")
-    expect(memory).to_have_attribute("placeholder", "default, now 2.40 GiB")
+    expect(memory).to_have_attribute("placeholder", "now 2.40 GiB")
     memory.fill("1GiB")
     memory.press("Enter")
     expect(page.locator("#tray")).to_contain_text("default → 1.00 GiB")

@@ -263,6 +263,13 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     expect(page.locator("#pool-words")).to_contain_text(
         re.compile("pool shared( is full \\(|’s memory is in use; )")
     )
+    # The worst pool's cone is the large one; of the others, and of the disk, there is a small one.
+    expect(page.locator("#pools .cone:visible")).to_have_count(1)
+    expect(page.get_by_role("img", name="Pool websocket, memory of the last hour")).to_have_accessible_name(
+        re.compile("it isn’t full within 45 min$")
+    )
+    expect(page.locator("#pools .cone:visible .cone-wide")).to_have_attribute("points", re.compile(r"^\d"))
+    expect(page.get_by_role("img", name="The log on its disk: not full within")).to_be_visible()
     expect(page.locator("#delay-words")).to_contain_text("0.9 ms half of all 14 ms 99 of 100")
     expect(page.locator("#delays .u-legend")).to_contain_text("99 of 100 within")
     page.get_by_role("link", name="24 h").click()
@@ -271,9 +278,9 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
 
 def test_a_cone_is_as_wide_as_the_minutes_before_differed(page: Page) -> None:
     open_page(page, "/")
-    ahead = """async ([used, limit]) => {
+    ahead = """async ([used, limit, minute = 60]) => {
         const { forecast } = await import("/static/js/forecast.js");
-        return forecast(used.map((one, at) => [1_000_000 + 10 * at, one]), limit);
+        return forecast(used.map((one, at) => [1_000_000 + minute * at / 6, one]), limit, minute);
     }"""
 
     def of(*minutes: float) -> list[float]:
@@ -293,6 +300,8 @@ def test_a_cone_is_as_wide_as_the_minutes_before_differed(page: Page) -> None:
     assert page.evaluate(ahead, [of(*[-5.0] * 15), 1_250.0])["soonest"] is None
     assert page.evaluate(ahead, [of(*[10.0] * 4), 1_250.0]) is None
     assert page.evaluate(ahead, [[], 1_250.0]) is None
+    days = page.evaluate(ahead, [of(*[10.0] * 15), 1_250.0, 8_640])
+    assert (days["soonest"], days["points"][-1][0] - days["points"][0][0]) == (86_400, 45 * 8_640)
 
 
 def test_what_one_has_seen_isnt_told_again(page: Page) -> None:

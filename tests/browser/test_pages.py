@@ -11,45 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.conftest import Console
+from tests.browser.conftest import Console, log_in
+from tests.browser.pages import ABSENT, DRAFT_PARTS, FAILING, FURTHER, LOGIN, PAGES, PAST
 
-PAGES = (
-    "/",
-    "/clients/",
-    "/clients/board-jfk/",
-    "/flow/",
-    "/durables/",
-    "/alerts/",
-    "/decisions/",
-    "/policies/",
-    "/policies/drafts/",
-    "/journals/",
-    "/messages/",
-    "/replays/",
-    "/actions/",
-    "/actions/1/",
-    "/actions/new/",
-    "/runs/",
-    "/audit/",
-    "/access/",
-    "/settings/",
-)
-FURTHER = (
-    "/pipeline/",
-    "/pipeline/?job=backtest",
-    "/account/",
-    "/policies/rules/new/",
-    "/clients/?q=no-such",
-    "/messages/?topic=no.such",
-    "/decisions/?client=no-such",
-)
-"""Forms, and lists that are empty."""
-DRAFT_PARTS = (
-    "limits",
-    "backtest",
-    "transports/new",
-    *(f"{part}/new" for part in ("xap", "activemq", "qpid", "rules", "entitlements", "quotas", "users")),
-)
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
   const found = await axe.run({ resultTypes: ["violations"] });
@@ -113,18 +77,31 @@ def test_a_draft_its_parts_its_preview_and_its_mistakes_are_accessible(context: 
     accessible(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_without_a_session_and_addresses_that_arent_there_are_accessible(
-    context: BrowserContext, theme: str
+def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_telephone(
+    context: BrowserContext,
 ) -> None:
     page = context.new_page()  # a refusal is an error on the browser's console, which is no fault here
-    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-    for path in ("/no/such/page/", "/clients/nobody-at-all/", "/login/"):
-        if path == "/login/":
-            context.clear_cookies()
+    page.set_viewport_size({"width": 400, "height": 800})
+
+    def looked_at(words: str) -> None:
+        expect(page.get_by_role("heading", level=1)).to_contain_text(words)
+        accessible(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, page.url
+
+    words = ("Nothing is known", "There is no page", "A mistake of the console", "The database doesn’t")
+    for path, said in zip((*ABSENT, *FAILING), words, strict=True):
         page.goto(path)
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        assert page.evaluate(RUN_AXE) == [], path
+        looked_at(said)
+    open_page(page, "/settings/")
+    context.clear_cookies(name="csrftoken")
+    page.get_by_role("button", name="Save").click()
+    looked_at("Nothing was done")
+    context.clear_cookies()
+    page.goto(LOGIN)
+    looked_at("Log in")
+    log_in(page, "viewer")
+    page.goto("/access/")
+    looked_at("Not allowed")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -138,7 +115,7 @@ def test_a_moment_that_is_over_is_accessible_fits_a_telephone_and_leads_back(pag
     page.get_by_role("button", name="Show").click()
     page.wait_for_url(lambda url: "at=" in url)
     query = f"?at={wanted:%Y-%m-%dT%H:%M:%SZ}"
-    for path in ("/clients/board-jfk/", "/", "/clients/", "/policies/"):
+    for path in PAST:
         page.goto(path + query.replace(":", "%3A"))
         expect(page.locator(".past")).to_contain_text("As it was at")
         page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -166,6 +143,7 @@ def test_a_session_that_ended_is_said_at_the_top_and_rows_are_dimmed(page: Page)
     page.context.clear_cookies()
     expect(page.locator("#standings")).to_contain_text("Your session ended", timeout=12_000)
     expect(page.locator("body.blind")).to_have_count(1)
+    accessible(page)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -217,8 +195,6 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page: Page) -> None:
 
 
 def test_settings_hold_until_a_switch_of_this_browser_and_again_when_saved(context: BrowserContext) -> None:
-    from tests.browser.conftest import log_in
-
     context.clear_cookies()
     page = context.new_page()
     log_in(page, "viewer")  # nobody else looks by this account's settings
@@ -260,8 +236,6 @@ def test_the_keyboard_leads_everywhere(page: Page) -> None:
 
 
 def test_an_onlooker_sees_no_way_to_change_things(context: BrowserContext) -> None:
-    from tests.browser.conftest import log_in
-
     context.clear_cookies()
     page = context.new_page()
     log_in(page, "viewer")

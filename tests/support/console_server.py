@@ -16,12 +16,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
 NAME, PASSWORD = "maria", "a-long-test-password"
+WITH_APP = "tom"
+"""Of whom a code is asked after the password."""
 INSTANCE = "sluice-1"
 
 
@@ -30,6 +33,7 @@ def main() -> None:
     port = int(sys.argv[1])
     from django.conf import settings
 
+    settings.ROOT_URLCONF = "tests.support.console_urls"
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     import django
 
@@ -38,22 +42,29 @@ def main() -> None:
     from daphne.server import Server
     from django.contrib.auth import get_user_model
     from django.core.management import call_command
+    from django_otp.plugins.otp_totp.models import TOTPDevice
 
     from console.choices import Role
     from console.models import Grant
     from console.services import policies
+    from console.views import styleguide
     from tests.support.fake_broker import FakeBroker
     from tests.support.redis_process import redis_server
     from tests.support.seed import seed_history
     from tests.support.seed_pipeline import seed_runs_of_jobs
 
-    def person(name: str, role: Role) -> None:
-        Grant.objects.create(user=get_user_model().objects.create_user(name, password=PASSWORD), role=role)
+    def person(name: str, role: Role) -> Any:
+        user = get_user_model().objects.create_user(name, password=PASSWORD)
+        Grant.objects.create(user=user, role=role)
+        return user
 
     call_command("migrate", verbosity=0)
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
     person("paula", Role.OPERATOR)  # changes her password, so nobody else logs in as her
+    TOTPDevice.objects.create(user=person(WITH_APP, Role.VIEWER), name="authenticator app", confirmed=True)
+    # The style guide is there under DEBUG alone, which would make other pages of a 404 and of a 500.
+    styleguide.settings = SimpleNamespace(DEBUG=True)  # type: ignore[assignment]
     run = Path(settings.SLUICE_RUN_DIRECTORY)
     endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
     if "real" in sys.argv:

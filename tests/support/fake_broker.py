@@ -552,7 +552,7 @@ class FakeBroker:
         ):
             first = 1 + number * 280_000
             made.append({
-                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}", "path": f"/var/lib/sluice/{first}", "state": state,
+                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}", "path": str(self.path.parent / str(first)), "state": state,
                 "compressed": packed, "first_sequence": first, "last_sequence": first + 279_999, "records": 280_000,
                 "first_at": now - (9 - 2 * number) * day, "last_at": now - (7 - 2 * number) * day if number < 4 else now,
                 "bytes": 31_000_000 if packed else 134_217_728,

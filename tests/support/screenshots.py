@@ -21,8 +21,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, log_in
-from tests.browser.test_pages import DRAFT_PARTS, FURTHER, PAGES
-from tests.support.console_server import NAME, PASSWORD
+from tests.browser.pages import ABSENT, DRAFT_PARTS, FAILING, FURTHER, LOGIN, PAGES, PAST, SECOND_FACTOR
+from tests.support.console_server import NAME, PASSWORD, WITH_APP
 from tests.support.consoles import ROOT, await_port, free_port
 
 SIZES = {1440: 900, 1024: 768, 400: 800}
@@ -32,12 +32,12 @@ MORE_PAGES = (
     *FURTHER,
     "/policies/drafts/1/",
     *(f"/policies/drafts/1/{part}/" for part in (*DRAFT_PARTS, "transports/tcp")),
-    "/clients/nobody-at-all/",
-    "/no/such/page/",
+    *ABSENT,
+    *FAILING,
 )
 """Pages which the tests of every page reach in other ways; the draft is made first."""
-PAST = ("/", "/clients/", "/clients/board-jfk/", "/policies/")
-"""As they were, ?at=."""
+OTHERS = {"login": "", "login-second-factor": WITH_APP, "refused": "viewer"}
+"""Pictures that aren't the operator's, but a stranger's or another person's, whose password alone is given."""
 SETTLES_MS = 700
 """What moves (the feed's first snapshot, plots) is in place after it."""
 
@@ -114,9 +114,13 @@ def _take(
         page.get_by_role("button", name="Draft from the newest revision").click()
         page.locator("h1").wait_for()
     every = {_name(path): path for path in asked.paths} if asked.paths else _every(page)
+    if not (asked.paths or asked.address):
+        every |= {_name(SECOND_FACTOR): SECOND_FACTOR, "refused": "/access/"}
     for name, path in every.items():
-        if path == "/login/":
+        if name in OTHERS:
             context.clear_cookies()
+            if OTHERS[name]:
+                log_in(page, OTHERS[name], wait_for="#feed, [name=code]")
         page.goto(path)
         page.locator('#feed[data-status="live"], main.login, .past').first.wait_for()
         page.wait_for_timeout(SETTLES_MS)
@@ -146,7 +150,7 @@ def _every(page: Page) -> dict[str, str]:
         every.setdefault(f"pipeline-run-{link.inner_text()}", path)
     at = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     every |= {f"{_name(path)}-past": f"{path}?at={at}" for path in PAST}
-    return every | {"login": "/login/"}
+    return every | {_name(LOGIN): LOGIN}
 
 
 if __name__ == "__main__":

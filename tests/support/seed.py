@@ -156,6 +156,14 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
                 instance=instance, kind=PlaceKind.POOL, name="instance", clients=18, offlined=1, **figures
             )
         )
+        small = {
+            "memory_used": int((12 + 3 * math.sin(number / 9)) * 2**20),
+            "memory_limit": 256 * 2**20,
+            "disk_limit": 2**30,
+        }
+        rows.append(
+            PlaceSample(instance=instance, kind=PlaceKind.POOL, name="websocket", at=at, clients=5, **small)
+        )
     PlaceSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 

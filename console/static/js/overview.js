@@ -1,13 +1,14 @@
 // The overview: the verdict and the heat map as the server says them, pools and rates live, newest decisions on top.
-import { all, make, named, one, setAttribute, setText, svg } from "./dom.js";
-import { AHEAD_S, forecast, LEAST_MINUTES } from "./forecast.js";
+import { cone } from "./cone.js";
+import { all, data, make, named, one, setAttribute, setText, svg } from "./dom.js";
+import { aheadOf, forecast, LEAST_MINUTES } from "./forecast.js";
 import { bytes, clock, count, delay, duration, inWords, percent, rate } from "./format.js";
 import { drawHeat, fetchHeat } from "./heat.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
 import { act } from "./states.js";
 
-const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000;
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000, MOST_POOLS = 6;
 const rates = timePlot(one("#rates"), [
   { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
   { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
@@ -18,7 +19,7 @@ const delays = timePlot(one("#delays"), [
 ], { height: 150, log: true, marks: () => marks });
 
 // What was before this tab, from the server's own history: [at in ms, messages in, messages out].
-let earlier = [], marks = [], poolPlot = null, poolShown = "";
+let earlier = [], marks = [], poolPlot = null, poolsKnown = "", poolElements = new Map();
 
 async function statistics(of, name, query = "") {
   try {
@@ -69,28 +70,45 @@ const put = (key, text) => setText(one(`[data-figure="${key}"]`), text);
 const poolWord = (name) => (name === "instance" ? "shared" : name.replace(/^transport:/, ""));
 const share = (used, limit) => (limit ? Math.min(100, (100 * (used ?? 0)) / limit) : 0);
 
+const fullness = (pool) => share(pool.memory_used, pool.memory_limit);
+const namesOf = (pools) => pools.map((pool) => pool.name).sort().join("|");
+
 function pools(status) {
-  const root = one("#pools"), wanted = status.pools ?? [];
-  if (root.dataset.names !== wanted.map((pool) => pool.name).join("|")) {
-    root.dataset.names = wanted.map((pool) => pool.name).join("|");
-    root.replaceChildren(...wanted.map(poolElement));
+  const known = status.pools ?? [], now = namesOf(known);
+  if (now !== poolsKnown) { poolsKnown = now; drawPools(known); }
+  for (const pool of known) {
+    const shown = poolElements.get(pool.name);
+    if (!shown) continue;
+    gauge(one("[data-gauge=memory]", shown.root), pool.memory_used, pool.memory_limit);
+    gauge(one("[data-gauge=disk]", shown.root), pool.disk_used, pool.disk_limit);
   }
-  wanted.forEach((pool, index) => {
-    const element = root.children[index];
-    gauge(one("[data-gauge=memory]", element), pool.memory_used, pool.memory_limit);
-    gauge(one("[data-gauge=disk]", element), pool.disk_used, pool.disk_limit);
-  });
-  const fullest = wanted.reduce((most, pool) => (!most || share(pool.memory_used, pool.memory_limit) > share(most.memory_used, most.memory_limit) ? pool : most), null);
-  if (fullest && fullest.name !== poolShown) { poolShown = fullest.name; drawPool(fullest); }
 }
 
-/** The fullest pool's memory over an hour, its limit, and the cone in which it goes on. */
-async function drawPool(pool) {
-  const from = new Date(Date.now() - 3_600_000).toISOString();
-  const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
-  const ahead = forecast(points, pool.memory_limit), near = ahead !== null && ahead.soonest !== null;
-  setText(one("#pool-word"), ahead?.full ? about(ahead.full) : percent(share(pool.memory_used, pool.memory_limit)));
-  one("#pool-word").classList.toggle("amber", near);
+/** The fullest pools: of each the memory over an hour, its limit, and the cone in which it goes on. The first to be full is drawn large. */
+async function drawPools(known) {
+  const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MOST_POOLS);
+  const seen = await Promise.all(fullest.map(async (pool) => {
+    const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
+    return { pool, points, ahead: forecast(points, pool.memory_limit) };
+  }));
+  const worst = seen.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
+  if (!worst.length || namesOf(known) !== poolsKnown) return; // another list came meanwhile
+  poolElements = new Map(worst.map(({ pool }) => [pool.name, poolElements.get(pool.name) ?? poolElement(pool)]));
+  worst.forEach(({ pool, points, ahead }, index) => {
+    const { root, small, note } = poolElements.get(pool.name), words = poolWords(pool, ahead, index > 0);
+    for (const part of [small.root, note]) part.toggleAttribute("hidden", index === 0); // it stands above
+    small.draw(points, pool.memory_limit, ahead, `Pool ${poolWord(pool.name)}, memory of the last hour: ${words}`);
+    setText(note, words);
+  });
+  const rest = known.length - worst.length;
+  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(rest ? [make("p", { class: "meta" }, `and ${count(rest)} that are less full`)] : []));
+  drawPool(worst[0]);
+  pools({ pools: known });
+}
+
+function drawPool({ pool, points, ahead }) {
+  setText(one("#pool-word"), ahead?.full ? about(ahead.full) : percent(fullness(pool)));
+  one("#pool-word").classList.toggle("amber", ahead !== null && ahead.soonest !== null);
   setText(one("#pool-words"), poolWords(pool, ahead));
   poolPlot ??= timePlot(one("#pool-plot"), [
     { label: "In use", colour: "--data-1", scale: "bytes", format: bytes }, { label: "Limit", colour: "--ink-3", scale: "bytes", format: bytes, dashed: true },
@@ -107,17 +125,35 @@ async function drawPool(pool) {
 /** A forecast isn't sure of seconds. */
 const about = (seconds) => (seconds < 60 ? "1 min" : duration(60_000 * Math.round(seconds / 60)).replace(" 00 s", ""));
 
-function poolWords(pool, ahead) {
-  const name = poolWord(pool.name), within = about(AHEAD_S);
-  if (ahead?.full) return `until pool ${name} is full (${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${within}` : about(ahead.latest)})`;
-  const used = `of pool ${name}’s memory is in use; `;
-  if (ahead === null) return `${used}how fast it grows can’t be said before ${about(60 * LEAST_MINUTES)} are recorded`;
-  if (ahead.full === 0) return `${used}it is full`;
-  return used + (ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${within}`);
+/** After the number, or by itself where the bar beside it says how full the pool is. */
+function poolWords(pool, ahead, alone = false) {
+  const name = poolWord(pool.name), range = ahead?.full && `${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${about(aheadOf())}` : about(ahead.latest)}`;
+  if (range) return alone ? `full in ${about(ahead.full)} (${range})` : `until pool ${name} is full (${range})`;
+  return `${alone ? "" : `of pool ${name}’s memory is in use; `}${outlook(pool, ahead)}`;
+}
+
+function outlook(pool, ahead) {
+  if (!pool.memory_limit) return "it has no limit";
+  if (ahead === null) return `how fast it grows can’t be said before ${about(60 * LEAST_MINUTES)} are recorded`;
+  if (ahead.full === 0) return "it is full";
+  return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${about(aheadOf())}`;
+}
+
+/** The log on its disk, as the server has it of its segments: the same cone, of "minutes" as long as a fifteenth of what is looked back on. */
+function drawDisk() {
+  const found = data("disk-history", null);
+  if (!found) return;
+  const { points, limit, minute } = found, ahead = forecast(points, limit, minute), days = (seconds) => duration(1000 * seconds), far = days(aheadOf(minute)), small = cone();
+  if (ahead === null) return;
+  const soonest = ahead.soonest && days(ahead.soonest), latest = ahead.latest === null ? `more than ${far}` : days(ahead.latest);
+  const words = ahead.soonest === null ? `not full within ${far}` : ahead.full === null ? `full in ${soonest} at the soonest` : soonest === latest ? `full in ${soonest}` : `full in ${soonest} to ${latest}`;
+  small.draw(points, limit, ahead, `The log on its disk: ${words}`);
+  one("#disk-plot").replaceChildren(small.root, make("p", { class: "meta" }, `as it grew in the last ${days(points.at(-1)[0] - points[0][0])}: ${words}`));
 }
 
 function poolElement(pool) {
-  return make("div", { class: "pool" }, gaugeElement("memory", `${poolWord(pool.name)}, memory`), gaugeElement("disk", `${poolWord(pool.name)}, spools`));
+  const small = cone(), note = make("p", { class: "meta" });
+  return { small, note, root: make("div", { class: "pool" }, gaugeElement("memory", `${poolWord(pool.name)}, memory`), small.root, note, gaugeElement("disk", `${poolWord(pool.name)}, spools`)) };
 }
 
 function gaugeElement(key, label) {
@@ -189,7 +225,7 @@ function update() {
 feed.addEventListener("change", update);
 feed.addEventListener("decision", addDecision);
 document.addEventListener("sluice:zone", heat);
-drawRates(); fetchEarlier(); drawDelays(); copySince(); heat();
+drawRates(); fetchEarlier(); drawDelays(); drawDisk(); copySince(); heat();
 setInterval(verdict, VERDICT_MS);
 setInterval(heat, HEAT_MS);
-setInterval(() => { if (feed.broker && !feed.paused) { poolShown = ""; pools(feed.broker); drawDelays(); } }, 6 * HEAT_MS);
+setInterval(() => { if (feed.broker && !feed.paused) { drawPools(feed.broker.pools ?? []); drawDelays(); } }, 6 * HEAT_MS);

@@ -20,8 +20,11 @@ function names() { return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[cho
 export const zone = () => ZONES[chosen];
 export const choice = () => chosen;
 
+/** A zone by its place alone, which has room on a telephone: "Los Angeles". */
+const place = (name) => name.slice(name.lastIndexOf("/") + 1).replaceAll("_", " ");
+
 /** What may be chosen: [key, words]. */
-export const choices = () => [["browser", `${BROWSER} (browser)`], ["utc", "UTC"], ["site", `${ZONES.site} (site)`]];
+export const choices = () => [["browser", `${place(BROWSER)} (browser)`], ["utc", "UTC"], ["site", `${place(ZONES.site)} (site)`]];
 
 export function choose(key) {
   chosen = key in ZONES ? key : "browser";

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from broker_core.documents.clients import Health
 from broker_core.documents.journals import SegmentEntry
@@ -123,6 +126,21 @@ def test_the_disk_lasts_as_long_as_it_takes_to_fill_at_this_weeks_pace(tmp_path:
     assert found is not None
     assert found.grows_a_day == 2**20
     assert found.full_in_s == 86_400 * found.free / 2**20
+
+
+def test_what_the_forecast_is_made_of_is_what_segments_held_at_even_moments(tmp_path: Path) -> None:
+    slow = replace(segment(tmp_path, 2), last_at=segment(tmp_path, 1).last_at)
+    found = overview.disk([segment(tmp_path, 30), slow], NOW)
+    assert found is not None and found.history is not None
+    points, minute = found.history["points"], found.history["minute"]
+    assert found.history["limit"] == found.used + found.free
+    assert [points[0], points[45], points[90]] == [
+        (round((NOW - timedelta(days=2)).timestamp()), 2**20),
+        (round((NOW - timedelta(days=1)).timestamp()), 2 * 2**20),
+        (round(NOW.timestamp()), 2 * 2**20),
+    ]
+    assert abs(points[15][1] - 2**20 - 2**20 / 3) <= 1
+    assert {later - earlier for (earlier, _), (later, _) in pairwise(points)} == {minute / 6} == {1_920}
 
 
 def test_without_a_sealed_segment_no_time_is_said(tmp_path: Path) -> None:

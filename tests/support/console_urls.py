@@ -1,0 +1,29 @@
+"""The web process's addresses, and two that fail: what is shown then is a page like every other."""
+
+from __future__ import annotations
+
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from console.access.rights import Open
+from console.project import urls
+from console.project.urls import handler400, handler403, handler404, handler500
+from console.views.common import permitted
+
+__all__ = ["handler400", "handler403", "handler404", "handler500", "urlpatterns"]
+
+
+@permitted(Open.EVERYONE)
+def fails(request: HttpRequest) -> HttpResponse:
+    """As by a mistake."""
+    raise RuntimeError("asked to fail")
+
+
+@permitted(Open.EVERYONE)
+def database_fails(request: HttpRequest) -> HttpResponse:
+    """As while the database is away."""
+    raise OperationalError("asked to fail")
+
+
+urlpatterns = [path("fails/", fails), path("fails/database/", database_fails), *urls.urlpatterns]
