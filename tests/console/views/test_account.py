@@ -125,7 +125,7 @@ def test_switching_it_off_takes_the_password(operator: Any) -> None:
 def test_an_administrator_switches_off_what_is_lost(operator: Any, viewer: Any) -> None:
     with_app(viewer, come_in(name="vera"))
     admin = come_in()
-    assert "second factor of vera" in admin.get("/access/").content.decode()
+    assert "Second factor off for vera" in admin.get("/access/").content.decode()
     admin.post("/access/people/vera/second-factor/")
     assert is_in(come_in(name="vera"))
     event = AuditEvent.objects.get(action="operator.second_factor_off")
