@@ -211,15 +211,18 @@ def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None
         const { feed } = await import("/static/js/shell.js");
         const asked = [];
         feed.look = (want) => asked.push(want);
-        feed.socket.close();  // what the server says of its 18 clients would come between
-        await new Promise((done) => setTimeout(done, 50));
+        // What the server says of its 18 clients would come between: this connection ends, and no other opens.
+        window.WebSocket = class extends EventTarget { static OPEN = 1; readyState = 0; };
+        const over = new Promise((done) => feed.socket.addEventListener("close", done));
+        feed.socket.close();
+        await over;
         const window_ = (offset) => Array.from({ length: 100 }, (_, i) => ({ name: `c${offset + i}`, delivery: "live", health: "keeps up", lag_messages: 1, lag_ms: 1 }));
         const told = (offset) => ({ type: "snapshot", seq: 1, at: Date.now(), status: {}, total: 10000, totals: { clients: 10000, delivery: {}, health: {} }, order: window_(offset).map((one) => one.name), clients: window_(offset) });
         feed.apply(told(0));
         const rows = () => document.querySelectorAll("#clients tbody tr[data-name]").length;
         const first = rows(), tall = document.documentElement.scrollHeight > 10000 * 25;
         scrollTo(0, 140000);
-        await new Promise((done) => setTimeout(done, 200));
+        while (!(asked.at(-1)?.offset > 4000)) await new Promise((done) => setTimeout(done, 20));
         const wanted = asked.at(-1);
         return { first, tall, view: wanted.view, near: wanted.offset > 4000 && wanted.offset < 6000, limit: wanted.limit };
     }""") == {"first": 100, "tall": True, "view": "clients", "near": True, "limit": 57}
