@@ -62,7 +62,9 @@ class SealedTopics:
         topics = index.topics
         if topics is None:
             found = load(index_path(segment.path), index.instance, index.first_sequence)
-            topics = found.topics if found is not None and found.end == index.end else None
+            # Another segment's would say that topics aren't here which are.
+            same = found is not None and (found.end, found.header_crc) == (index.end, index.header_crc)
+            topics = found.topics if found is not None and same else None
         if self._kept > MOST_KEPT:
             self._known.clear()
             self._kept = 0
