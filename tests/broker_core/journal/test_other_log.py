@@ -17,7 +17,7 @@ from tests.broker_core.test_broker import take
 from tests.support.brokers import address_of, running_broker
 from tests.support.raw import RawClient
 
-from .support import INSTANCE, accept, fill, open_journal, read_all
+from .support import INSTANCE, accept, fill, open_journal, read_all, topics_batch
 
 EVERYTHING = list(range(1, 241))
 
@@ -101,6 +101,23 @@ def test_a_sidecar_of_another_segment_is_made_anew(tmp_path: Path, number: int):
     third = open_journal(mine)
     assert third.recovery.scanned_segments == 1, "the last one alone"
     third.close()
+
+
+def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) -> None:
+    """It is put there while the log is open, and fits in name and length."""
+    for topic in ("mine", "them"):
+        journal = open_journal(tmp_path / topic)
+        while len(journal.segments()) < 4:
+            journal.write([topics_batch(journal, [topic] * 20)])
+            journal.sync()
+        journal.finish_sealed()
+        journal.close()
+    mine = open_journal(tmp_path / "mine")
+    own, others = (index_path(segments(tmp_path / name)[0]) for name in ("mine", "them"))
+    assert own.name == others.name
+    shutil.copy(others, own)
+    assert mine.next_of({"mine"}, 1) == 1
+    mine.close()
 
 
 def put(source: Path, target: Path) -> None:
