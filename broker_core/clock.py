@@ -45,3 +45,8 @@ now_ns = SYSTEM.now_ns
 monotonic_ns = SYSTEM.monotonic_ns
 monotonic_ms = SYSTEM.monotonic_ms
 seconds = SYSTEM.seconds
+
+
+def thread_seconds() -> float:
+    """CPU time that the calling thread has taken, in seconds: what its work costs, however long it waited for a core."""
+    return time.thread_time()

@@ -37,6 +37,10 @@ from broker_core.slow_clients.evaluate.signals import Waiting
 
 LANE_BYTES = PULL_BYTES // 8
 """What each of many lanes may move to the outbox before its neighbours have their turn."""
+FRESH_NS = 100_000_000
+"""So old may be what the kernel said, where a rate is made of it: asking takes nine microseconds and more."""
+DUE_NS = 500_000_000
+"""Who has been looked at within so long needn't be because a second has passed."""
 
 
 class Ending(NamedTuple):
@@ -75,7 +79,7 @@ class Backlog:
         self.silent_since = 0
         """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
         0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
-        self._taken = 0
+        self._taken = self._looked_at = 0
         """Bytes that the peer's kernel had acknowledged at the last look."""
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
@@ -126,8 +130,10 @@ class Backlog:
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes of the connection that the peer has acknowledged; what that means for the accounts is noted."""
-        self.look()
+        """Bytes of the connection that the peer has acknowledged, as of the last tenth of a second; what that means for the
+        accounts is noted."""
+        if self._facilities.clock.monotonic_ns() - self._looked_at >= FRESH_NS:
+            self.look()
         return self._taken
 
     @property
@@ -286,10 +292,12 @@ class Backlog:
             lane = self.lanes.get(entry.stream)
             if lane is not None and lane.looked_at:
                 self.touched.add(entry.stream)
-            if self.offline is not None:
-                self.offline.keep(entry)
-            else:
+            if self.offline is None:
                 self.queue(entry)
+            elif not self.offline.extend(entry):
+                self.offline.keep(entry)
+            elif not self.touched:
+                return  # there is nothing to send, and nothing that a limit counts
         self._owner.changed()
 
     def queue(self, entry: OutboxEntry) -> None:
@@ -348,11 +356,17 @@ class Backlog:
         if len(in_flight) >= MANY:
             self.look()
 
+    def look_if_due(self) -> None:
+        """Look, unless somebody has in the last half of a second."""
+        if self._facilities.clock.monotonic_ns() - self._looked_at >= DUE_NS:
+            self.look()
+
     def look(self) -> None:
         """Note what the peer has acknowledged. Cheap while nothing is on its way."""
         handed = self._sink.handed_bytes
         if self._taken < handed:
             taken = self._sink.taken_bytes()
+            self._looked_at = self._facilities.clock.monotonic_ns()
             if taken >= handed:
                 self.silent_since = 0
             elif taken > self._taken or not self.silent_since:

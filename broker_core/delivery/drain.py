@@ -95,8 +95,7 @@ class Drain:
         )
 
     async def _read(self, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
-        async with self._share.reads:
-            return await self._facilities.reader.run(load, self._facilities.journal, entries)
+        return await self._facilities.reader.run(load, self._facilities.journal, entries)
 
     def stop(self) -> Chunk | None:
         """Nothing is wanted, for now or any more. What was in flight."""

@@ -119,9 +119,16 @@ class Offline:
         if oldest:
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
-            if not self._keep(entry, entries[number + 1 :]):
+            if not self.extend(entry) and not self._keep(entry, entries[number + 1 :]):
                 return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
+
+    def extend(self, entry: OutboxEntry) -> bool:
+        """Keep an entry as a part of the last reference, if it stands right behind that: of memory and disk it takes nothing."""
+        if entry.rows is not None or not self.spool.extend(entry):
+            return False
+        self._drain.came_bytes += entry.nbytes
+        return True
 
     def keep(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
@@ -130,8 +137,6 @@ class Offline:
     def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
         """Whether it is kept; if not, the client has been closed with it and those behind it still waiting."""
         self._drain.came_bytes += entry.nbytes
-        if entry.rows is None and self.spool.extend(entry):
-            return True
         try:
             self._to_spool(entry)
         except JournalError as error:
@@ -190,13 +195,16 @@ class Offline:
         """Deliver the next chunk."""
         facilities, drain = self._facilities, self._drain
         await drain.turn()
-        began = facilities.clock.seconds()
-        self._let_go()
-        drain.start()
-        assert drain.chunk is not None
-        loaded = await drain.chunk.reading
+        async with facilities.share.reads:
+            began = facilities.clock.seconds()
+            self._let_go()
+            drain.start()
+            assert drain.chunk is not None
+            worked = facilities.clock.seconds() - began
+            loaded = await drain.chunk.reading
         if self._backlog.state is ClientState.CLOSED:
             return
+        began = facilities.clock.seconds()
         drain.chunk = None
         for entry in loaded:
             if entry.batch.last_sequence:
@@ -208,7 +216,8 @@ class Offline:
             drain.size.grow()
         if drain.size.pays_ahead and not self.spool.empty:
             drain.start()
-        facilities.share.took(facilities.clock.seconds() - began)
+        worked += facilities.reader.worked_s + facilities.clock.seconds() - began
+        facilities.share.took(worked)
         self._owner.changed()
 
     def _let_go(self) -> None:

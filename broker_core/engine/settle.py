@@ -347,7 +347,7 @@ class Settle:
 
     def _look_at(self, connection: Member) -> None:
         backlog = connection.backlog
-        backlog.look()
+        backlog.look_if_due()
         if self._whole and (use := self._uses.get(connection)) is not None:
             self.traffic.look(connection, use, self._clock.now_ns())
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.

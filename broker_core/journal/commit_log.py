@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sluice.commit_log")
 MAX_GROUP_BYTES = 8 * 1024 * 1024
 """Bytes of one write: a bound on how long one fdatasync keeps the others waiting."""
+TURN_S = 0.02
+"""For so long, about, the loop is kept by handing out what is durable; what is left comes in its next turns. With a thousand
+subscribers a group that has gathered while the loop was late costs more than it was late by, and what a turn queues for those
+that read is seen by policy as theirs: sockets are written to between turns."""
+MOST_AT_ONCE = 4_096
+"""Batches handed out in one turn."""
 PENDING_HIGH_BYTES = 16 * 1024 * 1024
 """Bytes that may gather before publishers are no longer read from."""
 
@@ -148,6 +154,10 @@ class LocalLog(Generic[Owner]):
         """Neither durable nor failed, as far as the loop has heard."""
         self._pending_bytes = 0
         """Of both."""
+        self._durable: deque[tuple[Pending[Owner], Position]] = deque()
+        """The first of the stamped ones: durable, and not handed out yet."""
+        self._portion = MOST_AT_ONCE
+        """Batches that are handed out in one turn, by what the last ones took."""
         self._next_sequence = journal.next_sequence
         self._last_at = journal.last_at
         self._appended = self._settled = 0
@@ -231,6 +241,29 @@ class LocalLog(Generic[Owner]):
             return  # the log is broken: what was still written is found when it is opened again
         # The law of every acknowledgement.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        waiting = bool(self._durable)
+        self._durable.extend(zip(group, positions, strict=True))
+        if not waiting:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Hand out what is durable, as far as a turn goes."""
+        if not self._durable:
+            return  # a group behind it has failed, and took it along
+        began, number = self._clock.seconds(), min(self._portion, len(self._durable))
+        self._hand(number)
+        took = self._clock.seconds() - began
+        if took > TURN_S:
+            self._portion = max(int(number * TURN_S / took), 1)
+        elif number == self._portion:
+            self._portion = min(2 * self._portion, MOST_AT_ONCE)
+        if self._durable:
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_out)
+
+    def _hand(self, number: int) -> None:
+        part = [self._durable.popleft() for _ in range(number)]
+        group, positions = [pending for pending, _ in part], [position for _, position in part]
         for _ in group:
             self._stamped.popleft()
         self._release(group)
@@ -239,9 +272,11 @@ class LocalLog(Generic[Owner]):
         except Exception as problem:
             self._break(problem)
             return
-        self._settle(len(group))
+        self._settle(number)
 
     def _failed(self, problem: Exception) -> None:
+        if self._durable:
+            self._hand(len(self._durable))  # what was before it is stored
         # Whatever it was, nobody waits in silence for what isn't stored.
         error = _as_journal_error(problem)
         if group := self._drop():
@@ -263,6 +298,7 @@ class LocalLog(Generic[Owner]):
         """Whatever waits, with nobody to wait for it any more."""
         group = [*self._stamped, *self._gathered]
         self._stamped.clear()
+        self._durable.clear()
         self._gathered = []
         for pending in group:
             pending.failed = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from broker_core.clock import Clock
+from broker_core.clock import Clock, thread_seconds
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,6 +21,8 @@ class ReaderThread:
         self._thread = ThreadPoolExecutor(1, "reader")
         self.took_ms = 0
         """How long the last read took, with its turn in the queue."""
+        self.worked_s = 0.0
+        """The CPU time of the last read alone, in seconds."""
         self.pending = 0
         """Reads that are asked for and not done."""
 
@@ -28,7 +30,15 @@ class ReaderThread:
         """Read where it doesn't stop the loop. It is queued at once, awaited or not."""
         begun = self._clock.monotonic_ms()
         self.pending += 1
-        reading = asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*arguments, **named))
+
+        def read() -> T:
+            before = thread_seconds()
+            try:
+                return work(*arguments, **named)
+            finally:
+                self.worked_s = thread_seconds() - before
+
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, read)
         reading.add_done_callback(lambda _: self._took(begun))
         return reading
 

@@ -269,7 +269,6 @@ class Replay:
         assert self._pin is not None
         self._pin.move(self._position)
         await share.mine()
-        began = self._clock.seconds()
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
@@ -280,7 +279,7 @@ class Replay:
             return
         if chunk is None:
             return
-        await self._deliver(chunk, began)
+        await self._deliver(chunk, self._clock.seconds() - self._facilities.reader.worked_s)
         if backlog.has_room_for(self._streams) and self.targets:
             self._ahead.size.grow()
 
@@ -298,7 +297,8 @@ class Replay:
             return False
 
     async def _deliver(self, chunk: Chunk, began: float) -> None:
-        """`began` is when its turn did, on the clock of seconds: that is over when the client takes no more at once."""
+        """`began` is when its turn did, on the clock of seconds, without what it waited for the reader thread: it is over when the
+        client takes no more at once."""
         if chunk.first > self._next_sequence:
             self._pass_over(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)

@@ -48,6 +48,9 @@ class ManualTime:
     def now_ns(self) -> int:
         return self._scene.now
 
+    def monotonic_ns(self) -> int:
+        return self._scene.now
+
     def seconds(self) -> float:
         return self._scene.now / 1e9
 
@@ -146,6 +149,8 @@ class Scene:
         raise AssertionError(f"{code}: {message}")
 
     # The log and its reader thread.
+
+    worked_s = 0.0
 
     def pin(self, sequence: int, _owner: str) -> Pin:
         self._pin = Pin(sequence)

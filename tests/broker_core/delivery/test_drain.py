@@ -29,7 +29,7 @@ class Scene:
         self.turns = FairShare(clock)
         self.spool = Spool(path / "i.c.1.spool")
         self.batch = Batch.parse(build_one_topic("p", "t", [b"x" * 4_000]))
-        reader = SimpleNamespace(run=self._read)
+        reader = SimpleNamespace(run=self._read, worked_s=0.0)
         facilities: Any = SimpleNamespace(share=self.turns, journal=self, reader=reader)
         self.drain = Drain(facilities, self.spool, lambda entries: entries)
 

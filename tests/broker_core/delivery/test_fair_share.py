@@ -78,6 +78,30 @@ async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop
     assert grown_to(turns) == LARGEST_BESIDE_LIVE
 
 
+async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live delivery takes the loop for 80 ms at a time: a replay that sleeps for 4 ms wakes after 84."""
+
+    async def late(seconds: float) -> None:
+        clock.now += seconds + 0.08
+
+    monkeypatch.setattr(module.asyncio, "sleep", late)
+    turns, had = FairShare(clock), 0
+
+    async def replay() -> None:
+        nonlocal had
+        while clock.now < 110.0:
+            turns.live()
+            await turns.mine()
+            had += 1
+            clock.now += 0.001
+            turns.took(0.001)
+
+    await asyncio.gather(*(replay() for _ in range(8)))
+    assert had * 0.001 / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.1)
+
+
 async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
     turns = FairShare(clock)
     turns.live()

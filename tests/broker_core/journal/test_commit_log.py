@@ -168,6 +168,60 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(b
     assert [b.first_sequence for b, _ in bench.outlet.durable] == [1, 3, 5, 7, 9]
 
 
+def takes(bench: Bench, seconds: float) -> None:
+    """Handing out a batch takes that long from now on."""
+    applied = bench.outlet.applied
+
+    def slow(group: Sequence[Said], positions: Sequence[Position]) -> None:
+        bench.clock.passes(seconds * len(group))
+        applied(group, positions)
+
+    bench.outlet.applied = slow  # type: ignore[method-assign]
+
+
+async def applied_in(bench: Bench, owners: str) -> list[str]:
+    """How a group comes out: what is handed out together, without a gap."""
+    before = len(bench.heard)
+    bench.append(*owners)
+    await turns()
+    bench.thread.write()
+    await bench.log.barrier()
+    return ["".join(map(str, group)) for what, group in bench.heard[before:] if what == "applied"]
+
+
+async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_turns(bench: Bench) -> None:
+    takes(bench, commit_log.TURN_S)
+    assert await applied_in(bench, "123") == ["123"], "what it will take isn't known yet"
+    assert await applied_in(bench, "123") == ["1", "2", "3"]
+    between: list[str | None] = []
+    bench.append("4", "5")
+    await turns()
+    bench.thread.write()
+    while not between[1:]:
+        await asyncio.sleep(0)
+        between += [owner for _, group in bench.heard[-1:] for owner in group]
+    assert between == ["4", "5"], "others have their turn in between"
+    takes(bench, -commit_log.TURN_S)  # it costs nothing any more
+    assert await applied_in(bench, "123456") == ["1", "23", "456"]
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == list(range(1, 29, 2))
+
+
+async def test_what_is_durable_and_not_handed_out_yet_comes_before_a_failure_behind_it(
+    bench: Bench, files: Files
+) -> None:
+    takes(bench, commit_log.TURN_S)
+    await applied_in(bench, "12")
+    bench.append("3", "4", "5")
+    await turns()
+    bench.thread.write()
+    bench.append("6")
+    bench.log._take()
+    with refusing(files, "pwritev", errno.ENOSPC):
+        bench.thread.write()
+    await bench.log.barrier()
+    assert bench.heard[-3:] == [("applied", ["3"]), ("applied", ["4", "5"]), ("failed", ["6"])]
+
+
 async def test_a_group_is_stamped_with_the_moment_of_its_turn(bench: Bench) -> None:
     began = bench.clock.now_ns()
     bench.append("1")
