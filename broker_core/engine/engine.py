@@ -99,12 +99,16 @@ class Engine:
         self.reader = ReaderThread(clock)
         self.share = FairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
+        self.everywhere = Frontier(0)
+        """What a group's sync members have too; nobody follows it by itself."""
         self.facilities = Facilities(
             journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         self.kept = self._kept_positions(state)
-        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
+        self.control = ReplayControl(
+            self.facilities, self.frontier, self.everywhere, self.subscriptions, self.kept
+        )
         self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
@@ -114,6 +118,7 @@ class Engine:
         self.dispatch = Dispatch(
             self.facilities,
             self.frontier,
+            self.everywhere,
             self.roster,
             self.subscriptions,
             self.settle,

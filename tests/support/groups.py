@@ -13,6 +13,7 @@ from dataclasses import replace
 from hashlib import sha256
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -31,11 +32,11 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
 
-def group_policy(port: int = 0) -> PolicyDocument:
-    """TCP alone, on a free port if none is given."""
+def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
+    """TCP alone, on a free port if none is given, with these settings of the instance."""
     policy = tcp_policy()
     transports = tuple(replace(one, port=port) for one in policy.transports)
-    return replace(policy, instance=replace(policy.instance, name=GROUP), transports=transports)
+    return replace(policy, instance=replace(policy.instance, name=GROUP, **instance), transports=transports)
 
 
 class Running:
@@ -75,14 +76,15 @@ async def start_member(
     hold_ms: int = 5_000,
     copies: int = 0,
     port: int = 0,
+    **instance: Any,
 ) -> Running:
-    """A member in `home`/`name`: as `manage.py runbroker` starts one."""
+    """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms)
     member = Member(settings, JetStream(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.identity(paths.journal, paths.archive)
-    broker = Broker(group_policy(port), paths, no_websocket, known, files=files, member=member)
+    broker = Broker(group_policy(port, **instance), paths, no_websocket, known, files=files, member=member)
     running = Running(broker, member)
     await broker.start()
     return running
@@ -90,13 +92,13 @@ async def start_member(
 
 @asynccontextmanager
 async def running_members(
-    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000
+    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000, **instance: Any
 ) -> AsyncIterator[list[Running]]:
     """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
     members: list[Running] = []
     try:
         for name in names:
-            members.append(await start_member(home, name, engines, hold_ms=hold_ms))
+            members.append(await start_member(home, name, engines, hold_ms=hold_ms, **instance))
         yield members
     finally:
         for one in members:
