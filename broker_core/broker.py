@@ -130,9 +130,10 @@ class Broker:
         self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
-            self.engine.dispatch.following = member
+            self.engine.keep_in_common(member)
             member.use(policy.instance)
             member.on_change(self._member_changed)
+            member.on_key(self.engine.services.tokens.use)
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
@@ -148,6 +149,7 @@ class Broker:
     async def start(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None) -> None:
         """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
         try:
+            await self.engine.recover_kept()
             await self._listen(self.engine.policy)
             await self._control.listen()
         except SluiceError:

@@ -35,6 +35,10 @@ class Following(Protocol):
         """Whether everything that any of them has acknowledged is here, as far as can be said."""
 
     @property
+    def run(self) -> str:
+        """This process, among all that append."""
+
+    @property
     def waits(self) -> bool:
         """Whether `fully_durable` means more than `persisted`: the policy lists members that are waited for."""
 

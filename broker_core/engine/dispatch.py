@@ -326,8 +326,9 @@ class Dispatch:
         self._deliver(batch, None, self._subscribed.registry)
         self._settles.settle()
 
-    def publish_own(self, topic: str, bodies: list[bytes]) -> None:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any."""
+    def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal."""
+        under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
@@ -335,7 +336,9 @@ class Dispatch:
             if passed is not None:
                 self._pass_on(passed)
             if kept is not None:
-                self._log.append(Pending(kept))
+                under_way.append(Pending(kept))
+                self._log.append(under_way[-1])
+        return under_way
 
     async def bury(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""

@@ -274,7 +274,11 @@ class Subscriptions:
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
         if command.durability == "fully_durable" and target.durability == "persisted":
-            why = "doesn't replicate" if self.services.publishing.following is None else "has no sync_members"
+            why = (
+                "doesn't replicate"
+                if self.services.publishing.following is None
+                else "waits for no other member"
+            )
             peer.reply(
                 replies.Notice(
                     code="fully_durable_is_persisted",

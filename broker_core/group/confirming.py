@@ -107,6 +107,8 @@ class Confirming:
         one = self._awaited.get(member)
         if one is None:
             return None
+        if sequence < one.confirmed:  # another process of that name: it has the whole time
+            one.goal, one.since = self._durable, now
         one.confirmed = sequence
         change = None
         if sequence >= one.goal:

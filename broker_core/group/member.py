@@ -81,6 +81,11 @@ class Member:
             await self._made.confirmed_from_before()
 
     @property
+    def run(self) -> str:
+        """This process, among all that append."""
+        return self._made.run
+
+    @property
     def waits(self) -> bool:
         """Whether the policy lists members that are waited for."""
         return self._made.confirming.waits
@@ -98,6 +103,10 @@ class Member:
     def on_change(self, told: Callable[[Change], None]) -> None:
         """Call this when somebody isn't waited for any more, or is again."""
         self._made.on_change = told
+
+    def on_key(self, told: Callable[[bytes], None]) -> None:
+        """Call this with the secret that all members have, when the engine has told it."""
+        self._made.on_attached = lambda attached: told(attached.key)
 
     def downgrade(self, name: str, by: str) -> GroupStatus:
         """Wait for a member no more, until it is upgraded by hand. OperatorError unknown_member."""

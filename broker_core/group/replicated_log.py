@@ -129,6 +129,8 @@ class ReplicatedLog(Generic[Owner]):
         self.confirming = Confirming(settings.member, journal.next_sequence - 1, clock.seconds())
         self.on_change: Callable[[Change], None] = lambda _: None
         """Who is waited for has changed; set by whoever runs the broker."""
+        self.on_attached: Callable[[Attached], None] = lambda _: None
+        """The engine's log was found; set likewise."""
         self._before = journal.next_sequence - 1
         self._before_confirmed = asyncio.Event()
         """Whether those that are waited for have what this journal had at the start."""
@@ -306,6 +308,7 @@ class ReplicatedLog(Generic[Owner]):
         if self.trouble is not None:
             raise self.trouble
         self.attached, self.away = attached, ""
+        self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
         await _first_to_fail(self._tell(), self._send(), self._read(order))
 

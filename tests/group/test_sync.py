@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from io import StringIO
 from pathlib import Path
 from threading import Event
 from typing import Any
+
+from django.core.management import call_command
+from django.test import override_settings
 
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.config.instance import InstanceSettings
@@ -52,6 +56,18 @@ def mode(member: Running, name: str) -> str:
     return next(one.mode for one in member.member.status().members if one.name == name)
 
 
+async def at_the_terminal(member: Running, change: str, name: str) -> str:
+    """What `manage.py replication` says of a member, last of all."""
+
+    def run() -> None:
+        call_command("replication", change, name, instance="group", stdout=out)
+
+    out = StringIO()
+    with override_settings(SLUICE_RUN_DIRECTORY=member.broker.paths.control.parent):
+        await asyncio.to_thread(run)
+    return out.getvalue().splitlines()[-1]
+
+
 async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_by_hand(
     tmp_path: Path,
 ) -> None:
@@ -85,8 +101,9 @@ async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_b
                 # By hand holds, also when it has caught up.
                 await until(lambda: a.member.status().members[2].confirmed >= 101)
                 assert mode(a, "c") == "downgraded"
-                said = await ask(a.broker, "upgrade_member", name="c")
-                assert (said["downgrades"], said["upgrades"], mode(a, "c")) == (1, 1, "sync")
+                assert "sync" in await at_the_terminal(a, "upgrade", "c")
+                said = a.member.status()
+                assert (said.downgrades, said.upgrades, mode(a, "c")) == (1, 1, "sync")
                 await publish(a.address, "p", 102, 102)
                 assert c.journal.durable_sequence >= 102
                 assert full.had == [*range(1, len(full.had) + 1)]
@@ -177,6 +194,16 @@ def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
     made.durable(3, 12.0)
     change = made.confirmed("b", 2, 13.0)
     assert change is not None and (change.mode, change.by) == (Mode.SYNC, POLICY)
+
+
+def test_a_member_that_was_restarted_has_the_whole_time_to_confirm_again() -> None:
+    made = confirming()
+    made.durable(10, 1.0)
+    made.confirmed("b", 10, 1.0)
+    made.confirmed("c", 10, 1.0)
+    made.confirmed("b", 0, 500.0)
+    assert made.look(529.0, hears=True) == []
+    assert [one.member for one in made.look(531.0, hears=True)] == ["b"]
 
 
 def test_a_member_that_the_policy_lists_no_more_holds_nothing() -> None:

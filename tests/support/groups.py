@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -124,8 +125,11 @@ async def opened_alone(home: Path) -> AsyncIterator[str]:
 class MemberProcess:
     """A member as a process of its own, to be killed and started again at the same address."""
 
-    def __init__(self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+    def __init__(
+        self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, **instance: Any
+    ) -> None:
         self._home, self._name, self._engines, self._hold_ms = home, name, engines, hold_ms
+        self._instance = instance
         self._port = port
         self._process: BaseProcess | None = None
 
@@ -136,7 +140,7 @@ class MemberProcess:
     def start(self) -> None:
         self._process = SERVER.Process(
             target=_run,
-            args=(self._home, self._name, self._engines, self._hold_ms, self._port),
+            args=(self._home, self._name, self._engines, self._hold_ms, self._port, self._instance),
             daemon=True,
         )
         self._process.start()
@@ -148,6 +152,20 @@ class MemberProcess:
             self._process.join()
             self._process = None
 
+    def freeze(self) -> None:
+        """SIGSTOP: it holds its connections and says nothing."""
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    @property
+    def ended_with(self) -> int | None:
+        """The exit code of one that ended by itself."""
+        return None if self._process is None else self._process.exitcode
+
     def opened(self) -> Journal:
         """Its journal, while no process has it."""
         assert self._process is None
@@ -155,15 +173,19 @@ class MemberProcess:
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
-def _run(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+def _run(
+    home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, instance: dict[str, Any]
+) -> None:
     log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    uvloop.run(_serve(home, name, engines, hold_ms, port))
+    uvloop.run(_serve(home, name, engines, hold_ms, port, instance))
 
 
-async def _serve(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
-    await start_member(home, name, engines, hold_ms=hold_ms, port=port)
+async def _serve(
+    home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, instance: dict[str, Any]
+) -> None:
+    await start_member(home, name, engines, hold_ms=hold_ms, port=port, **instance)
     await asyncio.Event().wait()
 
 
