@@ -359,7 +359,7 @@ class Dispatch:
         if new is not None:
             for pending in before:
                 self._deliver(pending.batch, None, new)
-        self._frontier.stamped = group[-1].batch.last_sequence
+        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
         early = self._subscribed.early
         if len(early):
             for pending in group:
@@ -491,7 +491,7 @@ class Dispatch:
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
-        self._frontier.stamped = self._frontier.durable
+        self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:
             waiting = pending.owner

@@ -108,6 +108,7 @@ class Engine:
         self.frontier = Frontier(journal.next_sequence - 1)
         self.everywhere = Frontier(0)
         """What a group's sync members have too; nobody follows it by itself."""
+        self.everywhere.stamped = self.frontier.stamped
         self.facilities = Facilities(
             journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
         )

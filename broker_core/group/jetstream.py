@@ -85,7 +85,7 @@ class JetStream:
     async def attach(self, offered: UUID | None) -> Attached:
         await self._reach()
         try:
-            return await self.look()
+            return await self._look()
         except NotFoundError:
             if offered is None:
                 raise self._lost() from None
@@ -200,6 +200,14 @@ class JetStream:
         return True
 
     async def look(self) -> Attached:
+        try:
+            return await self._look()
+        except NotFoundError as problem:
+            # Engines that start anew may not know it for a moment. Whether it is lost, who attaches finds out.
+            raise _away(problem) from None
+
+    async def _look(self) -> Attached:
+        """NotFoundError when there is no log."""
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
         except NotFoundError as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from threading import Event
@@ -56,6 +57,16 @@ def mode(member: Running, name: str) -> str:
     return next(one.mode for one in member.member.status().members if one.name == name)
 
 
+async def up_to_now(member: Running) -> list[int]:
+    """What a fully durable range has that ends with a moment which is over."""
+    end = datetime.now(UTC) + timedelta(seconds=1)
+    await until(lambda: datetime.now(UTC) > end)
+    async with AsyncClient(member.address, "range") as client:
+        bookmark = f"[0:{end:%Y%m%dT%H%M%SZ})"
+        subscription = await client.subscribe("t", bookmark=bookmark, durability="fully_durable")
+        return [message.data["n"] async for message in subscription]
+
+
 async def at_the_terminal(member: Running, change: str, name: str) -> str:
     """What `manage.py replication` says of a member, last of all."""
 
@@ -82,6 +93,7 @@ async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_b
                 for one in (a, b, c):  # an acknowledgement means everybody's disk
                     assert one.journal.durable_sequence >= 100
                 await until(lambda: full.had == plain.had == list(range(1, 101)))
+                assert await up_to_now(b) == list(range(1, 101))
                 disk.goes_on.clear()
                 waits = asyncio.create_task(publish(a.address, "p", 101, 101))
                 await until(lambda: 101 in plain.had)
