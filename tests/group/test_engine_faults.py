@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +20,8 @@ from tests.support.brokers import until
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members, start_member
 
-HOUR_NS = 3_600_000_000_000
+HOUR_MS = 3_600_000
+HOUR_NS = HOUR_MS * 1_000_000
 
 
 async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> None:
@@ -65,6 +67,7 @@ async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named
             await engine.close()
 
 
+@pytest.mark.slow
 async def test_an_engine_whose_disk_is_full_refuses_by_name_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -103,32 +106,29 @@ async def test_a_member_whose_right_to_the_engine_is_taken_says_so_and_goes_on_w
             await publish(a.address, "p", 21, 40)
 
 
-class Off(SystemClock):
-    """An hour ahead, or behind."""
-
-    off_ns = HOUR_NS
-
+class Ahead(SystemClock):
     def now_ns(self) -> int:
-        return super().now_ns() + self.off_ns
+        return super().now_ns() + HOUR_NS
 
 
-@pytest.mark.parametrize("off_ns", [HOUR_NS, -HOUR_NS])
-async def test_a_member_whose_clock_is_an_hour_off_moves_nobodys_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_ns: int
+class Behind(SystemClock):
+    def now_ns(self) -> int:
+        return super().now_ns() - HOUR_NS
+
+
+async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
-        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
-            await publish(a.address, "p", 1, 10)
-            monkeypatch.setattr(Off, "off_ns", off_ns)
-            monkeypatch.setattr(broker_module, "SystemClock", Off)
-            b = await start_member(tmp_path, "b", engines.urls, hold_ms=HOLD_MS)
-            try:
-                await publish(b.address, "q", 1, 10)
-                await publish(a.address, "p", 11, 20)
-                assert abs(b.member.status().clock_ahead_ms - off_ns // 1_000_000) < HOUR_NS // 2_000_000
-                batches = a.journal.read(1, 1 << 24, a.journal.durable_sequence)
-                moments = [one.accepted_at for one in batches]
-                assert moments == sorted(moments)
-                assert moments[-1] - moments[0] < HOUR_NS // 2
-            finally:
-                await b.stop()
+    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as there:
+        (a,) = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS))
+        await publish(a.address, "p", 1, 10)
+        for name, clock, ahead_ms in (("b", Ahead, HOUR_MS), ("c", Behind, -HOUR_MS)):
+            monkeypatch.setattr(broker_module, "SystemClock", clock)
+            one = await start_member(tmp_path, name, engines.urls, hold_ms=HOLD_MS)
+            there.push_async_callback(one.stop)
+            await publish(one.address, f"of-{name}", 1, 10)
+            assert abs(one.member.status().clock_ahead_ms - ahead_ms) < HOUR_MS // 2
+        await publish(a.address, "p", 11, 20)
+        moments = [one.accepted_at for one in a.journal.read(1, 1 << 24, a.journal.durable_sequence)]
+        assert moments == sorted(moments)
+        assert moments[-1] - moments[0] < HOUR_NS // 2

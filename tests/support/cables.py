@@ -17,6 +17,7 @@ class Cable:
         self.requests, self.answers = asyncio.Event(), asyncio.Event()
         self.mend()
         self.port = 0
+        self.carrying: set[asyncio.Future[list[None]]] = set()
 
     async def listen(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -33,9 +34,13 @@ class Cable:
             writer.transport.abort()
             return
         self._writers += [writer, back]
-        await asyncio.gather(
+        carrying = asyncio.gather(
             self._carry(reader, back, self.requests), self._carry(there, writer, self.answers)
         )
+        self.carrying.add(carrying)
+        with suppress(asyncio.CancelledError):
+            await carrying
+        self.carrying.discard(carrying)
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
@@ -67,6 +72,8 @@ async def running_cable(port: int) -> AsyncIterator[Cable]:
     try:
         yield cable
     finally:
-        cable.mend()
         cable.cut()
         server.close()
+        for carrying in list(cable.carrying):
+            carrying.cancel()
+        await asyncio.gather(*cable.carrying, return_exceptions=True)
