@@ -302,7 +302,6 @@ class ReplicatedLog(Generic[Owner]):
         order = Order(self._journal, attached.generation, place, self.chain)
         self.applied = order.applied
         await self._engine.read_from(order.applied + 1)
-        self._progress_at = self._clock.seconds()
         await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
         self.trouble = self.members.trouble()
         if self.trouble is not None:
