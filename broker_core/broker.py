@@ -42,12 +42,14 @@ from broker_core.documents.instance import Snapshot
 from broker_core.documents.requests import Request
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.group.confirming import Change, Mode
 from broker_core.group.member import Member
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.files import Files
 from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
+from broker_core.names import BROKER_NAME
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.transports.stomp.tcp import StompListener
 from broker_core.transports.tcp import TcpListener
@@ -128,7 +130,10 @@ class Broker:
         self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
-            self.engine.dispatch.following = member
+            self.engine.keep_in_common(member)
+            member.use(policy.instance)
+            member.on_change(self._member_changed)
+            member.on_key(self.engine.services.tokens.use)
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
@@ -144,6 +149,7 @@ class Broker:
     async def start(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None) -> None:
         """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
         try:
+            await self.engine.recover_kept()
             await self._listen(self.engine.policy)
             await self._control.listen()
         except SluiceError:
@@ -167,6 +173,10 @@ class Broker:
         last_words.note(self.paths.control, error, self.engine.clock.now_ns())
         self.on_broken(error)
 
+    def _member_changed(self, change: Change) -> None:
+        event = "member_downgraded" if change.mode is Mode.DOWNGRADED else "member_upgraded"
+        self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event, change.sentence)
+
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
         return table_of(
@@ -188,6 +198,8 @@ class Broker:
         await self._listen(policy)
         self.engine.apply(policy, stage)
         self.engine.journal.use(journal_options(policy))
+        if self._member is not None:
+            self._member.use(policy.instance)
         log.info(
             "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
         )

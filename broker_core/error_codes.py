@@ -155,7 +155,7 @@ CODES: Final = MappingProxyType({
     "replay_completed": ErrorCode("The managed replay came to its end", _CLIENT),
     "bookmark_gone": ErrorCode("Records after the bookmark were removed, and the subscription asked for `on_gap` `error`; `from`, `to`, `oldest`", _CLIENT | _OPERATOR, HTTPStatus.GONE),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
-    "fully_durable_is_persisted": ErrorCode("A notice: nothing replicates, so `fully_durable` is the same as `persisted`", _CLIENT),
+    "fully_durable_is_persisted": ErrorCode("A notice: no other member is waited for, so `fully_durable` is the same as `persisted`", _CLIENT),
     "not_stored": ErrorCode("A notice: records delivered with `durability` `live` weren't stored; `from`, `to`", _CLIENT),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of it, and get the rest; `topic`", _CLIENT),
     # The client library's own.
@@ -309,6 +309,7 @@ CODES: Final = MappingProxyType({
     "master_unreachable": ErrorCode("Spark can't be started on that master; `master`", _OPERATOR),
     "member_behind": ErrorCode("The group's log begins behind what the member needs next; `engine`, `applied`", _OPERATOR),
     "member_fenced": ErrorCode("Another process has joined the group under the member's name", _OPERATOR),
+    "unknown_member": ErrorCode("The policy doesn't list that member of the group; `listed` are those that it lists", _OPERATOR),
     "no_group": ErrorCode("The broker is by itself", _OPERATOR),
     "no_archive": ErrorCode("The instance has no archive directory", _OPERATOR, _CONFLICT),
     "no_file_system": ErrorCode("A directory can't be looked at", _OPERATOR, _CONFLICT),

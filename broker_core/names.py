@@ -16,6 +16,8 @@ CLIENTS_TOPIC: Final = f"{EVENTS_PREFIX}clients"
 DECISIONS_TOPIC: Final = f"{EVENTS_PREFIX}decisions"
 LEDGER_TOPIC: Final = f"{EVENTS_PREFIX}ledger"
 """What subscriptions have lost."""
+KEPT_TOPIC: Final = f"{EVENTS_PREFIX}kept"
+"""Of a group: what each member keeps for clients that are away."""
 TRAFFIC_TOPIC: Final = f"{EVENTS_PREFIX}traffic"
 """A look each second at each client for whom something waits."""
 

@@ -15,6 +15,7 @@ from api.serializers.policy_entries import (
 )
 from api.serializers.settings import SettingsSerializer
 from api.serializers.strict import StrictSerializer
+from broker_core.config.instance import LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS, MOST_SYNC
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.transports import LEAST_BODY, MOST_BODY, ResumeFrom
 
@@ -63,6 +64,18 @@ class JournalSettingsSerializer(StrictSerializer):
     preallocated_files = serializers.IntegerField(min_value=1, max_value=64, required=False)
     journal_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
     archive_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
+    sync_members = serializers.ListField(
+        child=serializers.CharField(max_length=64), max_length=MOST_SYNC, required=False,
+        help_text="Of a group: the members that `fully_durable` waits for.",
+    )  # fmt: skip
+    sync_topics = serializers.ListField(
+        child=serializers.CharField(max_length=255), required=False,
+        help_text="Of a group: patterns of topics whose `persisted` waits for those members too.",
+    )  # fmt: skip
+    downgrade_after_ms = serializers.IntegerField(
+        min_value=LEAST_DOWNGRADE_MS, max_value=MOST_DOWNGRADE_MS, required=False,
+        help_text="After which one of them that doesn't confirm isn't waited for any more.",
+    )  # fmt: skip
 
 
 class TransportChangeSerializer(TransportAccessSerializer):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from broker_core.config.access import AccessSettings, read_access
-from broker_core.config.instance import InstanceSettings, read_instance
+from broker_core.config.instance import GROUP_SILENT, InstanceSettings, read_instance
 from broker_core.config.preset_fields import (
     DEFAULT_CLIENT_MAX_CAPACITY,
     ActiveMqPolicy,
@@ -66,7 +66,10 @@ class PolicyDocument:
         """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
         made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         made["instance"]["journaled_topics"] = [topic.as_json() for topic in self.instance.journaled_topics]
-        # What says nothing stays out, so that documents without access are as they were.
+        # What says nothing stays out, so that documents without it are as they were.
+        for key, silent in GROUP_SILENT.items():
+            if made["instance"][key] == silent:
+                del made["instance"][key]
         if self.access == AccessSettings():
             del made["access"]
         for transport in made["transports"]:

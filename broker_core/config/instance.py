@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from broker_core.config.journaling import EVERYTHING, JournaledTopic, read_journaled_topics
 from broker_core.config.reading import Reader, is_path
 from broker_core.names import is_name
 
 MIB = 1024 * 1024
+DOWNGRADE_AFTER_MS = 30_000
+MOST_SYNC = 16
+LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS = 100, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,9 @@ class InstanceSettings:
     preallocated_files   segments made in advance; default 2, at least 1
     journal_directory    absolute path; default the installation's. In force from the broker's next start, as all of
     archive_directory    these but the topics
+    sync_members         of a group: the members that `fully_durable` waits for; default none
+    sync_topics          of a group: patterns whose `persisted` waits for them too; default none
+    downgrade_after_ms   after which one that doesn't confirm isn't waited for any more; default 30 s
     """
 
     name: str
@@ -32,6 +38,17 @@ class InstanceSettings:
     preallocated_files: int = 2
     journal_directory: str | None = None
     archive_directory: str | None = None
+    sync_members: tuple[str, ...] = ()
+    sync_topics: tuple[str, ...] = ()
+    downgrade_after_ms: int = DOWNGRADE_AFTER_MS
+
+
+GROUP_SILENT: Final[dict[str, Any]] = {
+    "sync_members": [],
+    "sync_topics": [],
+    "downgrade_after_ms": DOWNGRADE_AFTER_MS,
+}
+"""What says nothing of a group, as JSON."""
 
 
 def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
@@ -44,14 +61,30 @@ def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings
     directories = [_directory(reader, source, key) for key in ("journal_directory", "archive_directory")]
     if directories[0] is not None and directories[0] == directories[1]:
         reader.problems.append("instance: archive_directory must be another one than journal_directory")
+    journal, archive = directories
     return InstanceSettings(
         str(name),
         read_journaled_topics(reader, source, "journaled_topics", where),
         reader.texts(source, "unjournaled_topics", where, ("scratch.>",)),
         reader.number(source, "journal_size", where, MIB, 16 * 1024 * MIB) or 128 * MIB,
         reader.number(source, "preallocated_files", where, 1, 64) or 2,
-        *directories,
+        journal,
+        archive,
+        _members(reader, source),
+        reader.texts(source, "sync_topics", where, ()),
+        reader.number(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS)
+        or DOWNGRADE_AFTER_MS,
     )
+
+
+def _members(reader: Reader, source: Mapping[str, Any]) -> tuple[str, ...]:
+    found = reader.texts(source, "sync_members", "instance", (), "names of members")
+    if len(found) > MOST_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
+        reader.problems.append(
+            f"instance: sync_members must be at most {MOST_SYNC} different names of members: letters, digits, dashes, underscores"
+        )
+        return ()
+    return found
 
 
 def _directory(reader: Reader, source: Mapping[str, Any], key: str) -> str | None:

@@ -34,6 +34,18 @@ class Following(Protocol):
     def is_current(self) -> bool:
         """Whether everything that any of them has acknowledged is here, as far as can be said."""
 
+    @property
+    def run(self) -> str:
+        """This process, among all that append."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether `fully_durable` means more than `persisted`: the policy lists members that are waited for."""
+
+    @property
+    def confirmed(self) -> int:
+        """Up to which record those have everything, as far as they are waited for."""
+
     async def caught_up(self) -> None:
         """Wait until that is so for all that was acknowledged before; a few seconds at most."""
 

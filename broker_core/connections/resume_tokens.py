@@ -50,14 +50,20 @@ class Tokens:
 
     def __init__(self, instance: str, key: bytes) -> None:
         self._instance = instance
-        self._key = key
+        self._keys = [key]
+        """The first signs; what any has signed is read."""
+
+    def use(self, key: bytes) -> None:
+        """Sign with a key that all members of a group have, from now on."""
+        if key and key != self._keys[0]:
+            self._keys = [key, self._keys[-1]]
 
     def make(self, client: str, subscriptions: list[Held], now_ms: int) -> str:
         """A token; "" when there is nothing to resume."""
         listed = subscriptions
         while listed:
             text = _encode(msgspec.json.encode(_Content(self._instance, client, now_ms + VALID_MS, listed)))
-            token = f"{text}.{_encode(self._sign(text))}"
+            token = f"{text}.{_encode(_sign(self._keys[0], text))}"
             if len(token) <= MAX_TOKEN:
                 return token
             listed = listed[: len(listed) * 3 // 4]
@@ -67,7 +73,8 @@ class Tokens:
         """The subscriptions in it. ClientError bad_resume_token or resume_token_expired."""
         text, _, signature = token.partition(".")
         try:
-            genuine = hmac.compare_digest(_decode(signature), self._sign(text))
+            signed = _decode(signature)
+            genuine = any(hmac.compare_digest(signed, _sign(key, text)) for key in self._keys)
             content = msgspec.json.decode(_decode(text), type=_Content) if genuine else None
         except ValueError:
             content = None
@@ -85,8 +92,9 @@ class Tokens:
             )
         return content.s
 
-    def _sign(self, text: str) -> bytes:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).digest()
+
+def _sign(key: bytes, text: str) -> bytes:
+    return hmac.new(key, text.encode(), hashlib.sha256).digest()
 
 
 def key_at(path: Path) -> bytes:

@@ -27,6 +27,15 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
         bool | None, Meta(description="Whether its journal is the asked member's; null: not compared")
     ] = None
     heard_s: Annotated[float, Meta(description="s since it said so")] = 0.0
+    mode: Annotated[
+        str,
+        Meta(
+            description="`sync`: it is waited for; `async`: the policy doesn't list it; `downgraded`: not now"
+        ),
+    ] = "async"
+    downgraded_by: Annotated[str, Meta(description="`policy`, or who did it; empty while it isn't")] = ""
+    confirmed: Annotated[int, Meta(description="Newest record that it is known to have synced")] = 0
+    unconfirmed_ms: Annotated[int, Meta(description="ms for which what it hasn't confirmed has waited")] = 0
 
 
 class GroupStatus(Struct, frozen=True, kw_only=True):
@@ -45,3 +54,6 @@ class GroupStatus(Struct, frozen=True, kw_only=True):
     engines_current: Annotated[int, Meta(description="Those that are up to date")]
     clock_ahead_ms: Annotated[int, Meta(description="How far the member's clock is ahead of the engine's")]
     members: list[MemberEntry]
+    confirmed: Annotated[int, Meta(description="Newest record that everybody who is waited for has")] = 0
+    downgrades: Annotated[int, Meta(description="How often a member was downgraded since the start")] = 0
+    upgrades: Annotated[int, Meta(description="How often one was upgraded")] = 0

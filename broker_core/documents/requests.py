@@ -76,6 +76,20 @@ class GetGroup(Request[GroupStatus], frozen=True, kw_only=True, tag="group"):
     """The group that the broker is a member of."""
 
 
+class DowngradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="downgrade_member"):
+    """Wait for a member no more, until it is upgraded."""
+
+    name: Name
+    by: Annotated[str, Meta(max_length=150)] = "an operator"
+
+
+class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrade_member"):
+    """Wait for a member again."""
+
+    name: Name
+    by: Annotated[str, Meta(max_length=150)] = "an operator"
+
+
 class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):
     """The broker as a whole."""
 

@@ -5,6 +5,7 @@ A batch of journaled topics waits for its group to be durable; what no journal k
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -68,6 +69,16 @@ class UnderWay:
     """Its newest number that was taken, by the journal or past it."""
 
 
+class Unconfirmed(NamedTuple):
+    """What is durable here, and isn't said to be before a group's sync members have everything up to `sequence`: a
+    publisher's number, and who waits for it here."""
+
+    sequence: int
+    publisher: str
+    number: int
+    waiting: Waiting | None
+
+
 @dataclass(slots=True)
 class Repeat:
     """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
@@ -105,6 +116,7 @@ class Dispatch:
         self,
         facilities: Facilities,
         frontier: Frontier,
+        everywhere: Frontier,
         roster: Roster,
         subscribed: Subscribed,
         settles: Settles,
@@ -113,7 +125,7 @@ class Dispatch:
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
         self._spawn = facilities.spawn
-        self._frontier = frontier
+        self._frontier, self._everywhere = frontier, everywhere
         self._roster = roster
         self._subscribed = subscribed
         self._settles = settles
@@ -130,6 +142,10 @@ class Dispatch:
         """Where other brokers append to the log as well; set by whoever runs the broker."""
         self._log: CommitLog[Waiting] = make_log(self._journal, self, self._clock)
         self._behind_bytes = 0
+        self._unconfirmed: deque[Unconfirmed] = deque()
+        """In the log's order. Whose records are among them waits with all of them: acknowledgements are in order."""
+        self._waits: dict[str, int] = {}
+        """How many of them each publisher has."""
         self.messages_in = self.bytes_in = 0
 
     @property
@@ -310,8 +326,9 @@ class Dispatch:
         self._deliver(batch, None, self._subscribed.registry)
         self._settles.settle()
 
-    def publish_own(self, topic: str, bodies: list[bytes]) -> None:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any."""
+    def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal."""
+        under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
@@ -319,7 +336,9 @@ class Dispatch:
             if passed is not None:
                 self._pass_on(passed)
             if kept is not None:
-                self._log.append(Pending(kept))
+                under_way.append(Pending(kept))
+                self._log.append(under_way[-1])
+        return under_way
 
     async def bury(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
@@ -340,7 +359,7 @@ class Dispatch:
         if new is not None:
             for pending in before:
                 self._deliver(pending.batch, None, new)
-        self._frontier.stamped = group[-1].batch.last_sequence
+        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
         early = self._subscribed.early
         if len(early):
             for pending in group:
@@ -356,17 +375,12 @@ class Dispatch:
         for pending, position in zip(group, positions, strict=True):
             self._deliver(pending.batch, position, registry)
             waiting = pending.owner
-            if waiting is None:
-                self._note_from_elsewhere(pending.batch)
+            if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
+                self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
+            elif waiting is None:
+                self._note_from_elsewhere(pending.batch.publisher_name, pending.batch.last_publisher_sequence)
             else:
-                owner = waiting.connection
-                done[owner] = done.get(owner, 0) + 1
-                acks[owner.name] = waiting.last_publisher_sequence or acks.get(owner.name, 0)
-                self._under_way[owner.name].batches -= 1
-                if waiting.behind:
-                    behind.append(waiting)
-                for answer in waiting.answers:
-                    owner.reply(answer)
+                self._is_done(waiting, acks, done, behind)
         self._frontier.durable = group[-1].batch.last_sequence
         for waiting in behind:
             self._hand_on_behind(waiting)
@@ -381,18 +395,63 @@ class Dispatch:
         waiting = pending.owner
         if waiting is None:
             return
+        if self._must_be_confirmed(pending.batch, self._frontier.durable):
+            self._let_wait(pending.batch, self._frontier.durable, waiting)
+        else:
+            self._end_waiting([waiting])
+
+    def confirmed(self, upto: int) -> None:
+        """Every member of the group that is waited for has everything up to there."""
+        self._everywhere.move(upto)
+        owned: list[Waiting] = []
+        while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
+            one = self._unconfirmed.popleft()
+            left = self._waits.pop(one.publisher) - 1
+            if left:
+                self._waits[one.publisher] = left
+            if one.waiting is None:
+                self._note_from_elsewhere(one.publisher, one.number)
+            else:
+                owned.append(one.waiting)
+        if owned:
+            self._end_waiting(owned)
+
+    def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
+        following = self.following
+        if following is None or upto <= following.confirmed:
+            return False
+        return batch.publisher_name in self._waits or self.topics.any_sync(batch.topics)
+
+    def _let_wait(self, batch: Batch, upto: int, waiting: Waiting | None) -> None:
+        name = batch.publisher_name
+        self._waits[name] = self._waits.get(name, 0) + 1
+        self._unconfirmed.append(Unconfirmed(upto, name, batch.last_publisher_sequence, waiting))
+
+    def _end_waiting(self, waited: Sequence[Waiting]) -> None:
+        acks: dict[str, int] = {}
+        done: dict[Member, int] = {}
+        behind: list[Waiting] = []
+        for waiting in waited:
+            self._is_done(waiting, acks, done, behind)
+        for waiting in behind:
+            self._hand_on_behind(waiting)
+        self._acknowledge(acks, done)
+
+    def _is_done(
+        self, waiting: Waiting, acks: dict[str, int], done: dict[Member, int], behind: list[Waiting]
+    ) -> None:
         owner = waiting.connection
+        done[owner] = done.get(owner, 0) + 1
+        acks[owner.name] = waiting.last_publisher_sequence or acks.get(owner.name, 0)
         self._under_way[owner.name].batches -= 1
+        if waiting.behind:
+            behind.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
-        if waiting.behind:
-            self._hand_on_behind(waiting)
-        self._acknowledge({owner.name: waiting.last_publisher_sequence}, {owner: 1})
 
-    def _note_from_elsewhere(self, batch: Batch) -> None:
+    def _note_from_elsewhere(self, name: str, last: int) -> None:
         """A batch that nobody here waits for: the broker's own, or another broker's publisher's, who may come here next."""
-        if batch.first_publisher_sequence:
-            name, last = batch.publisher_name, batch.last_publisher_sequence
+        if last:
             self._publishers.note(name, max(last, self._publishers.get(name, 0)))
 
     def _acknowledge(self, acks: dict[str, int], done: dict[Member, int]) -> None:
@@ -432,7 +491,7 @@ class Dispatch:
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
-        self._frontier.stamped = self._frontier.durable
+        self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:
             waiting = pending.owner
@@ -440,7 +499,12 @@ class Dispatch:
                 numbers = failed.setdefault(waiting.connection, [])
                 if waiting.last_publisher_sequence:
                     numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
-        # What was taken but not stored is no longer known: its republishing must not look like a repeat.
+        # What was taken but not stored is no longer known: its republishing must not look like a repeat. What is stored and not
+        # confirmed is known when it is; who published it is closed with the rest, and hears it when it comes back.
+        for one in self._unconfirmed:
+            if one.waiting is not None:
+                failed.setdefault(one.waiting.connection, [])
+        self._unconfirmed = deque(one._replace(waiting=None) for one in self._unconfirmed)
         self._under_way.clear()
         self._repeats.clear()
         self._behind_bytes = 0

@@ -23,7 +23,7 @@ from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
 from broker_core.connections.places import Places
-from broker_core.connections.ports import Services
+from broker_core.connections.ports import Following, Services
 from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens, key_at
@@ -31,6 +31,7 @@ from broker_core.connections.roster import Roster
 from broker_core.delivery.fair_share import FairShare
 from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.ports import Facilities
+from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.sink import Line
 from broker_core.delivery.turns import Turns
 from broker_core.engine.decisions import Decisions
@@ -43,11 +44,12 @@ from broker_core.errors import JournalError
 from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
-from broker_core.names import BROKER_NAME
+from broker_core.names import BROKER_NAME, KEPT_TOPIC
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import Durable
+from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier
+from broker_core.replay.kept_in_common import KeptInCommon, told_in
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
@@ -55,6 +57,8 @@ from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.journaled_topics import JournaledTopics
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
 
 log = structlog.get_logger("sluice.engine")
 TICK_MS: Final = 1_000
@@ -89,6 +93,9 @@ class Engine:
         self._chores_refused = ""
         """Why they couldn't be done, the last time that they were tried."""
         self._positions: asyncio.Task[None] | None = None
+        self._telling = False
+        self.in_common: KeptInCommon | None = None
+        """Of a group's member."""
         state = spool_directory.parent / "state"
 
         self.ledger = Ledger()
@@ -99,12 +106,17 @@ class Engine:
         self.reader = ReaderThread(clock)
         self.share = FairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
+        self.everywhere = Frontier(0)
+        """What a group's sync members have too; nobody follows it by itself."""
+        self.everywhere.stamped = self.frontier.stamped
         self.facilities = Facilities(
             journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         self.kept = self._kept_positions(state)
-        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
+        self.control = ReplayControl(
+            self.facilities, self.frontier, self.everywhere, self.subscriptions, self.kept
+        )
         self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
@@ -114,6 +126,7 @@ class Engine:
         self.dispatch = Dispatch(
             self.facilities,
             self.frontier,
+            self.everywhere,
             self.roster,
             self.subscriptions,
             self.settle,
@@ -131,6 +144,48 @@ class Engine:
         self.enforcement = self.settle.enforces = Enforcement(
             self.services, self.guard, self.decisions, self.events
         )
+
+    def keep_in_common(self, following: Following) -> None:
+        """Of a group's member: what is kept for clients that are away, all members know."""
+        self.dispatch.following = following
+
+        def serves(entry: Durable | ManagedReplay) -> bool:
+            return isinstance(entry, ManagedReplay) and self.managed.serves(entry.name)
+
+        made = self.in_common = KeptInCommon(
+            self.kept,
+            self.dispatch.publish_own,
+            serves,
+            lambda: following.is_current,
+            self.clock.seconds,
+            following.run,
+        )
+        pattern = TopicPattern.parse(KEPT_TOPIC)
+        hears: Subscription[Receiver] = Subscription(made, "", 0, pattern, None)
+        self.subscriptions.registry.add(hears)
+        self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
+        self.kept.on_left = self._tell_soon
+        self.kept.upto = lambda: self.frontier.durable
+
+    def _tell_soon(self) -> None:
+        """Once for all who leave in a turn."""
+        if not self._telling and self.in_common is not None:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        if self.in_common is not None:
+            self.in_common.tell()
+
+    async def recover_kept(self) -> None:
+        """What other members told while this one couldn't write it down: its journal has it."""
+        if self.in_common is None:
+            return
+        at, last = self.kept.taken_upto + 1, self.frontier.durable
+        while at <= last:
+            bodies, at = await self.reader.run(told_in, self.journal, at, last)
+            self.in_common.take(bodies)
 
     def _kept_positions(self, state: Path) -> KeptPositions:
         """Also of the releases before that had a file for each kind."""
@@ -214,6 +269,7 @@ class Engine:
         """How far everybody has come for whom it is kept, and that to disk."""
         self.managed.look()
         await self.durables.look()
+        self._tell()
         self.kept.save_soon()
 
     def _look_at_the_clock(self) -> None:
@@ -282,6 +338,8 @@ class Engine:
                 connection.notices.lost()
         with _going_on():
             self.durables.close()
+        with _going_on():
+            self._tell()
         with _going_on():
             self._publish_events()
         for task in list(self._tasks):

@@ -155,7 +155,7 @@ class Subscriptions:
             command.bookmark,
             Cursor(found.span if found is not None else None),
             timestamp=command.timestamp,
-            durability="live" if command.durability == "live" else "persisted",
+            durability=self._durability(command),
             rate=rate,
         )
         subscription = target.subscription = Subscription(
@@ -178,6 +178,13 @@ class Subscriptions:
         self._say_where(target, command, found)
         self._start(target, found.span, command.paused)
         return target
+
+    def _durability(self, command: commands.Subscribe) -> commands.Durability:
+        """What is in force: where nobody else is waited for, `fully_durable` is the same as `persisted`."""
+        if command.durability == "fully_durable":
+            following = self.services.publishing.following
+            return "fully_durable" if following is not None and following.waits else "persisted"
+        return command.durability or "persisted"
 
     def look_up(self, command: commands.Subscribe) -> Found:
         """What of the log a subscribe's bookmark names; ClientErrors as `_add`."""
@@ -266,12 +273,17 @@ class Subscriptions:
             target.say_gap(self._instance, *found.missing, REMOVED)
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
-        if command.durability == "fully_durable":
+        if command.durability == "fully_durable" and target.durability == "persisted":
+            why = (
+                "doesn't replicate"
+                if self.services.publishing.following is None
+                else "waits for no other member"
+            )
             peer.reply(
                 replies.Notice(
                     code="fully_durable_is_persisted",
                     details={"id": command.id},
-                    message="This instance doesn't replicate: fully_durable is the same as persisted here.",
+                    message=f"This instance {why}: fully_durable is the same as persisted here.",
                 )
             )
 
@@ -290,6 +302,7 @@ class Subscriptions:
     def _starts_live(target: ClientSubscription, span: Span, durable: int) -> bool:
         """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
         asks = span.ends or target.rate or target.managed or not target.cursor.begun
+        asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
     # Live, and ended. Satisfies `replay.replay.Live`.

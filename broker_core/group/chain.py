@@ -55,6 +55,11 @@ class Chain:
         return self._recent.get(entry)
 
     @property
+    def newest(self) -> int:
+        """The newest entry of which the hash is known; 0: none."""
+        return next(reversed(self._recent), 0)
+
+    @property
     def mark(self) -> tuple[int, bytes | None]:
         """Where it is, for `back_to`."""
         return self.sequence, self.value

@@ -15,6 +15,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -53,6 +54,7 @@ _LOG, _GENERATION = "sluice_log", "sluice_generation"
 _KEPT = "kept"
 """In the subjects of a log that was set aside: nobody appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
+_KEY, _KEY_BYTES = "sluice_key", 32
 _NS = 1_000_000_000
 
 
@@ -83,7 +85,7 @@ class JetStream:
     async def attach(self, offered: UUID | None) -> Attached:
         await self._reach()
         try:
-            return await self.look()
+            return await self._look()
         except NotFoundError:
             if offered is None:
                 raise self._lost() from None
@@ -186,6 +188,7 @@ class JetStream:
                 _GENERATION: str(beginning.generation),
                 _BASE: str(beginning.base),
                 _BASE_CHAIN: beginning.chain.hex(),
+                _KEY: token_hex(_KEY_BYTES),
             },
         )
         try:
@@ -197,6 +200,14 @@ class JetStream:
         return True
 
     async def look(self) -> Attached:
+        try:
+            return await self._look()
+        except NotFoundError as problem:
+            # Engines that start anew may not know it for a moment. Whether it is lost, who attaches finds out.
+            raise _away(problem) from None
+
+    async def _look(self) -> Attached:
+        """NotFoundError when there is no log."""
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
         except NotFoundError as problem:
@@ -210,6 +221,7 @@ class JetStream:
         try:
             log, generation = UUID(metadata[_LOG]), int(metadata[_GENERATION])
             base, chain = int(metadata.get(_BASE, "0")), bytes.fromhex(metadata.get(_BASE_CHAIN, ""))
+            key = bytes.fromhex(metadata.get(_KEY, ""))
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
         if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):
@@ -231,6 +243,7 @@ class JetStream:
             1 + sum(bool(one.current) for one in replicas),
             base,
             chain,
+            key,
         )
 
     def _wrong(self, why: str) -> OperatorError:

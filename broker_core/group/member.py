@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -10,8 +11,10 @@ from uuid import uuid4
 import structlog
 
 from broker_core.clock import Clock
+from broker_core.config.instance import InstanceSettings
 from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.errors import OperatorError
+from broker_core.group.confirming import Change
 from broker_core.group.ports import EngineAwayError, EngineLog
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
@@ -34,6 +37,7 @@ class Member:
         self._engine = engine
         self._log: ReplicatedLog[Any] | None = None
         self._clock: Clock | None = None
+        self._has_sync_topics = False
 
     async def identity(self, directory: Path, archive: Path | None) -> Known | None:
         """Which log a member that has none yet is to begin with: the group's. None for one that has its own.
@@ -73,6 +77,58 @@ class Member:
     async def caught_up(self) -> None:
         """Wait until everything that was acknowledged anywhere before is applied here, as far as that can be."""
         await self._made.caught_up()
+        if self._has_sync_topics:
+            await self._made.confirmed_from_before()
+
+    @property
+    def run(self) -> str:
+        """This process, among all that append."""
+        return self._made.run
+
+    @property
+    def waits(self) -> bool:
+        """Whether the policy lists members that are waited for."""
+        return self._made.confirming.waits
+
+    @property
+    def confirmed(self) -> int:
+        """Up to which record all of those have everything."""
+        return self._made.confirming.upto
+
+    def use(self, settings: InstanceSettings) -> None:
+        """The policy in force."""
+        self._has_sync_topics = bool(settings.sync_topics)
+        self._made.use(settings)
+
+    def on_change(self, told: Callable[[Change], None]) -> None:
+        """Call this when somebody isn't waited for any more, or is again."""
+        self._made.on_change = told
+
+    def on_key(self, told: Callable[[bytes], None]) -> None:
+        """Call this with the secret that all members have, when the engine has told it."""
+        self._made.on_attached = lambda attached: told(attached.key)
+
+    def downgrade(self, name: str, by: str) -> GroupStatus:
+        """Wait for a member no more, until it is upgraded by hand. OperatorError unknown_member."""
+        return self._change(name, lambda now: self._made.confirming.downgrade(name, by, now))
+
+    def upgrade(self, name: str, by: str) -> GroupStatus:
+        """Wait for a member again. OperatorError unknown_member."""
+        return self._change(name, lambda now: self._made.confirming.upgrade(name, by, now))
+
+    def _change(self, name: str, change: Callable[[float], Change | None]) -> GroupStatus:
+        assert self._clock is not None
+        made = change(self._clock.seconds())
+        if made is None:
+            listed = ", ".join(self._made.confirming.listed) or "nobody"
+            raise OperatorError(
+                "unknown_member",
+                f"{self.settings.member} doesn't wait for {name[:64]}: the policy lists {listed}.",
+                "Name another member that sync_members lists.",
+                listed=self._made.confirming.listed,
+            )
+        self._made.changed(made)
+        return self.status()
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""
@@ -93,6 +149,8 @@ class Member:
             chain=value.hex() if value is not None else "",
             lag_records=most - made.chain.sequence,
             lag_ms=_lag_ms(made.applied_at, newest),
+            mode=made.confirming.mode(own),
+            confirmed=made.chain.sequence,
         )
         others = [
             MemberEntry(
@@ -106,8 +164,17 @@ class Member:
                 lag_ms=_lag_ms(other.told.at, newest),
                 alike=other.alike,
                 heard_s=round(now - other.heard_at, 1),
+                mode=made.confirming.mode(name),
+                downgraded_by=made.confirming.why(name),
+                confirmed=made.confirming.confirmed_by(name),
+                unconfirmed_ms=made.confirming.waited_ms(name, now),
             )
             for name, other in sorted(made.members.others.items())
+        ]
+        others += [
+            _never_heard(name, made, now)
+            for name in made.confirming.listed
+            if name not in made.members.others
         ]
         return GroupStatus(
             instance=self.settings.instance,
@@ -122,6 +189,9 @@ class Member:
             engines=attached.servers if attached is not None else 0,
             engines_current=attached.current if attached is not None else 0,
             clock_ahead_ms=made.skew_ms,
+            confirmed=made.confirming.upto,
+            downgrades=made.confirming.downgrades,
+            upgrades=made.confirming.upgrades,
             members=[first, *others],
         )
 
@@ -129,6 +199,21 @@ class Member:
     def _made(self) -> ReplicatedLog[Any]:
         assert self._log is not None, "`log` comes first"
         return self._log
+
+
+def _never_heard(name: str, made: ReplicatedLog[Any], now: float) -> MemberEntry:
+    """A member that the policy lists, and that hasn't said a word since this process has started."""
+    return MemberEntry(
+        name=name,
+        there=False,
+        applied=0,
+        behind=0,
+        sequence=0,
+        chain="",
+        mode=made.confirming.mode(name),
+        downgraded_by=made.confirming.why(name),
+        unconfirmed_ms=made.confirming.waited_ms(name, now),
+    )
 
 
 def _lag_ms(at: int, newest: int) -> int:

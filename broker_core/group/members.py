@@ -18,8 +18,8 @@ from broker_core.group.chain import Chain
 from broker_core.group.settings import GroupSettings
 
 MOST_MEMBERS: Final = 64
-REMEMBERED: Final = 64
-"""Announcements of one member that wait until this one has come as far: some seconds."""
+REMEMBERED: Final = 1_024
+"""Announcements of one member that wait until this one has come as far: the first ones, so that it comes to them."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -44,7 +44,9 @@ class Other:
     alike: bool | None = None
     forked_at: int = 0
     """The entry behind which it was seen to differ."""
-    recent: deque[Told] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    proved: int = 0
+    """The newest record up to which its journal was seen to be like this one's."""
+    recent: deque[Told] = field(default_factory=deque)
 
 
 class Members:
@@ -76,21 +78,23 @@ class Members:
                 return
             other = self.others[told.member] = Other(told, at)
         elif other.told.run != told.run:
-            other.alike = None
+            other.alike, other.proved = None, 0
             other.recent.clear()
         other.told, other.heard_at = told, at
-        if told.chain:
+        if told.chain and len(other.recent) < REMEMBERED:
             other.recent.append(told)
 
     def compare(self, chain: Chain) -> None:
         """Hold what was told against this member's own chain."""
+        newest = chain.newest
         for other in self.others.values():
-            for told in reversed(other.recent):
+            while other.recent and other.recent[0].entry <= newest:
+                told = other.recent.popleft()
                 own = chain.at(told.entry)
                 if own is not None:
-                    other.alike = own == (told.sequence, bytes.fromhex(told.chain))
+                    other.alike = own == (told.sequence, _unhex(told.chain))
                     other.forked_at = 0 if other.alike else other.forked_at or told.entry
-                    break
+                    other.proved = told.sequence if other.alike else 0
 
     def trouble(self) -> OperatorError | None:
         """Why this member may apply and acknowledge nothing more; None while it agrees with most."""
@@ -108,3 +112,11 @@ class Members:
             members=sorted(unlike),
             entry=entry,
         )
+
+
+def _unhex(text: str) -> bytes:
+    """What no member says is like nothing."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

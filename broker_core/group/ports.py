@@ -55,6 +55,8 @@ class Attached(NamedTuple):
     """The record that its first entry comes behind: what is up to there members have, and no entry."""
     base_chain: bytes = b""
     """The hash at that record."""
+    key: bytes = b""
+    """A secret of the log's, by which members know each other's resume tokens; empty in a log of an earlier release."""
 
 
 class Beginning(NamedTuple):

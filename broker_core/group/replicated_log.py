@@ -36,8 +36,10 @@ import structlog
 
 from broker_core.batch import Batch
 from broker_core.clock import Clock
+from broker_core.config.instance import InstanceSettings
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
+from broker_core.group.confirming import Change, Confirming, Mode
 from broker_core.group.members import Members
 from broker_core.group.order import (
     MAX_BATCHES,
@@ -71,6 +73,8 @@ LOOK_S: Final = 0.1
 """How often it is looked whether what waits has waited too long."""
 RETRY_S: Final = 0.25
 TELL_S: Final = 0.25
+TELL_AT_MOST_S: Final = 0.005
+"""Where others wait for what this member has synced, it is told at once, but not more often."""
 LOOKS: Final = 8
 """Of so many times that it is told, the engine is looked at once."""
 TROUBLE_RETRY_S: Final = 5.0
@@ -122,6 +126,18 @@ class ReplicatedLog(Generic[Owner]):
         self.applied_at = 0
         """When the engine had taken it, ns by its clock; 0 before one was read."""
         self.members = Members(settings, self.run)
+        self.confirming = Confirming(settings.member, journal.next_sequence - 1, clock.seconds())
+        self.on_change: Callable[[Change], None] = lambda _: None
+        """Who is waited for has changed; set by whoever runs the broker."""
+        self.on_attached: Callable[[Attached], None] = lambda _: None
+        """The engine's log was found; set likewise."""
+        self._before = journal.next_sequence - 1
+        self._before_confirmed = asyncio.Event()
+        """Whether those that are waited for have what this journal had at the start."""
+        self._synced = asyncio.Event()
+        """Something was, and hasn't been told."""
+        self._confirmed = 0
+        """What the outlet was told."""
         self._expected: int | None = None
         """The place of this member's newest entry; None before this process has opened."""
         self._number = 0
@@ -183,11 +199,59 @@ class ReplicatedLog(Generic[Owner]):
         with suppress(TimeoutError):
             await asyncio.wait_for(reached, self._settings.hold_s)
 
+    async def confirmed_from_before(self) -> None:
+        """Wait until what this journal had at the start is everywhere where it has to be: until then nobody knows what an earlier process
+        acknowledged. No longer than anybody is waited for, and not while the engine is away."""
+        while self.attached is not None and not self._before_confirmed.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._before_confirmed.wait(), self._settings.hold_s)
+
+    # Who is waited for.
+
+    def use(self, settings: InstanceSettings) -> None:
+        """The policy in force."""
+        self.confirming.use(settings, self._clock.seconds())
+        if not self._tasks:
+            self.confirming.starts()
+        self._say_confirmed()
+
+    def changed(self, change: Change) -> None:
+        """Somebody isn't waited for any more, or is again."""
+        level = log.warning if change.mode is Mode.DOWNGRADED else log.info
+        level(
+            "member_downgraded" if change.mode is Mode.DOWNGRADED else "member_upgraded",
+            member=change.member,
+            by=change.by,
+            confirmed=change.confirmed,
+            durable=change.durable,
+            waited_ms=change.waited_ms,
+        )
+        self.on_change(change)
+        self._say_confirmed()
+
+    def _hear_confirmed(self) -> None:
+        now = self._clock.seconds()
+        for name, other in self.members.others.items():
+            if other.proved > self.confirming.confirmed_by(name) or other.alike is None:
+                change = self.confirming.confirmed(name, other.proved, now)
+                if change is not None:
+                    self.changed(change)
+        self._say_confirmed()
+
+    def _say_confirmed(self) -> None:
+        upto = self.confirming.upto
+        if upto >= self._before:
+            self._before_confirmed.set()
+        if upto > self._confirmed and self._tasks:
+            self._confirmed = upto
+            self._outlet.confirmed(upto)
+
     def start(self) -> None:
         """Begin to take part."""
         for work in (self._take_part(), self._look()):
             task = asyncio.get_running_loop().create_task(self._unforeseen(work), name="group")
             self._tasks.append(task)
+        self._say_confirmed()
 
     async def close(self) -> None:
         """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
@@ -238,12 +302,12 @@ class ReplicatedLog(Generic[Owner]):
         order = Order(self._journal, attached.generation, place, self.chain)
         self.applied = order.applied
         await self._engine.read_from(order.applied + 1)
-        self._progress_at = self._clock.seconds()
         await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
         self.trouble = self.members.trouble()
         if self.trouble is not None:
             raise self.trouble
         self.attached, self.away = attached, ""
+        self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
         await _first_to_fail(self._tell(), self._send(), self._read(order))
 
@@ -426,6 +490,9 @@ class ReplicatedLog(Generic[Owner]):
         if group:
             await self._commit(before, group, reached)
         self.applied, self.applied_at = entries[-1].number, entries[-1].at
+        self._synced.set()
+        self.members.compare(self.chain)
+        self._hear_confirmed()
         for pending in repeated:
             if pending.owner is not None:
                 self._outlet.repeated(pending)
@@ -470,6 +537,7 @@ class ReplicatedLog(Generic[Owner]):
             self._applying = False
         # The law of every acknowledgement.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        self.confirming.durable(group[-1].batch.last_sequence, self._clock.seconds())
         self._outlet.applied(group, positions)
 
     def _write(self, batches: Sequence[Batch]) -> list[Position]:
@@ -489,15 +557,26 @@ class ReplicatedLog(Generic[Owner]):
         while True:
             if self.attached is not None:
                 self.attached = await self._engine.look()
-            for _ in range(LOOKS):
+            again = self._clock.seconds() + LOOKS * TELL_S
+            while self._clock.seconds() < again:
+                self._synced.clear()
                 await self._engine.tell(
                     self.members.said(self.applied, self.behind, self.chain, self.applied_at)
                 )
-                await asyncio.sleep(TELL_S)
+                await self._until_told_again()
+
+    async def _until_told_again(self) -> None:
+        if not self.confirming.waits:
+            await asyncio.sleep(TELL_S)
+            return
+        await asyncio.sleep(TELL_AT_MOST_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._synced.wait(), TELL_S)
 
     def _heard(self, content: bytes) -> None:
         self.members.heard(content, self._clock.seconds())
         self.members.compare(self.chain)
+        self._hear_confirmed()
         trouble = self.members.trouble()
         if trouble is not None:
             self._is_troubled(trouble)
@@ -510,6 +589,8 @@ class ReplicatedLog(Generic[Owner]):
         while True:
             await asyncio.sleep(LOOK_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
+            for change in self.confirming.look(now, hears=self.attached is not None):
+                self.changed(change)
             self._asking = [one for one in self._asking if not one.done()]
             since = min(
                 [one.since for one in self._sent.values() if one.batches]

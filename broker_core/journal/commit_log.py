@@ -78,6 +78,9 @@ class Outlet(Protocol[Owner]):
     def repeated(self, pending: Pending[Owner]) -> None:
         """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
 
+    def confirmed(self, upto: int) -> None:
+        """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""
+
     def failed(self, group: Sequence[Pending[Owner]], error: JournalError) -> None:
         """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
 

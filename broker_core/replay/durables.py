@@ -145,6 +145,7 @@ class Durables:
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]
+            self._kept.left()
 
     def delete(self, client: str, name: str) -> Durable:
         """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""

@@ -3,7 +3,7 @@
     {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
 `emptied` is there when shared subscriptions were deleted: {"crc": 5678, "upto": {"queue.x": 17}}, how far the log was then.
-A release before it passes it over.
+A release before it passes it over. So it does `taken`, of a group's member: up to which record of the log the file says what was told there.
 
 `crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
 position still. Version 1, of earlier releases, has none. Releases before it kept durable subscriptions and managed replays
@@ -59,13 +59,26 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
     return msgspec.json.encode(entries)[1:-1]
 
 
-def joined(entries: bytes, emptied: Mapping[str, int]) -> bytes:
-    """The file's content, of all that were encoded."""
+def joined(entries: bytes, emptied: Mapping[str, int], taken: int = 0) -> bytes:
+    """The file's content, of all that were encoded. `taken`: up to which record of a group's log it says what that does."""
     kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
     said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
     if emptied:
         said["emptied"] = _Emptied(crc32c(upto), msgspec.Raw(upto))
+    if taken:
+        said["taken"] = taken
     return msgspec.json.encode(said)
+
+
+def load_upto(path: Path) -> int:
+    """Up to which record of a group's log a file says what that does; 0 when it doesn't say. After `load`."""
+    if not path.exists():
+        return 0
+    found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get("taken")
+    try:
+        return 0 if found is None else msgspec.json.decode(found, type=int)
+    except msgspec.DecodeError:
+        return 0
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
 from broker_core.replay.kept import FORMER_OWNER, SHARED_OWNER, Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, Entry, encode_entries, joined, load, load_emptied
+from broker_core.replay.kept_file import Earlier, Entry, encode_entries, joined, load, load_emptied, load_upto
 
 log = structlog.get_logger("sluice.kept")
 MOST_EMPTIED: Final = 10_000
@@ -50,6 +50,14 @@ class KeptPositions:
         self.emptied: dict[str, int] = {}
         """Of shared subscriptions that were deleted the last record of the log then, the longest ago first: who makes a queue of
         that name again doesn't get what was deleted with the first."""
+        self.dropped: list[Entry] = []
+        """Since somebody asked; kept where `on_secured` is set alone."""
+        self.on_secured: Callable[[], Awaitable[None]] | None = None
+        """Of a group's member: what is new is told to the others, before anybody is told of it."""
+        self.on_left: Callable[[], None] | None = None
+        """Likewise: a client has left something behind, and may be at another member in a moment."""
+        self.upto: Callable[[], int] = lambda: 0
+        """Up to which record of the log what is kept has been taken from there."""
         self._path = path
         self._files = Files() if files is None else files
         self._pin = pin
@@ -66,6 +74,8 @@ class KeptPositions:
                 entry.client = SHARED_OWNER
             self._enter(entry)
         self.emptied.update(load_emptied(path))
+        self.taken_upto = load_upto(path)
+        """What the file says of that."""
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self.durables.values()
@@ -91,12 +101,14 @@ class KeptPositions:
             self.drop(entry)
             raise
         self._unsaved.discard(entry)
+        if self.on_secured is not None:
+            await self.on_secured()
         # A thousand may have waited for that write, and whoever goes on begins a subscription: others want their turn meanwhile.
         await self._going_on.acquire()
         asyncio.get_running_loop().call_soon(self._going_on.release)
 
-    def drop(self, entry: Entry) -> None:
-        """Keep one no longer, and let go of the log. One that isn't kept is dropped already."""
+    def drop(self, entry: Entry, *, tell: bool = True) -> None:
+        """Keep one no longer, and let go of the log. One that isn't kept is dropped already. `tell`: a group's other members too."""
         if isinstance(entry, Durable):
             if self.durables.get((entry.client, entry.name)) is not entry:
                 return
@@ -111,6 +123,8 @@ class KeptPositions:
         self._let_go(entry)
         self._unsaved.discard(entry)
         self._changed = True
+        if tell and self.on_secured is not None:
+            self.dropped.append(entry)
 
     def empty(self, name: str, upto: int) -> None:
         """A shared subscription is deleted, and with it all of the log up to there."""
@@ -121,6 +135,17 @@ class KeptPositions:
         self._changed = True
 
     def note(self) -> None:
+        self._changed = True
+
+    def left(self) -> None:
+        """A client has left, and where it stands was noted."""
+        self._changed = True
+        if self.on_left is not None:
+            self.on_left()
+
+    def enter(self, entry: Entry) -> None:
+        """Keep what another member of the group has made, and has told its client of."""
+        self._enter(entry)
         self._changed = True
 
     def _enter(self, entry: Entry) -> None:
@@ -190,13 +215,14 @@ class KeptPositions:
     async def _encoded(self) -> tuple[list[tuple[Entry, int | None]], bytes]:
         """From where each holds the log, and the file that says so. Some in a turn of the loop: others want theirs. What is
         kept or dropped meanwhile is in the next write, which whoever did it waits for."""
+        upto = self.upto()
         entries, held, encoded = list(self), list[tuple[Entry, int | None]](), list[bytes]()
         for start in range(0, len(entries), ENCODED_AT_ONCE):
             some = entries[start : start + ENCODED_AT_ONCE]
             held += [(entry, entry.held_from) for entry in some]
             encoded.append(encode_entries(some))
             await asyncio.sleep(0)
-        return held, joined(b",".join(encoded), self.emptied)
+        return held, joined(b",".join(encoded), self.emptied, upto)
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
         self._changed = True

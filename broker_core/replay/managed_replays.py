@@ -195,7 +195,7 @@ class ManagedReplays:
             self._look_at(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
-            self._kept.note()
+            self._kept.left()
 
     def completed(self, target: ClientSubscription) -> None:
         """It has come to its end point."""
@@ -311,6 +311,10 @@ class ManagedReplays:
         delivered = target.account.delivered.messages
         replay.delivered_messages += delivered - target.noted_messages
         target.noted_messages = delivered
+
+    def serves(self, name: str) -> bool:
+        """Whether its client is subscribed to it here."""
+        return name in self._active
 
     def listed(self) -> list[ReplayEntry]:
         """All of them, for the control plane; the newest first."""

@@ -65,7 +65,8 @@ class Live(Protocol):
 class Replay:
     """The way through the log of subscriptions that go together. `run` is its task.
 
-    A replay with a pace also paces what is new, and a managed one keeps its place: they never become live.
+    A replay with a pace also paces what is new, a managed one keeps its place, and what is to be fully durable in a group is behind
+    what is durable here: they never become live.
     """
 
     def __init__(
@@ -248,7 +249,9 @@ class Replay:
     @property
     def _follows(self) -> bool:
         """Whether what is new comes this way too."""
-        return self._pace.rate is not None or any(one.managed for one in self.targets)
+        return self._pace.rate is not None or any(
+            one.managed or one.durability == "fully_durable" for one in self.targets
+        )
 
     async def _news(self) -> None:
         """Wait until more is dispatched, or the end's moment has passed."""

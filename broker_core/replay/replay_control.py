@@ -28,6 +28,7 @@ class ReplayControl:
 
     _facilities: Facilities
     _frontier: Frontier
+    _everywhere: Frontier
     _live: Live
     _kept: KeptPositions
 
@@ -87,13 +88,15 @@ class ReplayControl:
                 moving.append(target)
         self._start_together(moving)
         self._frontier.wake()  # one whose rate was lifted may wait for news, and go live
+        self._everywhere.wake()
 
     def start(self, targets: Sequence[ClientSubscription], step: Step = Step.READ) -> None:
         """Serve them by one replay, from where they are."""
         first = targets[0].cursor
         assert first.span is not None
         span = first.span._replace(not_before=0) if first.begun else first.span
-        replay = Replay(self._facilities, self._frontier, self._live, targets, span, targets[0].rate)
+        frontier = self._everywhere if targets[0].durability == "fully_durable" else self._frontier
+        replay = Replay(self._facilities, frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
             target.cursor.step(step, self._frontier.durable)
             target.serving = replay
@@ -164,4 +167,4 @@ def _group(target: ClientSubscription, durable: int) -> Hashable:
         return id(target)
     # Once it has begun, where it began doesn't matter any more.
     span = cursor.span._replace(first=0, not_before=0) if cursor.begun else cursor.span
-    return cursor.following(durable), span, target.rate
+    return cursor.following(durable), span, target.rate, target.durability

@@ -43,6 +43,7 @@ class JournaledTopics:
         try:
             self._entries = [_entry(topic) for topic in settings.journaled_topics]
             self._not = [TopicPattern.parse(text) for text in settings.unjournaled_topics]
+            self._sync = [TopicPattern.parse(text) for text in settings.sync_topics]
         except ClientError as error:
             raise OperatorError(
                 "bad_policy",
@@ -57,6 +58,11 @@ class JournaledTopics:
         self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
         self.decoder_of = lru_cache(maxsize=65_536)(self._decoder_of)
         self._filters_of = lru_cache(maxsize=65_536)(self._find_filters)
+        self.any_sync = lru_cache(maxsize=8_192)(self._any_sync)
+
+    def _any_sync(self, topics: tuple[str, ...]) -> bool:
+        """Whether `persisted` of one of them waits for a group's sync members."""
+        return any(pattern.matches(topic) for topic in topics for pattern in self._sync)
 
     def _is_journaled(self, topic: str) -> bool:
         """Whether records of a topic are kept, or may be."""

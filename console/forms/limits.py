@@ -7,9 +7,10 @@ from typing import Any
 
 from django import forms
 
+from broker_core.config.instance import DOWNGRADE_AFTER_MS
 from broker_core.config.preset_fields import AMPS, AMPS_CLIENT, AMPS_POOL
 from broker_core.documents.instance import PoolEntry
-from console.forms.fields import Group, IntervalField, PatternsField, Row, SizeField
+from console.forms.fields import Group, IntervalField, LinesField, PatternsField, Row, SizeField
 from console.forms.journaled_topics import JournaledTopicsField
 from console.forms.part import setting, words
 from console.models.instance import check_journaled_topics, check_patterns
@@ -117,6 +118,7 @@ class InstancePolicyForm(PolicyForm):
                 "archive_directory",
             ),
         ),
+        ("Group", ("sync_members", "sync_topics", "downgrade_after_ms")),
         *PolicyForm.GROUPS,
     )
 
@@ -154,12 +156,32 @@ class InstancePolicyForm(PolicyForm):
         empty_value=None,
         help_text="Where archived segments go; likewise from the next start. Default: the installation’s.",
     )
+    sync_members = LinesField(
+        label="Sync members",
+        required=False,
+        help_text="Of a group: the members that fully_durable waits for, one a line. Default: none.",
+    )
+    sync_topics = PatternsField(
+        label="Sync topics",
+        required=False,
+        validators=[check_patterns],
+        help_text="Of a group: patterns, one a line, whose acknowledgements wait for those members too. Default: none.",
+    )
+    downgrade_after_ms = IntervalField(
+        label="Downgrade after",
+        required=False,
+        help_text="A sync member that hasn’t confirmed for so long isn’t waited for any more, until it has caught up. Default: 30s.",
+    )
+
+    def clean_downgrade_after_ms(self) -> int:
+        """Nothing is the default."""
+        return self.cleaned_data["downgrade_after_ms"] or DOWNGRADE_AFTER_MS
 
     def changes(self) -> dict[str, Any]:
         """Also what is journaled."""
         return {
             **super().changes(),
-            "instance": {name: self.cleaned_data[name] for name in self.GROUPS[0][1]},
+            "instance": {name: self.cleaned_data[name] for _, names in self.GROUPS[:2] for name in names},
         }
 
 

@@ -15,6 +15,7 @@ from django.db.models import Q
 
 from broker_core.config import InstanceSettings
 from broker_core.config.access import read_authentication, read_origins
+from broker_core.config.instance import DOWNGRADE_AFTER_MS, LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.preset_fields import AMPS
 from broker_core.config.reading import Reader
@@ -84,6 +85,12 @@ class Instance(models.Model):
     )
     journal_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001 (null is "default")
     archive_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001
+    sync_members = models.JSONField(default=list, blank=True)
+    sync_topics = models.JSONField(default=list, validators=[check_patterns], blank=True)
+    downgrade_after_ms = models.PositiveIntegerField(
+        default=DOWNGRADE_AFTER_MS,
+        validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MOST_DOWNGRADE_MS)],
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)  # when its broker last started
     log = models.UUIDField(null=True, blank=True)  # the identity of the log that its broker last reported

@@ -10,10 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from broker_core.documents.clients import ClientEntry, Health
+from broker_core.documents.group import GroupStatus
 from broker_core.documents.instance import InstanceStatus
-from broker_core.documents.requests import GetStatus, PageClients
+from broker_core.documents.requests import GetGroup, GetStatus, PageClients
 from broker_core.errors import OperatorError
-from console.broker_link import link_to
+from console.broker_link import BrokerLink, link_to
 from console.models import ActionRun
 from console.queries.policies import in_force_everywhere
 
@@ -53,6 +54,7 @@ class _Instances(Collector):
             revisions.add_metric([name, "running"], state["running"] or 0)
             try:
                 link = link_to(name)
+                group = _group_of(link)
                 status = link.call(GetStatus(), timeout_s=2.0)
                 slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
                 healths = {
@@ -63,7 +65,12 @@ class _Instances(Collector):
                 up.add_metric([name], 0)
                 continue
             up.add_metric([name], 1)
-            for family in (*_broker(name, status), _healths(name, healths), *_clients(name, slowest)):
+            for family in (
+                *_broker(name, status),
+                _healths(name, healths),
+                *_clients(name, slowest),
+                *_group(name, group),
+            ):
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples
@@ -100,6 +107,42 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
     ):
         gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance"])
         gauge.add_metric([instance], value)
+        yield gauge
+
+
+def _group_of(link: BrokerLink) -> GroupStatus | None:
+    """None of a broker by itself."""
+    try:
+        return link.call(GetGroup(), timeout_s=2.0)
+    except OperatorError as error:
+        if error.code != "no_group":
+            raise
+        return None
+
+
+def _group(instance: str, group: GroupStatus | None) -> Iterator[Metric]:
+    if group is None:
+        return
+    for key, value, words in (
+        ("downgrades", group.downgrades, "Sync members that weren't waited for any more"),
+        ("upgrades", group.upgrades, "Sync members that were waited for again"),
+    ):
+        counter = CounterMetricFamily(f"sluice_member_{key}", words, labels=["instance"])
+        counter.add_metric([instance], value)
+        yield counter
+    labels = ["instance", "member"]
+    taking_part = GaugeMetricFamily("sluice_group_taking_part", "Whether this member does", labels=labels)
+    taking_part.add_metric([instance, group.member], group.state == "taking part")
+    yield taking_part
+    for key, words, of in (
+        ("there", "Whether it has said something in the last seconds", lambda one: one.there),
+        ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
+        ("lag_seconds", "Between its newest entry and the newest", lambda one: one.lag_ms / 1000),
+        ("unconfirmed_seconds", "How long what it hasn't synced has waited", lambda one: one.unconfirmed_ms / 1000),
+    ):  # fmt: skip
+        gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=labels)
+        for one in group.members:
+            gauge.add_metric([instance, one.name], of(one))
         yield gauge
 
 

@@ -11,6 +11,7 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from broker_core.config.instance import GROUP_SILENT
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.transports import TRANSPORT_FIELDS
 from broker_core.errors import OperatorError
@@ -31,7 +32,7 @@ REPORT_FRESH = timedelta(seconds=15)
 POOL_FIELDS, CLIENT_FIELDS = tuple(AMPS_POOL), tuple(AMPS_CLIENT)
 INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
-    "archive_directory",
+    "archive_directory", *GROUP_SILENT,
 )  # fmt: skip
 TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)
 

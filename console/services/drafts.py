@@ -282,7 +282,8 @@ def _misshapen(document: Mapping[str, Any]) -> str:
             return key
     reader, instance = Reader(), document.get("instance") or {}
     read_journaled_topics(reader, instance, "journaled_topics", "instance")
-    reader.texts(instance, "unjournaled_topics", "instance", ())
+    for key in ("unjournaled_topics", "sync_members", "sync_topics"):
+        reader.texts(instance, key, "instance", ())
     if reader.problems:
         return reader.problems[0]
     names = [transport.get("name") for transport in document.get("transports") or []]

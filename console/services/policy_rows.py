@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from broker_core.config import PolicyDocument
+from broker_core.config.instance import GROUP_SILENT
 from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
 from console.choices import EntryKind
@@ -26,7 +27,7 @@ def write(instance: Instance, document: Mapping[str, Any]) -> None:
     Raises OperatorError bad_policy with every problem in details["problems"].
     """
     whole = PolicyDocument.from_dict(document).to_dict()
-    assign(instance, whole["instance"], read.INSTANCE_FIELDS)
+    assign(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)
     edit_limits(instance, None, whole)
     known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
     for name in set(known) - {wanted["name"] for wanted in whole["transports"]}:

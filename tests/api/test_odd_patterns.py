@@ -21,6 +21,7 @@ PLACES: dict[str, Any] = {
     "may subscribe to": lambda pattern: {"access": {"entitlements": [{"who": ["*"], "subscribe": [pattern]}]}},
     "journaled": lambda pattern: {"instance": {"journaled_topics": [pattern]}},
     "unjournaled": lambda pattern: {"instance": {"unjournaled_topics": [pattern]}},
+    "sync": lambda pattern: {"instance": {"sync_topics": [pattern], "sync_members": ["a", "b"]}},
     "a rule's": lambda pattern: {
         "rules": [{"name": "behind", "signal": "oldest_age", "limit": 5000, "scope": {"topic": pattern}, "ladder": [{"action": "warn"}]}]
     },
@@ -47,6 +48,7 @@ def test_a_policy(api: APIClient, broker: FakeBroker, instance: Instance, place:
     ("entitlements/new/", "subscribe", {"who": "*"}),
     ("limits/", "journaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
     ("limits/", "unjournaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
+    ("limits/", "sync_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
     ("rules/new/", "topic", RULE),
     ("activemq/new/", "topic", {"prefetch": "10"}),
     ("qpid/new/", "topic", {"depth": "1000"}),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from broker_core.errors import OperatorError
 from broker_core.journal.files import Files
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until
+from tests.support.cables import running_cable
 from tests.support.engines import running_engines
 from tests.support.groups import Running, content_of, opened_alone, running_members, start_member
 
@@ -53,60 +53,6 @@ async def replication_status(member: Running) -> tuple[int, str]:
     with override_settings(SLUICE_RUN_DIRECTORY=member.broker.paths.control.parent):
         code = await asyncio.to_thread(run)
     return code, out.getvalue().splitlines()[-1].split()[1]
-
-
-class Cable:
-    """Between a member and its engine: can be cut, or carry nothing one way without anybody being told."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._writers: list[asyncio.StreamWriter] = []
-        self.whole = True
-        self.answers = asyncio.Event()
-        self.answers.set()
-        self.port = 0
-
-    async def listen(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self.whole:
-            writer.transport.abort()
-            return
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers += [writer, back]
-        await asyncio.gather(self._carry(reader, back), self._carry(there, writer, self.answers))
-
-    async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event | None = None
-    ) -> None:
-        with suppress(OSError):
-            while data := await reader.read(1 << 16):
-                if gate is not None:
-                    await gate.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    def cut(self) -> None:
-        self.whole = False
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-
-@asynccontextmanager
-async def running_cable(port: int) -> AsyncIterator[Cable]:
-    cable = Cable(port)
-    server = await cable.listen()
-    try:
-        yield cable
-    finally:
-        cable.answers.set()
-        cable.cut()
-        server.close()
 
 
 async def test_without_its_engine_a_member_serves_what_it_has_and_goes_on_when_it_is_back(

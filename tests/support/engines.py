@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -39,6 +39,8 @@ class Engines:
             EngineAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
             for one in range(number)
         ]
+        self.written: Callable[[str], str] = lambda text: text
+        """What is made of a server's configuration, from its next start on."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -49,13 +51,18 @@ class Engines:
         """Start these, or all."""
         for number in numbers or range(len(self.addresses)):
             own = self.addresses[number]
-            others = [one for one in self.addresses if one is not own]
+            others = self.others_of(number)
             file = self.home / f"{own.name}.conf"
-            file.write_text(engine_config(own, others, self.home / own.name))
+            file.write_text(self.written(engine_config(own, others, self.home / own.name)))
             with (self.home / f"{own.name}.log").open("ab") as log:
                 self._processes[number] = subprocess.Popen(
                     [str(SERVER), "-c", str(file)], stdout=log, stderr=log
                 )
+
+    def others_of(self, number: int) -> list[EngineAddress]:
+        """How one reaches the others."""
+        own = self.addresses[number]
+        return [one for one in self.addresses if one is not own]
 
     def kill(self, *numbers: int) -> None:
         """kill -9 these, or all."""

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -31,11 +33,11 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
 
-def group_policy(port: int = 0) -> PolicyDocument:
-    """TCP alone, on a free port if none is given."""
+def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
+    """TCP alone, on a free port if none is given, with these settings of the instance."""
     policy = tcp_policy()
     transports = tuple(replace(one, port=port) for one in policy.transports)
-    return replace(policy, instance=replace(policy.instance, name=GROUP), transports=transports)
+    return replace(policy, instance=replace(policy.instance, name=GROUP, **instance), transports=transports)
 
 
 class Running:
@@ -75,14 +77,15 @@ async def start_member(
     hold_ms: int = 5_000,
     copies: int = 0,
     port: int = 0,
+    **instance: Any,
 ) -> Running:
-    """A member in `home`/`name`: as `manage.py runbroker` starts one."""
+    """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms)
     member = Member(settings, JetStream(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.identity(paths.journal, paths.archive)
-    broker = Broker(group_policy(port), paths, no_websocket, known, files=files, member=member)
+    broker = Broker(group_policy(port, **instance), paths, no_websocket, known, files=files, member=member)
     running = Running(broker, member)
     await broker.start()
     return running
@@ -90,13 +93,13 @@ async def start_member(
 
 @asynccontextmanager
 async def running_members(
-    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000
+    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000, **instance: Any
 ) -> AsyncIterator[list[Running]]:
     """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
     members: list[Running] = []
     try:
         for name in names:
-            members.append(await start_member(home, name, engines, hold_ms=hold_ms))
+            members.append(await start_member(home, name, engines, hold_ms=hold_ms, **instance))
         yield members
     finally:
         for one in members:
@@ -122,8 +125,11 @@ async def opened_alone(home: Path) -> AsyncIterator[str]:
 class MemberProcess:
     """A member as a process of its own, to be killed and started again at the same address."""
 
-    def __init__(self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+    def __init__(
+        self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, **instance: Any
+    ) -> None:
         self._home, self._name, self._engines, self._hold_ms = home, name, engines, hold_ms
+        self._instance = instance
         self._port = port
         self._process: BaseProcess | None = None
 
@@ -134,7 +140,7 @@ class MemberProcess:
     def start(self) -> None:
         self._process = SERVER.Process(
             target=_run,
-            args=(self._home, self._name, self._engines, self._hold_ms, self._port),
+            args=(self._home, self._name, self._engines, self._hold_ms, self._port, self._instance),
             daemon=True,
         )
         self._process.start()
@@ -146,6 +152,20 @@ class MemberProcess:
             self._process.join()
             self._process = None
 
+    def freeze(self) -> None:
+        """SIGSTOP: it holds its connections and says nothing."""
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    @property
+    def ended_with(self) -> int | None:
+        """The exit code of one that ended by itself."""
+        return None if self._process is None else self._process.exitcode
+
     def opened(self) -> Journal:
         """Its journal, while no process has it."""
         assert self._process is None
@@ -153,15 +173,19 @@ class MemberProcess:
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
-def _run(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+def _run(
+    home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, instance: dict[str, Any]
+) -> None:
     log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    uvloop.run(_serve(home, name, engines, hold_ms, port))
+    uvloop.run(_serve(home, name, engines, hold_ms, port, instance))
 
 
-async def _serve(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
-    await start_member(home, name, engines, hold_ms=hold_ms, port=port)
+async def _serve(
+    home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, instance: dict[str, Any]
+) -> None:
+    await start_member(home, name, engines, hold_ms=hold_ms, port=port, **instance)
     await asyncio.Event().wait()
 
 

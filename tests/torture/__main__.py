@@ -1,7 +1,8 @@
-"""`make torture`: brokers are killed, their power is cut, their disks fail and their clocks jump, until the time is over.
+"""`make torture`: brokers are killed, their power is cut, their disks fail and their clocks jump; groups of them also lose each other. Until the time is over.
 
     make torture ARGS='--minutes 10 --seed 7'        ten minutes of everything
     make torture ARGS='--only power --minutes 60'    power cuts, an hour long
+    make torture ARGS='--only group --minutes 30'    three members on three engines, killed, stopped and cut off
     make torture ARGS='--only steps --seed 12 --runs 1'    that run once more
     make torture ARGS='--only mutants --minutes 60'  whether the tests tell right from wrong
 

@@ -20,11 +20,12 @@ from tests.torture.clients import Clients, Keeper
 from tests.torture.disks import PowerDisk, power_disk
 from tests.torture.faulty_files import Misfortune
 from tests.torture.flips import flip_a_bit
+from tests.torture.groups import run_group
 from tests.torture.history import Fault, History, Kind, check
 
-KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips")
+KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group")
 """What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
-moment and at a step; SIGKILL while the clock jumps; and a bit that is turned around while the broker is away."""
+moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; and what strikes a group (`groups`)."""
 STRIKES = 12
 """Of one run, so many lives of its broker."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
@@ -64,6 +65,8 @@ class Report:
 
 async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
     """One run of a kind; everything in it follows from the seed, as far as the machine's own timing allows."""
+    if kind == "group":
+        return await _run_group(seed, report, strikes)
     chance = random.Random(f"{kind} {seed}")
     history = History()
     with ExitStack() as stack:
@@ -78,6 +81,17 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
     report.counts["records"] += len(history.log)
     report.counts["acknowledged"] += sum(history.acknowledged.values())
     report.faults += [(kind, seed, fault) for fault in found]
+    return found
+
+
+async def _run_group(seed: int, report: Report, strikes: int) -> list[Fault]:
+    found, struck, records, acknowledged = await run_group(seed, max(strikes // 2, 1))
+    report.counts["runs"] += 1
+    report.counts["kills"] += sum("kill" in one for one in struck)
+    report.counts["records"] += records
+    report.counts["acknowledged"] += acknowledged
+    report.reached.update(f"group: {one}" for one in struck)
+    report.faults += [("group", seed, fault) for fault in found]
     return found
 
 

@@ -16,10 +16,21 @@ class GroupRequests:
 
     async def group(self, asked: requests.GetGroup) -> GroupStatus:
         """OperatorError no_group."""
+        return self._there().status()
+
+    async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
+        """OperatorError no_group, unknown_member."""
+        return self._there().downgrade(asked.name, asked.by)
+
+    async def upgrade_member(self, asked: requests.UpgradeMember) -> GroupStatus:
+        """OperatorError no_group, unknown_member."""
+        return self._there().upgrade(asked.name, asked.by)
+
+    def _there(self) -> Member:
         if self._member is None:
             raise OperatorError(
                 "no_group",
                 "This broker is by itself: its log is its journal.",
                 "See docs/group.md for brokers that share a log.",
             )
-        return self._member.status()
+        return self._member

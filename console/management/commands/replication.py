@@ -11,6 +11,7 @@ from argparse import ArgumentParser
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,13 +23,14 @@ from django.db import DatabaseError
 from rich.console import Console
 from rich.table import Table
 
-from broker_core.documents.group import GroupStatus
+from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group import reseed
 from broker_core.group.member import engine_of
 from broker_core.group.ports import Attached
 from broker_core.group.settings import GroupSettings
 from console.queries.group import group_now, is_well
+from console.services.group import change_member
 from console.services.journal_places import directories_now, record_log
 
 
@@ -41,8 +43,20 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        commands = parser.add_subparsers(dest="command", required=True, metavar="status|init|join|reseed")
+        commands = parser.add_subparsers(
+            dest="command", required=True, metavar="status|downgrade|upgrade|init|join|reseed"
+        )
         status = commands.add_parser("status", help="how the group is; exit code 1 when not all is well")
+        for name, says in (
+            ("downgrade", "let the running broker here wait no more for a sync member, until it is upgraded"),
+            ("upgrade", "let the running broker here wait for a sync member again"),
+        ):
+            one = commands.add_parser(name, help=says)
+            one.add_argument("member", help="as sync_members of the policy names it")
+            one.add_argument("--json", action="store_true", help="JSON instead of text")
+            one.add_argument(
+                "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
+            )
         init = commands.add_parser(
             "init", help="make a new log that goes on behind the journal that is here; the broker is stopped"
         )
@@ -82,6 +96,8 @@ class Command(BaseCommand):
         try:
             if command == "status":
                 self._status(**options)
+            elif command in ("downgrade", "upgrade"):
+                self._change(command, **options)
             else:
                 self._act(command, **options)
         except SluiceError as error:
@@ -92,9 +108,16 @@ class Command(BaseCommand):
         if json:
             self.stdout.write(msgspec.json.encode(status).decode())
         else:
-            _show(status, Console(file=self.stdout._out, width=120))
+            _show(status, Console(file=self.stdout._out, width=140))
         if not is_well(status):
             sys.exit(1)
+
+    def _change(self, change: str, instance: str, member: str, json: bool, **options: Any) -> None:
+        status = change_member(instance, change, member, f"{getuser()} at a terminal")
+        if json:
+            self.stdout.write(msgspec.json.encode(status).decode())
+        else:
+            _show(status, Console(file=self.stdout._out, width=140))
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
@@ -190,7 +213,7 @@ def _show(status: GroupStatus, console: Console) -> None:
             soft_wrap=True,
         )
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"), ("hash there", "left")):  # fmt: skip
+    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"), ("waited for", "left"), ("hash there", "left")):  # fmt: skip
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     for one in status.members:
         how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
@@ -201,9 +224,18 @@ def _show(status: GroupStatus, console: Console) -> None:
             str(one.behind),
             str(one.sequence),
             f"{one.lag_ms / 1_000:.1f} s",
+            _mode(one),
             one.chain or "unknown",
         )
     console.print(table)
+
+
+def _mode(one: MemberEntry) -> str:
+    if one.mode == "downgraded":
+        return f"downgraded by {one.downgraded_by}"
+    if one.mode == "sync" and one.unconfirmed_ms > 1_000:
+        return f"sync, for {one.unconfirmed_ms / 1_000:.1f} s"
+    return one.mode
 
 
 _LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}

@@ -39,6 +39,10 @@ def test_it_shows_each_member_its_lag_and_whether_it_is_the_same(browser: Client
     assert "3 of 3 up to date, <bdi>engine-2</bdi> leads" in text
     assert "not all is well" in text and "differs" in text and "away" in text
     assert "256" in text and "4.2 s" in text and CHAIN in text
+    slow = member("b", mode="downgraded", downgraded_by="policy", confirmed=9_810_944)
+    broker.group = group(member("a", alike=None, mode="sync"), slow)
+    text = browser.get("/replication/").content.decode()
+    assert "downgraded by policy: nothing waits for it; it has confirmed record 9,810,944" in text
     broker.group = group(member("a", alike=None), member("b"))
     assert "every member takes part and agrees" in browser.get("/replication/").content.decode()
 

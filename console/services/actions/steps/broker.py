@@ -14,6 +14,7 @@ from broker_core.names import OWN
 from console.models import Instance
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.variables import expand_bytes
+from console.services.group import CHANGES
 
 REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
     "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
@@ -48,6 +49,20 @@ def _replay(scene: Scene, options: Options) -> Done:
     return _done(scene, REPLAYS[options["change"]](name=options["name"]))
 
 
+def _replication(scene: Scene, options: Options) -> Done:
+    request = CHANGES[options["change"]](name=options["member"], by=f"action run {scene.run.pk}")
+    status = scene.link.call(request)
+    member = next(one for one in status.members if one.name == options["member"])
+    return Done(
+        {
+            "member": member.name,
+            "mode": member.mode,
+            "confirmed": member.confirmed,
+            "unconfirmed_ms": member.unconfirmed_ms,
+        }
+    )
+
+
 def _shut_down(scene: Scene, options: Options) -> Done:
     return _done(scene, requests.ShutDown(reason=f"action run {scene.run.pk}"))
 
@@ -77,5 +92,8 @@ STEPS = {
     "disconnect": Step(says("disconnect {client}: {reason}"), _disconnect),
     "offline": Step(says("offline {client}"), _offline),
     "replay": Step(says("{change} the managed replay {name}"), _replay),
+    "replication": Step(
+        says("{change} the member {member} of the group, for what this broker acknowledges"), _replication
+    ),
     "shut_down": Step(says("shut the broker down; its supervisor leaves it down"), _shut_down),
 }

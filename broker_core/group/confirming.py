@@ -1,0 +1,195 @@
+"""Which records the `sync` members have in their own journals, as they say themselves: what `fully_durable` waits for. Pure.
+
+A member is waited for while the policy lists it and it isn't downgraded. It is downgraded when what it hasn't confirmed has waited for
+`downgrade_after_ms`, and upgraded when it confirms within half of that again; by hand both hold until they are undone by hand.
+Each member decides for what it acknowledges itself: nobody votes, and nothing that was said is taken back.
+
+Only a member whose chain was seen to be this one's confirms anything (`members`), and time that this member is cut off
+from the engine isn't counted against the others: then it can't hear them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from broker_core.config.instance import InstanceSettings
+
+POLICY: Final = "policy"
+"""Who decided, where nobody did by hand."""
+
+
+class Mode(StrEnum):
+    """Whether a member is waited for."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    """The policy doesn't list it."""
+    DOWNGRADED = "downgraded"
+
+
+class Change(NamedTuple):
+    """A decision, with its figures."""
+
+    member: str
+    mode: Mode
+    by: str
+    """`policy`, or who did it by hand."""
+    confirmed: int
+    durable: int
+    waited_ms: int
+
+    @property
+    def sentence(self) -> str:
+        lacks = self.durable - self.confirmed
+        if self.mode is Mode.DOWNGRADED:
+            return (
+                f"{self.member} isn't waited for any more ({self.by}): it has confirmed record {self.confirmed} of {self.durable},"
+                f" and the other {lacks} have waited for up to {self.waited_ms} ms"
+            )
+        return f"{self.member} is waited for again ({self.by}): it has confirmed record {self.confirmed} of {self.durable}"
+
+
+@dataclass(slots=True)
+class _Awaited:
+    confirmed: int = 0
+    goal: int = 0
+    """What was durable here when it was looked at; confirmed, the next is what is durable then."""
+    since: float = 0.0
+    downgraded_by: str = ""
+
+
+class Confirming:
+    """The members that one member waits for. Moments are seconds."""
+
+    def __init__(self, own: str, durable: int, now: float) -> None:
+        self._own, self._durable = own, durable
+        self._awaited: dict[str, _Awaited] = {}
+        self._said: dict[str, int] = {}
+        """What each has confirmed, listed or not."""
+        self._limit_s = 30.0
+        self.upto = durable
+        """Everything up to there has been confirmed by all that are waited for. Never goes back."""
+        self.downgrades = self.upgrades = 0
+
+    def use(self, settings: InstanceSettings, now: float) -> None:
+        """The policy that is in force from now on."""
+        self._limit_s = settings.downgrade_after_ms / 1_000
+        listed = [name for name in settings.sync_members if name != self._own]
+        self._awaited = {
+            name: self._awaited.get(name) or _Awaited(self._said.get(name, 0), self._durable, now)
+            for name in listed
+        }
+        self._advance()
+
+    def starts(self) -> None:
+        """Nothing that the journal had at the start is known to be anybody else's too, where anybody is waited for."""
+        if self._awaited:
+            self.upto = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether anybody's word is asked for."""
+        return bool(self._awaited)
+
+    def durable(self, sequence: int, now: float) -> None:
+        """This member has synced everything up to there."""
+        self._durable = sequence
+        for one in self._awaited.values():
+            if one.goal <= one.confirmed < sequence:
+                one.goal, one.since = sequence, now
+        self._advance()
+
+    def confirmed(self, member: str, sequence: int, now: float) -> Change | None:
+        """Another has, and its journal is like this one up to there. What follows from it."""
+        self._said[member] = sequence
+        one = self._awaited.get(member)
+        if one is None:
+            return None
+        if sequence < one.confirmed:  # another process of that name: it has the whole time
+            one.goal, one.since = self._durable, now
+        one.confirmed = sequence
+        change = None
+        if sequence >= one.goal:
+            quick = now - one.since < self._limit_s / 2
+            if one.downgraded_by == POLICY and (quick or sequence >= self._durable):
+                change = self._upgrade(member, one, POLICY, now)
+            one.goal, one.since = self._durable, now
+        self._advance()
+        return change
+
+    def look(self, now: float, *, hears: bool) -> list[Change]:
+        """Who is too slow. `hears`: whether this member could have heard of it; time in which it can't isn't counted."""
+        changes = []
+        for name, one in self._awaited.items():
+            if not hears:
+                one.since = now
+            elif self._is_waited_for(one) and self._waited_s(one, now) > self._limit_s:
+                changes.append(self._downgrade(name, one, POLICY, now))
+        if changes:
+            self._advance()
+        return changes
+
+    def downgrade(self, member: str, by: str, now: float) -> Change | None:
+        """By hand, until it is upgraded by hand. None: the policy doesn't list it."""
+        one = self._awaited.get(member)
+        if one is None:
+            return None
+        change = self._downgrade(member, one, by, now)
+        self._advance()
+        return change
+
+    def upgrade(self, member: str, by: str, now: float) -> Change | None:
+        """By hand: it has the whole time again. None: the policy doesn't list it."""
+        one = self._awaited.get(member)
+        return None if one is None else self._upgrade(member, one, by, now)
+
+    def mode(self, member: str) -> Mode:
+        """Whether a member is waited for; one's own journal always is."""
+        one = self._awaited.get(member)
+        if one is None:
+            return Mode.SYNC if member == self._own and self._awaited else Mode.ASYNC
+        return Mode.DOWNGRADED if one.downgraded_by else Mode.SYNC
+
+    def why(self, member: str) -> str:
+        """Who downgraded it; "" while it isn't."""
+        one = self._awaited.get(member)
+        return one.downgraded_by if one is not None else ""
+
+    def waited_ms(self, member: str, now: float) -> int:
+        """For how long what it hasn't confirmed has waited."""
+        one = self._awaited.get(member)
+        return 0 if one is None else int(self._waited_s(one, now) * 1_000)
+
+    @property
+    def listed(self) -> list[str]:
+        """The others that the policy lists."""
+        return list(self._awaited)
+
+    def confirmed_by(self, member: str) -> int:
+        """What a member has confirmed here."""
+        return self._said.get(member, 0)
+
+    @staticmethod
+    def _is_waited_for(one: _Awaited) -> bool:
+        return not one.downgraded_by
+
+    def _waited_s(self, one: _Awaited, now: float) -> float:
+        return max(now - one.since, 0.0) if one.confirmed < one.goal else 0.0
+
+    def _downgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
+        one.downgraded_by = by
+        self.downgrades += 1
+        return Change(
+            name, Mode.DOWNGRADED, by, one.confirmed, self._durable, int(self._waited_s(one, now) * 1_000)
+        )
+
+    def _upgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
+        one.downgraded_by, one.goal, one.since = "", self._durable, now
+        self.upgrades += 1
+        return Change(name, Mode.SYNC, by, one.confirmed, self._durable, 0)
+
+    def _advance(self) -> None:
+        waited = [one.confirmed for one in self._awaited.values() if self._is_waited_for(one)]
+        self.upto = max(self.upto, min([self._durable, *waited]))

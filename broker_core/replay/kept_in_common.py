@@ -1,0 +1,250 @@
+"""What is kept for clients that are away, known to all members of a group: each tells in the group's log what has changed here.
+
+Records on `$SLUICE.kept`: entries whole when they are new or their definition changes, positions alone once a second and when a client
+leaves, and what was deleted. Everybody takes them in the log's order. A client that moves finds what its member told before it let go,
+since its logon waits for what was in the log until then; of a member that was killed, what it acknowledged in the last second comes again.
+
+Nothing is told before this member has applied what the others told. Positions go forward alone; of two definitions with one name the later made
+holds. What was told and didn't get into the log is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from broker_core.batch import Batch, Rows
+from broker_core.delivery.shared import Shared
+from broker_core.journal.commit_log import Pending
+from broker_core.journal.journal import Journal
+from broker_core.names import KEPT_TOPIC
+from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.kept_file import Entry
+from broker_core.replay.kept_positions import KeptPositions
+
+log = structlog.get_logger("sluice.kept")
+IN_A_RECORD: Final = 256
+AGAIN_S: Final = 24 * 3_600.0
+"""Whole entries are told again after so long: a journal is cut at its beginning, and the engine keeps three days."""
+MOST_GONE: Final = 10_000
+READ_BYTES: Final = 4 * 1024 * 1024
+
+Key = tuple[str, str, str]
+"""Kind, client and name."""
+
+
+class Told(msgspec.Struct, omit_defaults=True):
+    """One record. `run` is the process that says so."""
+
+    run: str
+    kept: list[Durable | ManagedReplay] = []
+    at: list[tuple[str, str, int]] = []
+    """Client, name and position of durable subscriptions."""
+    gone: list[tuple[str, str, str, int]] = []
+    """Kind, client, name, and when what is deleted was made."""
+
+
+class Publish(Protocol):
+    """Publishes records of the broker's own: `engine.dispatch`."""
+
+    def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Any]]: ...
+
+
+class KeptInCommon:
+    """For one member. `serves(entry)`: whether its client is subscribed to it here, so that what others say of its place doesn't count.
+
+    It is in the registry as what listens to the topic. Belongs to the loop.
+    """
+
+    def __init__(
+        self,
+        kept: KeptPositions,
+        publish: Publish,
+        serves: Callable[[Entry], bool],
+        is_current: Callable[[], bool],
+        seconds: Callable[[], float],
+        run: str,
+    ) -> None:
+        self._kept, self._publish, self._serves = kept, publish, serves
+        self._is_current, self._seconds, self._run = is_current, seconds, run
+        self._begun = False
+        """Whether this member has had all that the others told before it started: what they deleted isn't told anew."""
+        self._told: dict[Key, tuple[object, int]] = {}
+        """Definition and position as they were told last, by whomever."""
+        self._told_at: dict[Key, float] = {}
+        self._under_way: list[tuple[Sequence[Pending[Any]], list[Key]]] = []
+        self._gone: dict[Key, int] = {}
+        """When what was deleted was made: who tells of it late doesn't bring it back."""
+
+    # Out.
+
+    def tell(self) -> None:
+        """Tell what has changed since it was told."""
+        self._begun = self._begun or self._is_current()
+        if not self._begun:
+            return
+        self._again()
+        now, whole, moved = self._seconds(), list[Entry](), list[Durable]()
+        for entry in self._kept:
+            if isinstance(entry, Durable) and entry.sharing is not None:
+                continue  # of the time before the group, which shares nothing out
+            key, state = _key(entry), _state(entry)
+            before = self._told.get(key)
+            if before is None or before[0] != state[0] or now - self._told_at.get(key, now) > AGAIN_S:
+                whole.append(entry)
+                self._told_at[key] = now
+            elif before[1] < state[1] and isinstance(entry, Durable):
+                moved.append(entry)
+            else:
+                continue
+            self._told[key] = state
+        dropped, self._kept.dropped = self._kept.dropped, []
+        for entry in dropped:
+            self._forget(entry)
+        self._say(whole, moved, dropped)
+
+    async def told(self, settled: Callable[[], Awaitable[None]]) -> None:
+        """Tell, and wait until it is in the log, or can't get there."""
+        self.tell()
+        await settled()
+
+    def _say(self, whole: list[Entry], moved: list[Durable], dropped: list[Entry]) -> None:
+        for some in _parted(whole):
+            self._send(Told(self._run, kept=some), some)
+        for some in _parted(moved):
+            self._send(Told(self._run, at=[(one.client, one.name, one.position) for one in some]), some)
+        for some in _parted(dropped):
+            self._send(Told(self._run, gone=[(*_key(one), one.created_at) for one in some]), ())
+
+    def _send(self, told: Told, of: Iterable[Entry]) -> None:
+        under_way = self._publish(KEPT_TOPIC, [bytes(memoryview(msgspec.json.encode(told)))])
+        self._under_way.append((under_way, [_key(one) for one in of]))
+
+    def _again(self) -> None:
+        """What failed is told anew; what is in the log needs no more looking at."""
+        waiting = []
+        for under_way, keys in self._under_way:
+            if any(one.failed for one in under_way):
+                for key in keys:
+                    self._told.pop(key, None)
+            elif not all(one.batch.first_sequence for one in under_way):
+                waiting.append((under_way, keys))
+        self._under_way = waiting
+
+    # In. Satisfies `delivery.receiver.Receiver`.
+
+    def receive(self, shared: Shared, rows: Rows | None) -> None:
+        if shared.journaled:
+            self.take(_bodies(shared.batch))
+
+    def missed(self) -> None:
+        log.error("kept_not_taken", fix="Restart this member: it reads what others told from its journal.")
+
+    def take(self, bodies: Iterable[bytes]) -> None:
+        """Records of the log, in order. What this process has told itself is so already."""
+        for body in bodies:
+            try:
+                told = msgspec.json.decode(body, type=Told)
+            except msgspec.DecodeError as problem:
+                log.warning("kept_not_understood", why=str(problem))  # of a later release
+                continue
+            if told.run != self._run:
+                self._take(told)
+
+    def _take(self, told: Told) -> None:
+        for entry in told.kept:
+            self._take_one(entry)
+        for client, name, position in told.at:
+            durable = self._kept.durables.get((client, name))
+            if durable is not None:
+                self._move(durable, position)
+        for kind, client, name, made in told.gone:
+            found = self._found((kind, client, name))
+            self._note_gone((kind, client, name), made)
+            if found is not None and found.created_at <= made:
+                self._kept.drop(found, tell=False)
+                self._told.pop(_key(found), None)
+
+    def _take_one(self, entry: Entry) -> None:
+        key = _key(entry)
+        known = self._found(key)
+        if entry.created_at <= self._gone.get(key, 0) or (
+            known is not None and known.created_at > entry.created_at
+        ):
+            return
+        if known is None or known.created_at < entry.created_at:
+            if known is not None:
+                self._kept.drop(known, tell=False)
+            self._kept.enter(entry)
+            self._told[key] = _state(entry)
+        elif isinstance(known, Durable):
+            self._move(known, entry.position)
+        elif not self._serves(known):
+            for field in known.__struct_fields__:
+                setattr(known, field, getattr(entry, field))
+            self._told[key] = _state(known)
+            self._kept.note()
+        self._told_at[key] = self._seconds()
+
+    def _move(self, durable: Durable, position: int) -> None:
+        if position > durable.position:
+            durable.position = position
+            self._kept.note()
+        key = _key(durable)
+        before = self._told.get(key)
+        if before is not None:
+            self._told[key] = before[0], max(before[1], position)
+
+    def _found(self, key: Key) -> Entry | None:
+        kind, client, name = key
+        if kind == "durable":
+            return self._kept.durables.get((client, name))
+        return self._kept.replays.get(name)
+
+    def _forget(self, entry: Entry) -> None:
+        self._told.pop(_key(entry), None)
+        self._note_gone(_key(entry), entry.created_at)
+
+    def _note_gone(self, key: Key, made: int) -> None:
+        self._gone.pop(key, None)
+        self._gone[key] = made
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+
+def told_in(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
+    """Some of what a journal has of it from a record on, and where to go on; behind `last` when that was all. For the reader
+    thread; reads what sidecars can't rule out."""
+    at = journal.next_of((KEPT_TOPIC,), max(first, journal.first_sequence))
+    if at > last:
+        return [], last + 1
+    batches = journal.read(at, READ_BYTES, last)
+    if not batches:
+        return [], max(journal.next_readable(at), at + 1)
+    return [body for batch in batches for body in _bodies(batch)], batches[-1].last_sequence + 1
+
+
+def _bodies(batch: Batch) -> list[bytes]:
+    if KEPT_TOPIC not in batch.topics:
+        return []
+    return [bytes(record.body) for record in batch.records() if record.topic == KEPT_TOPIC]
+
+
+def _key(entry: Entry) -> Key:
+    # A managed replay's name is its own, whoever has it.
+    return (
+        ("durable", entry.client, entry.name) if isinstance(entry, Durable) else ("managed", "", entry.name)
+    )
+
+
+def _state(entry: Entry) -> tuple[object, int]:
+    if isinstance(entry, Durable):
+        return entry.created_at, entry.position
+    return msgspec.json.encode(entry), entry.position
+
+
+def _parted(entries: Sequence[Any]) -> Iterable[list[Any]]:
+    return (list(entries[at : at + IN_A_RECORD]) for at in range(0, len(entries), IN_A_RECORD))

@@ -1,0 +1,225 @@
+"""What `fully_durable` and the topics marked sync wait for: every sync member's own disk, or the decision not to wait for one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from django.core.management import call_command
+from django.test import override_settings
+
+from broker_core.client import EPOCH, AsyncClient
+from broker_core.config.instance import InstanceSettings
+from broker_core.group.confirming import POLICY, Confirming, Mode
+from broker_core.journal.files import Files
+from tests.group.test_one_log import publish
+from tests.support.brokers import ask, until
+from tests.support.engines import running_engines
+from tests.support.groups import Running, running_members, start_member
+
+SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
+
+
+class Slow(Files):
+    """A disk whose syncs take until it is let go on."""
+
+    def __init__(self) -> None:
+        self.goes_on = Event()
+        self.goes_on.set()
+
+    def fdatasync(self, fd: int) -> None:
+        self.goes_on.wait()
+        super().fdatasync(fd)
+
+
+class Followed:
+    """What a subscriber with a durability has had."""
+
+    def __init__(self, member: Running, durability: Any) -> None:
+        self.had: list[int] = []
+        self._work = asyncio.create_task(self._follow(member, durability))
+
+    async def _follow(self, member: Running, durability: Any) -> None:
+        async with AsyncClient(member.address, f"follows-{durability}") as client:
+            async for message in await client.subscribe("t", bookmark=EPOCH, durability=durability):
+                self.had.append(message.data["n"])
+
+    async def close(self) -> None:
+        self._work.cancel()
+        await asyncio.gather(self._work, return_exceptions=True)
+
+
+def mode(member: Running, name: str) -> str:
+    return next(one.mode for one in member.member.status().members if one.name == name)
+
+
+async def up_to_now(member: Running) -> list[int]:
+    """What a fully durable range has that ends with a moment which is over."""
+    end = datetime.now(UTC) + timedelta(seconds=1)
+    await until(lambda: datetime.now(UTC) > end)
+    async with AsyncClient(member.address, "range") as client:
+        bookmark = f"[0:{end:%Y%m%dT%H%M%SZ})"
+        subscription = await client.subscribe("t", bookmark=bookmark, durability="fully_durable")
+        return [message.data["n"] async for message in subscription]
+
+
+async def at_the_terminal(member: Running, change: str, name: str) -> str:
+    """What `manage.py replication` says of a member, last of all."""
+
+    def run() -> None:
+        call_command("replication", change, name, instance="group", stdout=out)
+
+    out = StringIO()
+    with override_settings(SLUICE_RUN_DIRECTORY=member.broker.paths.control.parent):
+        await asyncio.to_thread(run)
+    return out.getvalue().splitlines()[-1]
+
+
+async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_by_hand(
+    tmp_path: Path,
+) -> None:
+    disk = Slow()
+    settings = {**SYNC, "downgrade_after_ms": 600_000}
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", **settings) as (a, b):
+            c = await start_member(tmp_path, "c", engines.urls, files=disk, **settings)
+            full, plain = Followed(b, "fully_durable"), Followed(b, "persisted")
+            try:
+                await publish(a.address, "p", 1, 100)
+                for one in (a, b, c):  # an acknowledgement means everybody's disk
+                    assert one.journal.durable_sequence >= 100
+                await until(lambda: full.had == plain.had == list(range(1, 101)))
+                assert await up_to_now(b) == list(range(1, 101))
+                disk.goes_on.clear()
+                waits = asyncio.create_task(publish(a.address, "p", 101, 101))
+                await until(lambda: 101 in plain.had)
+                async with AsyncClient(a.address, "other") as other:  # what isn't marked waits for nobody
+                    await other.publish("u", {})
+                    await other.flush()
+                assert not waits.done() and 101 not in full.had
+                seen = next(one for one in a.member.status().members if one.name == "c")
+                assert (seen.mode, seen.confirmed < a.journal.durable_sequence) == ("sync", True)
+                await ask(a.broker, "downgrade_member", name="c", by="ada")
+                async with asyncio.timeout(60):
+                    await waits
+                assert 101 not in full.had  # b decides for what b says
+                await ask(b.broker, "downgrade_member", name="c", by="ada")
+                await until(lambda: 101 in full.had)
+                disk.goes_on.set()
+                # By hand holds, also when it has caught up.
+                await until(lambda: a.member.status().members[2].confirmed >= 101)
+                assert mode(a, "c") == "downgraded"
+                assert "sync" in await at_the_terminal(a, "upgrade", "c")
+                said = a.member.status()
+                assert (said.downgrades, said.upgrades, mode(a, "c")) == (1, 1, "sync")
+                await publish(a.address, "p", 102, 102)
+                assert c.journal.durable_sequence >= 102
+                assert full.had == [*range(1, len(full.had) + 1)]
+            finally:
+                disk.goes_on.set()
+                await full.close()
+                await plain.close()
+                await c.stop()
+            assert c.law.broken == []
+
+
+async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgraded_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    settings = {**SYNC, "sync_members": ("a", "b"), "downgrade_after_ms": 1_000}
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", **settings) as (a,):
+            b = await start_member(tmp_path, "b", engines.urls, **settings)
+            try:
+                await publish(a.address, "p", 1, 10)
+                assert b.journal.durable_sequence >= 10
+            finally:
+                await b.stop()
+            async with asyncio.timeout(60):
+                await publish(a.address, "p", 11, 20)
+            assert mode(a, "b") == "downgraded"
+            told = await events_of(a, "member_downgraded")
+            assert "b isn't waited for any more (policy)" in told and " ms" in told
+            b = await start_member(tmp_path, "b", engines.urls, **settings)
+            try:
+                await until(lambda: mode(a, "b") == "sync")
+                assert "b is waited for again (policy)" in await events_of(a, "member_upgraded")
+                await publish(a.address, "p", 21, 30)
+                assert b.journal.durable_sequence >= 30
+            finally:
+                await b.stop()
+
+
+async def events_of(member: Running, event: str) -> str:
+    """The first of the broker's own records that tells such an event."""
+    async with asyncio.timeout(60), AsyncClient(member.address, "events") as client:
+        async for message in await client.subscribe("$SLUICE.clients", bookmark=EPOCH):
+            if message.data["event"] == event:
+                return str(message.data["state"])
+    raise AssertionError(event)
+
+
+def confirming(**settings: Any) -> Confirming:
+    made = Confirming("a", 0, 0.0)
+    made.use(InstanceSettings("group", sync_members=("a", "b", "c"), **settings), 0.0)
+    made.starts()
+    return made
+
+
+def test_what_all_have_is_confirmed_and_never_taken_back() -> None:
+    made = confirming()
+    made.durable(10, 1.0)
+    made.confirmed("b", 10, 1.1)
+    assert made.upto == 0
+    made.confirmed("c", 7, 1.2)
+    assert made.upto == 7
+    made.confirmed("c", 0, 1.3)  # it came back with less
+    assert made.upto == 7
+    made.durable(11, 1.4)
+    made.confirmed("c", 11, 1.5)
+    assert made.upto == 10
+
+
+def test_time_in_which_nothing_can_be_heard_is_counted_against_nobody() -> None:
+    made = confirming()
+    made.durable(10, 1.0)
+    made.confirmed("c", 10, 1.0)
+    assert made.look(20.0, hears=True) == []
+    assert made.look(40.0, hears=False) == []
+    assert made.look(69.0, hears=True) == []
+    (change,) = made.look(71.0, hears=True)
+    assert (change.member, change.mode, change.confirmed, change.durable) == ("b", Mode.DOWNGRADED, 0, 10)
+    assert (made.upto, made.why("b"), made.downgrades) == (10, POLICY, 1)
+
+
+def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
+    made = confirming(downgrade_after_ms=10_000)
+    made.confirmed("c", 1_000, 0.0)
+    made.durable(1, 0.0)
+    assert made.look(11.0, hears=True)
+    made.durable(2, 11.0)
+    assert made.confirmed("b", 1, 12.0) is None  # it had waited for longer than half the time
+    made.durable(3, 12.0)
+    change = made.confirmed("b", 2, 13.0)
+    assert change is not None and (change.mode, change.by) == (Mode.SYNC, POLICY)
+
+
+def test_a_member_that_was_restarted_has_the_whole_time_to_confirm_again() -> None:
+    made = confirming()
+    made.durable(10, 1.0)
+    made.confirmed("b", 10, 1.0)
+    made.confirmed("c", 10, 1.0)
+    made.confirmed("b", 0, 500.0)
+    assert made.look(529.0, hears=True) == []
+    assert [one.member for one in made.look(531.0, hears=True)] == ["b"]
+
+
+def test_a_member_that_the_policy_lists_no_more_holds_nothing() -> None:
+    made = confirming()
+    made.durable(5, 1.0)
+    made.use(InstanceSettings("group"), 2.0)
+    assert made.upto == 5 and not made.waits and made.mode("b") is Mode.ASYNC

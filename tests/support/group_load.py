@@ -1,0 +1,163 @@
+"""Loads over the members of a group, and the judge of what they saw: history, and journals that must be the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import partial
+
+from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
+from broker_core.journal.journal import Journal
+from tests.support.brokers import until
+from tests.support.groups import MemberProcess, content_of
+from tests.torture.history import Fault, History, Kind, Reader, Record, check
+
+QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2, first_connect_timeout=120)
+PATIENCE_S = 150
+"""Elections wait for silence, and on a busy machine for each other."""
+HOLD_MS = 2_000
+"""Less than an election takes: what waits is refused then, comes back, and must be there once."""
+
+
+class Load:
+    """A publisher and a subscriber of the client library, with all members as their addresses."""
+
+    def __init__(self, addresses: Sequence[str], name: str, *, durable: bool = False) -> None:
+        self.name = name
+        self._addresses = list(addresses)
+        self.published = self.durable = 0
+        self.reader = Reader(f"{name}-reader")
+        self.kept = Reader(f"{name}-kept")
+        """One whose place the group keeps: it may begin again where it was, but lacks nothing."""
+        self.readers = [self.reader] + [self.kept] * durable
+        self._stop = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._publish()), asyncio.create_task(self._read())]
+        if durable:
+            self._tasks.append(asyncio.create_task(self._read_kept()))
+
+    async def _publish(self) -> None:
+        async with AsyncClient(self._addresses, self.name, reconnect=QUICK) as client:
+            while not self._stop.is_set():
+                for _ in range(20):
+                    self.published += 1
+                    await client.publish("t", {"by": self.name, "n": self.published})
+                await client.flush()
+                self.durable = self.published
+                await asyncio.sleep(0.002)
+
+    async def _read(self) -> None:
+        addresses = self._addresses[1:] + self._addresses[:1]
+        async with AsyncClient(addresses, self.reader.name, reconnect=QUICK) as client:
+            async for message in await client.subscribe("t", bookmark=EPOCH):
+                self.reader.records.append(
+                    Record(int(message.bookmark.split("|")[1]), message.data["by"], message.data["n"])
+                )
+
+    async def _read_kept(self) -> None:
+        addresses = self._addresses[-1:] + self._addresses[:-1]
+        async with AsyncClient(addresses, self.kept.name, reconnect=QUICK) as client:
+            async for message in await client.subscribe("t", bookmark=EPOCH, durable="d"):
+                self.kept.back = client.connections - 1
+                self.kept.records.append(
+                    Record(int(message.bookmark.split("|")[1]), message.data["by"], message.data["n"])
+                )
+
+    async def goes_on(self, number: int = 100) -> None:
+        """Wait until so many more are durable."""
+        wanted = self.durable + number
+        await until(lambda: self.durable >= wanted or self._tasks[0].done(), PATIENCE_S)
+        assert not self._tasks[0].done(), self._tasks[0].exception()
+
+    async def end(self) -> None:
+        """Publish no more, and read what there is."""
+        self._stop.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await self._tasks[0]
+        for reader in self.readers:
+            await until(partial(self._has_all, reader), PATIENCE_S)
+
+    def _has_all(self, reader: Reader) -> bool:
+        return any(one[1:3] == (self.name, self.published) for one in reversed(reader.records))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Group:
+    """Members as processes, and loads that move from one to the other."""
+
+    def __init__(self, members: list[MemberProcess]) -> None:
+        self.members = members
+        self.loads: list[Load] = []
+        self.last: History | None = None
+        """What was judged."""
+
+    def load(self, *, durable: bool = False) -> None:
+        """A load for each member, which begins there."""
+        addresses = [one.address for one in self.members]
+        self.loads = [
+            Load(addresses[number:] + addresses[:number], f"p{number}", durable=durable)
+            for number in range(len(addresses))
+        ]
+
+    async def goes_on(self) -> None:
+        """Every publisher gets on, wherever it is by now."""
+        await asyncio.gather(*(one.goes_on() for one in self.loads))
+
+    def kill(self) -> None:
+        for one in self.members:
+            one.kill()
+
+    async def judge(self) -> list[Fault]:
+        """End the loads and the members, and hold everything that was said against every journal."""
+        await asyncio.gather(*(one.end() for one in self.loads))
+        readers = [reader for one in self.loads for reader in one.readers]
+        wanted = max(reader.records[-1].sequence for reader in readers)
+        for reader in readers:
+            await until(partial(_has_come_to, reader, wanted), PATIENCE_S)
+        for member in self.members:
+            # Whoever is answered has applied what any member has acknowledged.
+            async with AsyncClient(member.address, "last") as client:
+                subscription = await client.subscribe("t", bookmark=f"group|{wanted - 1}|")
+                async with asyncio.timeout(PATIENCE_S):
+                    await anext(aiter(subscription))
+        self.kill()
+        contents, found = set(), list[Fault]()
+        for member in self.members:
+            journal = member.opened()
+            try:
+                contents.add(content_of(journal))
+                history = History(
+                    published={one.name: one.published for one in self.loads},
+                    acknowledged={one.name: one.durable for one in self.loads},
+                    readers=readers,
+                    log=records_of(journal),
+                )
+            finally:
+                journal.close()
+            self.last = history
+            found += check(history)
+        if len(contents) > 1:
+            found.append(Fault(Kind.UNEXPLAINED, f"the members' journals differ: {sorted(contents)}"))
+        return found
+
+
+def _has_come_to(reader: Reader, sequence: int) -> bool:
+    return reader.records[-1].sequence >= sequence
+
+
+def records_of(journal: Journal) -> list[Record]:
+    """What the publishers of this file have there; the broker's own records tell of clients that came and went."""
+    found: list[Record] = []
+    at, last = 1, journal.next_sequence - 1
+    while batches := journal.read(at, 1 << 20, last):
+        for batch in batches:
+            for one in batch.records():
+                if one.topic == "t":
+                    said = json.loads(one.body)
+                    found.append(Record(one.sequence, said["by"], said["n"], batch.accepted_at))
+        at = batches[-1].last_sequence + 1
+    return found
