@@ -100,6 +100,10 @@ class PoolUse:
         else:
             self.narrow.pop(watched.view.id, None)
 
+    def holds_on(self, watched: Watched) -> bool:
+        """Whether rules remember something of one of its subscriptions: it may be within their limits again."""
+        return bool(self.holds and self.held(watched.view.id, watched.rules))
+
     def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, Hold]:
         """What these rules remember of one of its subscriptions, or with "" of itself."""
         return {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Signal, Unit
+from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Unit
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signal_table import OUTBOX
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 
@@ -30,7 +31,7 @@ def decide(
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _cost(action, rule, waiting, subscription, cut)
+    kept, lost = _cost(action, rule, client, waiting, subscription, cut)
     if action is Action.DISCARD_OLDEST and not lost:
         return None
     return Decision(
@@ -98,7 +99,12 @@ def _in_journal(waiting: Waiting, subscription: SubscriptionView | None) -> bool
 
 
 def _cost(
-    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionView | None, cut: int
+    action: Action,
+    rule: Rule,
+    client: ClientView,
+    held: Waiting,
+    subscription: SubscriptionView | None,
+    cut: int,
 ) -> tuple[int, int]:
     """Messages kept and messages that nothing brings back, as far as can be said before the act."""
     if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
@@ -106,25 +112,30 @@ def _cost(
         lost = held.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
     if action is Action.DISCARD_OLDEST:
-        lost = _discarded(rule, subscription, cut)
+        lost = _discarded(rule, client, subscription, cut)
         return subscription.outbox_messages - cut - lost, lost
     waiting = subscription.backlog_messages
     lost = waiting if action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
     return waiting - lost, lost
 
 
-def remaining(rule: Rule, one: SubscriptionView, cut: int) -> tuple[int, int]:
-    """Messages and bytes of what the rule measures, when so many of those that wait were discarded: of the mean size."""
-    outbox = rule.signal in (Signal.OUTBOUND_MESSAGES, Signal.OUTBOUND_BYTES)
-    messages = one.outbox_messages if outbox else one.backlog_messages
-    nbytes = one.outbox_bytes if outbox else one.backlog_bytes
+def remaining(rule: Rule, client: ClientView, one: SubscriptionView | None, cut: int) -> tuple[int, int]:
+    """Messages and bytes of what a rule on WAITING_SIGNALS measures, of a client or one of its subscriptions, when so many
+    of those that wait in memory were given up: of the mean size."""
+    backlog = client.backlog
+    if rule.signal in OUTBOX:
+        messages = backlog.messages if one is None else one.outbox_messages
+        nbytes = client.memory if one is None else one.outbox_bytes
+    else:
+        messages = backlog.owed_messages if one is None else one.backlog_messages
+        nbytes = backlog.owed_bytes if one is None else one.backlog_bytes
     return messages - cut, nbytes * (messages - cut) // max(1, messages)
 
 
-def _discarded(rule: Rule, one: SubscriptionView, cut: int) -> int:
+def _discarded(rule: Rule, client: ClientView, one: SubscriptionView, cut: int) -> int:
     """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
     at the mean size of what the rule measures; the act itself goes by the true sizes."""
-    messages, nbytes = remaining(rule, one, cut)
+    messages, nbytes = remaining(rule, client, one, cut)
     if SIGNALS[rule.signal].unit is Unit.BYTES:
         excess = -(-max(0, nbytes - rule.limit) * messages // max(1, nbytes))
     else:
