@@ -19,7 +19,7 @@ from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, 
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.account import NOTHING, Amount, Cause
-from broker_core.delivery.backlog import Ending
+from broker_core.delivery.gone import Ending
 from broker_core.delivery.latest import keep_latest, would_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool

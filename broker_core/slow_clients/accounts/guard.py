@@ -200,6 +200,7 @@ class SlowClientGuard(Roll):
         use = self._uses.get(name)
         if use is None or use.closing:
             return []
+        use.backlog.look()
         found = [*use.seen(now_ns)]
         for one in use.narrow.values():
             found += one.seen(use, now_ns)
@@ -239,6 +240,7 @@ class SlowClientGuard(Roll):
         if use.offlined:
             use.pool.leave(nbytes)
         elif use.memory > use.fresh.memory:
+            use.backlog.look()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.memory > use.memory_alarm:
@@ -249,6 +251,7 @@ class SlowClientGuard(Roll):
         if use.closing:
             return None
         if use.disk > use.fresh.disk:
+            use.backlog.look()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.disk > use.disk_alarm:
