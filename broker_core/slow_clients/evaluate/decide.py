@@ -82,7 +82,7 @@ def _action(
     action = rule.ladder[rung].action
     if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
         return Action.DISCONNECT
-    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(waiting, subscription):
+    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
         action = Action.OFFLINE
     if action is Action.OFFLINE and client.offlined:
         return None
@@ -91,11 +91,12 @@ def _action(
     return action
 
 
-def _in_journal(waiting: Waiting, subscription: SubscriptionView | None) -> bool:
-    """Whether all that waits can be read from the journal instead."""
+def _in_journal(client: ClientView, waiting: Waiting, subscription: SubscriptionView | None) -> bool:
+    """Whether all that waits can be read from the journal instead: the log keeps it, and whose it is reads there."""
     if subscription is not None:
         return subscription.journaled
-    return waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+    kept = waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+    return kept and all(one.journaled or not one.backlog_messages for one in client.subscriptions)
 
 
 def _cost(

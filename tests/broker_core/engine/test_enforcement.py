@@ -137,6 +137,18 @@ async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_l
     assert found["shadow"] == found["enforce"] > 20
 
 
+@pytest.mark.parametrize(("bookmark", "done"), [("0|1|", "continue_from_journal"), (None, "offline")])
+async def test_a_whole_client_goes_on_from_the_journal_only_if_its_subscriptions_read_there(
+    tmp_path: Path, bookmark: str | None, done: str
+) -> None:
+    options = {"bookmark": bookmark} if bookmark else {}
+    own = rule("continue_from_journal", signal="outbound_messages", scope={})
+    async with slow_client(tmp_path, own, **options) as there:
+        await there.publish(1, 30)
+        decision = await there.decided()
+        assert decision.action == done, decision.sentence
+
+
 async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("warn")) as there:
         await there.publish(1, 20)
