@@ -10,6 +10,7 @@ from broker_core.config.vocabulary import (
     CLIENT_SIGNALS,
     POOL_SIGNALS,
     SUBSCRIPTION_ACTIONS,
+    WAITING_SIGNALS,
     Action,
     Choice,
     Shape,
@@ -85,7 +86,7 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool)
             yield "refuse needs for_ms: for how long"
         if rung.action is Action.DELETE_DURABLE and not rule.confirm_delete:
             yield "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
-        if rung.action is Action.DISCARD_OLDEST and rule.signal not in _DISCARDABLE:
+        if rung.action is Action.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
             yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
         if rung.at_percent < 100 and (
             rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)
@@ -98,11 +99,3 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool)
             yield f"{one.action} never happens: {other.action} is due at the same moment"
         elif other.at_percent < one.at_percent or other.after_ms < one.after_ms:
             yield f"{other.action} would come before {one.action}"
-
-
-_DISCARDABLE = (
-    Signal.BACKLOG_BYTES,
-    Signal.BACKLOG_MESSAGES,
-    Signal.OUTBOUND_BYTES,
-    Signal.OUTBOUND_MESSAGES,
-)

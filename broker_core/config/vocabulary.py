@@ -218,6 +218,10 @@ SUBSCRIPTION_SIGNALS: Final = measured_as(_SUBSCRIPTION)
 """Measured of single subscriptions only."""
 CLIENT_SIGNALS: Final = measured_as(_CLIENT)
 """Measured of whole clients only: a spool has no subscriptions."""
+WAITING_SIGNALS = frozenset(
+    {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
+)
+"""Giving up some of what waits in memory makes these less."""
 SUBSCRIPTION_ACTIONS = frozenset({Action.DISCARD_OLDEST, Action.DELETE_DURABLE})
 """Need a subscription to act on. Pausing, conflating and cancelling act on all of a client's when none is named."""
 FINAL_ACTIONS = frozenset({Action.DISCONNECT, Action.REFUSE, Action.DELETE_DURABLE})

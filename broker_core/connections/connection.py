@@ -26,7 +26,8 @@ from broker_core.connections.ports import Following, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
 from broker_core.delivery.account import NOTHING, Account, Cause
-from broker_core.delivery.backlog import Backlog, Ending
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.gone import Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, JournalError, SluiceError
@@ -394,12 +395,13 @@ class Connection:
         """Enter a subscription that can begin. Its window is there before its first delivery."""
         self.subscriptions[target.id] = target
         self.services.quotas.subscribed(self, 1)
-        self.backlog.enter(target)
         # What is shared isn't this client's to delete, and no policy may delete it because of one consumer.
         target.durable = "" if command.shared else command.durable or ""
         target.snapshot_key = command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
-        self.services.judging.begun(self, target, open_window(self.backlog, target.stream, command, prefetch))
+        window = open_window(self.backlog, target.stream, command, prefetch)
+        self.backlog.enter(target)
+        self.services.judging.begun(self, target, window)
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         """End a subscription; a durable one is kept unless the client says delete. ClientError unknown_subscription."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from broker_core.access import Rights
 from broker_core.connections.notices import Notices, Settled
 from broker_core.delivery.account import Account
-from broker_core.delivery.backlog import Ending
+from broker_core.delivery.gone import Ending
 from broker_core.delivery.sink import Sink
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription, Peer

@@ -33,6 +33,8 @@ class Figures(NamedTuple):
     paused: bool
     lag_messages: int
     """Records it isn't sent yet: they wait, or its replay comes to them."""
+    lag_at_most: bool
+    """Whether these are of all topics, as far as its replay has yet to come to them."""
     lag_bytes: int
     oldest_at: int
     """From when the oldest waiting delivery's age counts."""
@@ -69,12 +71,14 @@ class Reading:
     def _figures(self, connection: Member, target: ClientSubscription, oldest_at: int) -> Figures:
         lane, account = connection.backlog.lanes.get(target.stream), target.account
         waiting = account.waiting
-        lag = waiting.messages + self._behind(target)
+        behind = self._behind(target)
+        lag = waiting.messages + behind
         return Figures(
             account=account,
             delivery=_AWAY.get(connection.backlog.state) or _own_delivery(target),
             paused=is_paused(target),
             lag_messages=lag,
+            lag_at_most=behind > 0,
             lag_bytes=waiting.nbytes,
             oldest_at=oldest_at,
             behind_at=self._accepted_at(target, lag) if target.cursor.reading else oldest_at,

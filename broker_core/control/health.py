@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker_core.documents.clients import Health
+from broker_core.documents.clients import Delivery, Health
+from broker_core.slow_clients.evaluate.forecast import ENOUGH_SAMPLES, TOO_FAR, TOO_FEW, slope_of, too_far
 from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Cause
 
 LOOKS: Final = 10
@@ -20,6 +21,10 @@ itself alone it would grow for a hundred seconds and no longer: a lag that grows
 FLAPS: Final = 3
 FLAPPING_NS: Final = 600 * 1_000_000_000
 """Offlined FLAPS times within this time."""
+_SENT_NOTHING: Final = {
+    Delivery.PAUSED: "it is paused",
+    Delivery.OFFLINED: "nothing is sent to it while it is offlined",
+}
 _TAKES_TOO_LITTLE: Final = frozenset({Cause.SLOW_NETWORK, Cause.READING_SLOWLY, Cause.BURST})
 
 
@@ -28,6 +33,13 @@ class Look(NamedTuple):
 
     lag: int
     matched: int
+
+
+class CaughtUp(NamedTuple):
+    """In how many seconds nothing waits any more; None where there is no honest time, or nothing waits, and then why."""
+
+    in_s: float | None = None
+    why_none: str = ""
 
 
 class Seen(NamedTuple):
@@ -122,18 +134,24 @@ class Lags:
         known = self._of(client, id)
         return known[0][1] if len(known) > 1 else None
 
-    def caught_up_in_s(self, client: str, id: str) -> float | None:
-        """Seconds until nothing waits, at the pace of the last seconds; None when it doesn't get nearer.
+    def caught_up(self, client: str, id: str, delivery: Delivery) -> CaughtUp:
+        """When nothing waits, at the pace at which the lag has shrunk since it was greatest: of what came before, as of the
+        time in which it was offlined, nothing follows.
 
         What is drained less what arrives is by how much the lag shrinks, so that is what is measured.
         """
-        known = self._of(client, id)
-        if len(known) < 2:
-            return None
-        (began, (most, _)), (now, (lag, _)) = known[0], known[-1]
-        if lag >= most or now <= began:
-            return None
-        return round(lag * (now - began) / 1e9 / (most - lag), 1)
+        if delivery in _SENT_NOTHING:
+            return CaughtUp(why_none=_SENT_NOTHING[delivery])
+        points = [(at, look.lag) for at, look in self._of(client, id)]
+        greatest = max((lag for _, lag in points), default=0)
+        shrinking = points[max((at for at, (_, lag) in enumerate(points) if lag == greatest), default=0) :]
+        if len(shrinking) == 1 and len(points) >= ENOUGH_SAMPLES:
+            return CaughtUp(why_none="it doesn't get nearer")
+        slope, why = slope_of(shrinking)
+        if slope >= 0:
+            return CaughtUp(why_none=why or TOO_FEW)
+        seconds = shrinking[-1][1] / -slope
+        return CaughtUp(why_none=TOO_FAR) if too_far(seconds, shrinking) else CaughtUp(round(seconds, 1))
 
     def _of(self, client: str, id: str) -> Sequence[tuple[int, Look]]:
         return self._lags.get(client, {}).get(id) or ()

@@ -13,7 +13,7 @@ import msgspec
 from broker_core.connections.member import Member
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
-from broker_core.control.health import Lags, Look, Seen, health_of, worst
+from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
@@ -271,17 +271,23 @@ class Statistics:
         going_on = {id: one for id, one in figures.items() if _goes_on(connection, id, one)}
         subscriptions = [one for one in made if one.id in going_on]
         account, delivery = account_of(connection, going_on.values()), delivery_of(connection)
+        lag, caught_up = (
+            max((one.lag_messages for one in subscriptions), default=0),
+            _caught_up(subscriptions),
+        )
         return ClientEntry(
             **_amounts(account),
             name=connection.name,
             delivery=delivery,
             state=delivery,
             health=worst(one.health for one in subscriptions),
-            lag_messages=max((one.lag_messages for one in subscriptions), default=0),
+            lag_messages=lag,
+            lag_at_most=lag > 0 and all(one.lag_at_most for one in subscriptions if one.lag_messages == lag),
             lag_bytes=max((one.lag_bytes for one in subscriptions), default=0),
             lag_ms=max((one.lag_ms for one in subscriptions), default=0),
             seconds_behind=max((one.seconds_behind for one in subscriptions), default=0.0),
-            caught_up_in_s=_caught_up_in_s(subscriptions),
+            caught_up_in_s=caught_up.in_s,
+            caught_up_why_none=caught_up.why_none,
             transport=connection.transport,
             protocol=connection.sink.protocol,
             remote=connection.sink.remote,
@@ -339,7 +345,9 @@ class Statistics:
         peer, id = target.peer, target.id
         lane = peer.backlog.lanes.get(target.stream)
         window = lane.window if lane is not None else None
-        before = self._lags.before(peer.name, id)
+        before, caught_up = self._lags.before(peer.name, id), CaughtUp()
+        if figures.lag_messages:
+            caught_up = self._lags.caught_up(peer.name, id, figures.delivery)
         seen = Seen(
             figures.lag_messages,
             before.lag if before is not None else None,
@@ -362,10 +370,12 @@ class Statistics:
             state=figures.delivery,
             health=health_of(seen),
             lag_messages=figures.lag_messages,
+            lag_at_most=figures.lag_at_most,
             lag_bytes=figures.lag_bytes,
             lag_ms=age_ms(figures.oldest_at, now),
             seconds_behind=round(max(0, now - figures.behind_at) / 1e9, 3) if figures.behind_at else 0.0,
-            caught_up_in_s=self._lags.caught_up_in_s(peer.name, id) if figures.lag_messages else None,
+            caught_up_in_s=caught_up.in_s,
+            caught_up_why_none=caught_up.why_none,
             unacked_messages=figures.unacked,
             topic=target.topic,
             filter=target.filter_text,
@@ -481,11 +491,13 @@ def _amounts(account: Account) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _caught_up_in_s(subscriptions: list[SubscriptionEntry]) -> float | None:
+def _caught_up(subscriptions: list[SubscriptionEntry]) -> CaughtUp:
     """A client has caught up when the last of its subscriptions that lag has, if all of them do."""
-    times = [one.caught_up_in_s for one in subscriptions if one.lag_messages]
-    timed = [time for time in times if time is not None]
-    return max(timed) if timed and len(timed) == len(times) else None
+    lagging = [one for one in subscriptions if one.lag_messages]
+    for one in lagging:
+        if one.caught_up_in_s is None:
+            return CaughtUp(why_none=one.caught_up_why_none)
+    return CaughtUp(max((one.caught_up_in_s or 0.0 for one in lagging), default=None))
 
 
 def _percent(used: int, limit: int) -> float:

@@ -109,6 +109,24 @@ class Side:
 
 
 @dataclass(slots=True)
+class Owed:
+    """What several subscriptions are owed together, and isn't in the log only; their accounts keep it."""
+
+    messages: int = 0
+    nbytes: int = 0
+
+    def add(self, what: Amount) -> None:
+        """So much more."""
+        self.messages += what.messages
+        self.nbytes += what.nbytes
+
+    def remove(self, what: Amount) -> None:
+        """So much less."""
+        self.messages -= what.messages
+        self.nbytes -= what.nbytes
+
+
+@dataclass(slots=True)
 class Account:
     """What was for one subscription. Those who deliver write it; everybody reads it."""
 
@@ -119,6 +137,8 @@ class Account:
     """Sequence of the last journaled record that was counted as matched: what is read again up to it isn't new."""
     in_log: Amount = NOTHING
     """The part of what waits that is in the log only: it was given back, or came while the subscription was behind."""
+    together: Owed | None = field(default=None, compare=False)
+    """What it is owed is part of that."""
 
     def side(self, journaled: bool) -> Side:
         """The half that such messages belong to."""
@@ -130,6 +150,9 @@ class Account:
         """A batch is for the subscription; of journaled ones only what hasn't been counted before is new."""
         header = batch.header
         messages, nbytes, first = header.count, header.bodies_length, header.first_sequence
+        if (together := self.together) is not None:  # what was counted before was in the log only
+            together.messages += messages
+            together.nbytes += nbytes
         if not first:
             side = self.unjournaled
         else:
@@ -154,6 +177,8 @@ class Account:
         side = self.side(batch.header.first_sequence > 0)
         side.matched += what.messages
         side.matched_bytes += what.nbytes
+        if self.together is not None:
+            self.together.add(what)
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
         return what
 
@@ -163,6 +188,8 @@ class Account:
         header = batch.header
         self.journaled.matched += header.count
         self.journaled.matched_bytes += header.bodies_length
+        if self.together is not None:
+            self.together.add(amount_of(batch))
 
     def match_in_log(self, batch: Batch) -> None:
         """The same for what isn't queued: the subscription is behind, and will read it from the log."""
@@ -175,6 +202,15 @@ class Account:
     def give_back(self, batch: Batch) -> None:
         """A queued batch of the log isn't queued any more: it will be read again."""
         self.in_log = self.in_log.plus(amount_of(batch))
+        if self.together is not None:
+            self.together.remove(amount_of(batch))
+
+    def leave_log(self) -> Amount:
+        """Nothing of what waits is in the log only any more: it doesn't have it, or isn't asked. How much that was."""
+        what, self.in_log = self.in_log, NOTHING
+        if self.together is not None:
+            self.together.add(what)
+        return what
 
     def hand_over(self, batch: Batch) -> None:
         """A batch was given to the transport."""
@@ -188,6 +224,9 @@ class Account:
         side = self.journaled if journaled else self.unjournaled
         side.acknowledged += messages
         side.acknowledged_bytes += nbytes
+        if (together := self.together) is not None:
+            together.messages -= messages
+            together.nbytes -= nbytes
 
     def lose_waiting(self, cause: Cause, what: Amount, journaled: bool) -> None:
         """What waited will not be delivered."""
@@ -205,6 +244,8 @@ class Account:
 
     def _lose(self, cause: Cause, what: Amount) -> None:
         self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
+        if self.together is not None:
+            self.together.remove(what)
 
     # What is said of it.
 

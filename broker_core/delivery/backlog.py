@@ -8,8 +8,7 @@ The order of a subscription's deliveries never changes: what waits goes to the s
 goes behind it, and the client is live again only when the spool is empty.
 
 What becomes of each subscription's messages stands in its account, which is written here: matched when they are offered,
-handed over when the socket takes them, acknowledged when the peer has them, and gone, with a row in the ledger, when they
-are given up (`lose` and `leave` alone).
+handed over when the socket takes them, acknowledged when the peer has them, and gone when they are given up (`gone`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import NOTHING, Account, Amount, Cause, delivered_of, sum_of
+from broker_core.delivery.account import NOTHING, Account, Amount, Cause, Owed, delivered_of, sum_of
 from broker_core.delivery.entry import OutboxEntry, of_log
+from broker_core.delivery.gone import Ending, Gone
 from broker_core.delivery.in_flight import MANY, InFlight
 from broker_core.delivery.lane import Lane
 from broker_core.delivery.lanes import Lanes
@@ -37,19 +36,8 @@ from broker_core.slow_clients.evaluate.signals import Waiting
 
 LANE_BYTES = PULL_BYTES // 8
 """What each of many lanes may move to the outbox before its neighbours have their turn."""
-FRESH_NS = 100_000_000
-"""So old may be what the kernel said, where a rate is made of it: asking takes nine microseconds and more."""
 DUE_NS = 500_000_000
 """Who has been looked at within so long needn't be because a second has passed."""
-
-
-class Ending(NamedTuple):
-    """What a subscription leaves behind that has ended: what the log keeps and what nothing brings back, of all that its
-    peer hasn't acknowledged; `first` is the sequence to go on with, 0 when it has had everything that the log keeps."""
-
-    kept: Amount
-    lost: Amount
-    first: int
 
 
 class Backlog:
@@ -61,8 +49,13 @@ class Backlog:
         self._facilities = facilities
         self.recipients: dict[int, Recipient] = {}
         """The client's subscriptions by stream."""
+        self._of_the_log: set[int] = set()
+        """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
+        self._owed = Owed()
+        """Of the others."""
         self._ended = Account()
         """Of the subscriptions that it had."""
+        self._gone = Gone(owner, facilities)
         self._finished: dict[int, Recipient] = {}
         """Those that were given all they asked for, while some of it is on its way."""
         self.outbox = Outbox()
@@ -79,8 +72,9 @@ class Backlog:
         self.silent_since = 0
         """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
         0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
-        self._taken = self._looked_at = 0
-        """Bytes that the peer's kernel had acknowledged at the last look."""
+        self.taken_bytes = 0
+        """Bytes of the connection that the peer's kernel had acknowledged at the last look: asking it takes nine microseconds."""
+        self._looked_at = 0
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
         self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
@@ -129,19 +123,6 @@ class Backlog:
         return self.offline.spool.disk_bytes if self.offline is not None else 0
 
     @property
-    def taken_bytes(self) -> int:
-        """Bytes of the connection that the peer has acknowledged, as of the last tenth of a second; what that means for the
-        accounts is noted."""
-        if self._facilities.clock.monotonic_ns() - self._looked_at >= FRESH_NS:
-            self.look()
-        return self._taken
-
-    @property
-    def taken_at_look(self) -> int:
-        """The same as of the last look: asking the kernel again takes nine microseconds."""
-        return self._taken
-
-    @property
     def lump_bytes(self) -> int:
         """The step in which the peer's window moves; 0 while that isn't known."""
         return self._sink.lump_bytes
@@ -149,30 +130,22 @@ class Backlog:
     @property
     def owed(self) -> Amount:
         """Waiting here or in flight. What waits in the log only makes nobody slow, nor does what is on its way from there."""
-        messages = nbytes = 0
-        of_the_log = self._of_the_log()
-        for stream, one in self.recipients.items():
-            if stream in of_the_log:
-                continue
-            (some, size), (out, unread) = one.account.owed, one.account.in_log
-            messages += some - out
-            nbytes += size - unread
-        return Amount(messages, nbytes)
+        return Amount(self._owed.messages, self._owed.nbytes)
 
     @property
     def owed_messages(self) -> int:
-        return self.owed.messages
+        return self._owed.messages
 
     @property
     def owed_bytes(self) -> int:
-        return self.owed.nbytes
+        return self._owed.nbytes
 
     @property
     def oldest_at(self) -> int:
         """From when the oldest waiting delivery's age counts, ns; 0 when nothing waits."""
         oldest = self.outbox.oldest_at
         if self.lanes.filled or self.offline is not None:
-            moments = [oldest, *self.lanes.oldest()]
+            moments = [oldest, self.lanes.oldest_at]
             if self.offline is not None:
                 moments += (self.offline.chunk_oldest_at, self.offline.spool.oldest_at)
             oldest = min((moment for moment in moments if moment), default=0)
@@ -182,30 +155,21 @@ class Backlog:
     def unacked_at(self) -> int:
         """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none.
         Without what is on its way from the log."""
-        oldest = self.in_flight.oldest_but(self._of_the_log()) if self.in_flight else 0
-        return min((at for at in (oldest, *self.lanes.unacked_since()) if at), default=0)
+        oldest, by_its_word = self.in_flight.oldest_but(self._of_the_log), self.lanes.unacked_at
+        return min(oldest, by_its_word) or oldest or by_its_word
 
     @property
     def blocked_since(self) -> int:
         """From when the peer takes nothing, ns, as rules see it: not where all that it is owed here is of the log; 0 while it
         takes."""
-        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log()):
+        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log):
             return self.silent_since
-        others = (stream for stream in self.lanes.filled if stream not in of_the_log)
         waits = (
             self.offline is not None
-            or any(others)
+            or not self.lanes.filled.keys() <= of_the_log
             or any(one.stream not in of_the_log for one in self.outbox)
         )
         return self.silent_since if waits or self.unacked_at else 0
-
-    def _of_the_log(self) -> set[int]:
-        """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
-        return {
-            stream
-            for stream, one in self.recipients.items()
-            if one.returns_to_log and not self.acknowledges(stream)
-        }
 
     def waiting_of(self, stream: int) -> tuple[int, int, int]:
         """What waits in memory for one subscription: messages, bytes, and from when the oldest one's age counts (0: none)."""
@@ -276,8 +240,22 @@ class Backlog:
     # The way in and out.
 
     def enter(self, recipient: Recipient) -> None:
-        """A subscription begins."""
-        self.recipients[recipient.stream] = recipient
+        """A subscription begins. If it acknowledges, its lane is there."""
+        stream = recipient.stream
+        self.recipients[stream] = recipient
+        if recipient.returns_to_log and not self.acknowledges(stream):
+            self._of_the_log.add(stream)
+        else:
+            recipient.account.together = self._owed
+
+    def _forget(self, recipient: Recipient) -> None:
+        """It is no longer one of the client's; what it may still be owed isn't either."""
+        account = recipient.account
+        if account.together is not None:
+            account.together.remove(account.owed.minus(account.in_log))
+            account.together = None
+        self._of_the_log.discard(recipient.stream)
+        del self.recipients[recipient.stream]
 
     def offer(self, entry: OutboxEntry) -> None:
         """What matched a subscription, queued behind everything that waits."""
@@ -364,14 +342,14 @@ class Backlog:
     def look(self) -> None:
         """Note what the peer has acknowledged. Cheap while nothing is on its way."""
         handed = self._sink.handed_bytes
-        if self._taken < handed:
+        if self.taken_bytes < handed:
             taken = self._sink.taken_bytes()
             self._looked_at = self._facilities.clock.monotonic_ns()
             if taken >= handed:
                 self.silent_since = 0
-            elif taken > self._taken or not self.silent_since:
+            elif taken > self.taken_bytes or not self.silent_since:
                 self.silent_since = self._facilities.clock.now_ns()
-            self._taken = taken
+            self.taken_bytes = taken
             self.in_flight.taken(taken)
         for stream, one in list(self._finished.items()) if self._finished else ():
             if not one.account.in_flight.messages:
@@ -489,8 +467,7 @@ class Backlog:
         """What the lane has given and the socket hasn't taken waits there again, before the rest."""
         unsent = self.outbox.take_stream(lane.stream)
         if unsent:
-            lane.put_back(unsent)
-            self.lanes.filled[lane.stream] = lane
+            self.lanes.put_back(lane.stream, unsent)
 
     def take_unsent(self) -> list[OutboxEntry]:
         """Take everything that waits in memory, each subscription's in its order: it goes to the spool."""
@@ -538,12 +515,7 @@ class Backlog:
         first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
         done = lane.window.acknowledge(number, number)
         cause = Cause.RETURNED if recipient.shares else Cause.REFUSED
-        for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
-            if what.messages:
-                recipient.account.lose_in_flight(cause, what, journaled)
-                tally = Tally()
-                tally.add(what.messages, what.nbytes, *((first or last, last) if journaled else (0, 0)))
-                self._enter(recipient, tally, cause, "")
+        self._gone.refused(recipient, done, cause, first or last, last)
         self.touched.add(stream)
 
     def lane(self, stream: int) -> Lane:
@@ -575,13 +547,8 @@ class Backlog:
     def lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
         """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
         recipient = self.recipients.get(stream)
-        if recipient is None or not what.messages:
-            return
-        for part, journaled in zip(what.parted(), (False, True), strict=True):
-            if part.messages:
-                named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
-                recipient.account.lose_waiting(named, Amount(part.messages, part.nbytes), journaled)
-                self._enter(recipient, part, named, rule)
+        if recipient is not None:
+            self._gone.waited(recipient, what, cause, rule)
 
     def leave(self, recipient: Recipient, cause: Cause, rule: str) -> Ending:
         """A subscription ends: what of it waits or isn't acknowledged is gone, and where it would go on is said."""
@@ -594,7 +561,7 @@ class Backlog:
             self.outbox.take_stream(stream)
             self.in_flight.end(stream)
         self.lanes.end(stream)
-        del self.recipients[stream]
+        self._forget(recipient)
         if self.offline is not None:
             self.offline.wake()  # what is behind it may come back now
         return ending
@@ -605,41 +572,15 @@ class Backlog:
         if recipient.account.waiting.messages or self.acknowledges(recipient.stream):
             return self.leave(recipient, Cause.UNSUBSCRIBED, "")
         self.lanes.end(recipient.stream)
-        self._finished[recipient.stream] = self.recipients.pop(recipient.stream)
+        self._forget(recipient)
+        self._finished[recipient.stream] = recipient
         return Ending(NOTHING, NOTHING, 0)
 
     def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
-        """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
-        account, first = recipient.account, recipient.first_needed(waiting)
-        if account.untouched:  # of a client's thousand subscriptions that are most
-            return Ending(NOTHING, NOTHING, 0 if recipient.shares else first)
-        kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
-        for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
-            if not amount.messages:
-                continue
-            named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
-            if recipient.shares:
-                named = Cause.RETURNED
-            account.lose_waiting(named, side.waiting, journaled)
-            account.lose_in_flight(named, side.in_flight, journaled)
-            sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
-            tally = Tally()
-            tally.add(amount.messages, amount.nbytes, *sequences)
-            self._enter(recipient, tally, named, rule)
-        account.in_log = Amount()
-        self._ended.merge(account)
-        return Ending(kept, lost, 0 if recipient.shares else first)
-
-    def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
-        self._facilities.ledger.enter(
-            self._facilities.clock.now_ns(),
-            self._owner.name,
-            recipient.id,
-            recipient.topic,
-            cause,
-            rule,
-            what,
-        )
+        ending = self._gone.all_owed(recipient, waiting, cause, rule)
+        if not recipient.account.untouched:
+            self._ended.merge(recipient.account)
+        return ending
 
     # Offline, drain, live again.
 
@@ -678,7 +619,8 @@ class Backlog:
             kept, lost = kept.plus(ending.kept), lost.plus(ending.lost)
             if ending.first:
                 firsts.append(ending.first)
-        self.recipients.clear()
+        for recipient in list(self.recipients.values()):
+            self._forget(recipient)
         self._finished.clear()
         self.outbox.take_all()
         self._end_offline()

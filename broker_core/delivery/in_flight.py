@@ -24,10 +24,12 @@ the sequence of the first, and from when its age counts (ns). There is one for e
 class InFlight:
     """Oldest first."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_oldest")
 
     def __init__(self) -> None:
         self._entries: deque[_Handed] = deque()
+        self._oldest: dict[int, int] | None = None
+        """From when the age of each stream's oldest counts; None: nobody has asked since some were taken."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,6 +37,8 @@ class InFlight:
     def hand_over(self, ends_at: int, account: Account, entry: OutboxEntry) -> None:
         """An entry was given to the transport; its last byte is the connection's `ends_at`-th."""
         header = entry.batch.header
+        if self._oldest is not None:
+            self._oldest.setdefault(entry.stream, entry.accepted_at)
         self._entries.append(
             (
                 ends_at,
@@ -50,6 +54,8 @@ class InFlight:
     def taken(self, upto: int) -> None:
         """The peer has acknowledged so many bytes of the connection."""
         entries = self._entries
+        if entries and entries[0][0] <= upto:
+            self._oldest = None
         while entries and entries[0][0] <= upto:
             _, _, account, messages, nbytes, first, _ = entries.popleft()
             account.acknowledge(messages, nbytes, first > 0)
@@ -77,8 +83,13 @@ class InFlight:
 
     def oldest_of(self, stream: int) -> int:
         """The same of one subscription."""
-        return next((one[6] for one in self._entries if one[1] == stream), 0)
+        if self._oldest is None:  # asked of many at once
+            self._oldest = {}
+            for one in self._entries:
+                self._oldest.setdefault(one[1], one[6])
+        return self._oldest.get(stream, 0)
 
     def end(self, stream: int) -> None:
         """A subscription has ended: nothing of it is acknowledged any more."""
+        self._oldest = None
         self._entries = deque(one for one in self._entries if one[1] != stream)

@@ -17,6 +17,16 @@ import numpy as np
 from broker_core.batch import CONFLATION_OVER
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.window import Window
+from broker_core.delivery.would_be import WouldBe
+
+
+class Total:
+    """What waits in all lanes of a client."""
+
+    __slots__ = ("messages", "nbytes")
+
+    def __init__(self) -> None:
+        self.messages = self.nbytes = 0
 
 
 class Lane:
@@ -28,6 +38,7 @@ class Lane:
         "_entries",
         "_seen_full",
         "busy",
+        "came",
         "credit",
         "full_since",
         "looked_at",
@@ -39,7 +50,9 @@ class Lane:
         "spent_since",
         "stream",
         "times_full",
+        "total",
         "window",
+        "would_be",
     )
 
     def __init__(self, stream: int, window: Window | None = None) -> None:
@@ -59,6 +72,12 @@ class Lane:
         """From when there is no credit left, ns; 0 while there is."""
         self.messages = 0
         self.nbytes = 0
+        self.total = Total()
+        """Of its client's lanes, once it is one of them."""
+        self.came = 0
+        """How many messages were ever queued here."""
+        self.would_be: dict[str, WouldBe] = {}
+        """What would wait here if what rules decided in shadow had been done, by their names."""
         self.full_since = 0
         """From when there was something to send, here or on disk, and the window was full, ns; 0 while there is room (seed 003)."""
         self.times_full = self._seen_full = 0
@@ -116,9 +135,20 @@ class Lane:
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind the others."""
+        self.came += entry.count
+        self._queue(entry)
+
+    def _queue(self, entry: OutboxEntry) -> None:
         self._entries.append(entry)
-        self.messages += entry.count
-        self.nbytes += entry.nbytes
+        self._count(entry.count, entry.nbytes)
+
+    def _count(self, messages: int, nbytes: int) -> None:
+        """So much more waits, or less."""
+        total = self.total
+        self.messages += messages
+        self.nbytes += nbytes
+        total.messages += messages
+        total.nbytes += nbytes
 
     def take(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
@@ -166,12 +196,13 @@ class Lane:
         """
         entry, at = self._entries[0], self._cut_at
         self._cut_at = at + most if entry.count - at > most else 0
+        left = 0
         if self._cut_at == 0:
             self._entries.popleft()
-            self.nbytes -= entry.nbytes
+            left = entry.nbytes
         if at or self._cut_at:
             entry = part(entry, at, self._cut_at or entry.count)
-        self.messages -= entry.count
+        self._count(-entry.count, -left)
         return entry
 
     def take_all(self) -> list[OutboxEntry]:
@@ -180,7 +211,8 @@ class Lane:
         if self._cut_at:
             taken[0] = part(taken[0], self._cut_at, taken[0].count)
         self._entries.clear()
-        self.messages = self.nbytes = self._cut_at = 0
+        self._count(-self.messages, -self.nbytes)
+        self._cut_at = 0
         return taken
 
     def put_back(self, entries: Sequence[OutboxEntry]) -> None:
@@ -191,13 +223,13 @@ class Lane:
         if not self.spent:
             self.spent_since = 0
         for entry in (*entries, *self.take_all()):
-            self.offer(entry)
+            self._queue(entry)
 
     def peek(self) -> list[OutboxEntry]:
         """What waits, in order, and stays."""
         if self._cut_at:
             for entry in self.take_all():
-                self.offer(entry)
+                self._queue(entry)
         return list(self._entries)
 
     def replace_first(self, before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> bool:
@@ -205,7 +237,7 @@ class Lane:
         if self._cut_at or len(self._entries) < len(before) or any(map(is_not, self._entries, before)):
             return False
         for entry in (*after, *self.take_all()[len(before) :]):
-            self.offer(entry)
+            self._queue(entry)
         return True
 
     def discard_oldest(self, messages: int, nbytes: int) -> list[OutboxEntry]:

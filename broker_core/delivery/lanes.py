@@ -4,59 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker_core.delivery.earliest import Earliest
 from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lane import Lane
+from broker_core.delivery.lane import Lane, Total
 
 
 class Lanes(dict[int, Lane]):
-    """A mapping of streams to lanes. Of those few hold something."""
+    """A mapping of streams to lanes. Of those few hold something. What is said of all costs the same however many there are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.filled: dict[int, Lane] = {}
         """Those in which something waits."""
+        self._total = Total()
+        self._waiting, self._unacked = Earliest(self._oldest_of), Earliest(self._unacked_of)
+
+    def __setitem__(self, stream: int, lane: Lane) -> None:
+        super().__setitem__(stream, lane)
+        lane.total = self._total
 
     @property
     def nbytes(self) -> int:
         """Bytes that wait in lanes."""
-        return sum(lane.nbytes for lane in self.filled.values())
+        return self._total.nbytes
 
     @property
     def messages(self) -> int:
         """Messages that wait in lanes."""
-        return sum(lane.messages for lane in self.filled.values())
+        return self._total.messages
 
     @property
-    def unacked(self) -> int:
-        """Messages that windows have let through and that aren't acknowledged."""
-        return sum(lane.window.unacked for lane in self.values() if lane.window is not None)
+    def oldest_at(self) -> int:
+        """From when the age of the oldest delivery in any of them counts, ns; 0: nothing waits."""
+        return self._waiting.moment()
 
-    def oldest(self) -> list[int]:
-        """From when the age of each one's oldest delivery counts, ns."""
-        return [lane.oldest_at for lane in self.filled.values()]
+    @property
+    def unacked_at(self) -> int:
+        """From when the age of the oldest message counts that a window has let through and that isn't acknowledged, ns; 0:
+        there is none."""
+        return self._unacked.moment()
 
-    def unacked_since(self) -> list[int]:
-        """From when the age of each window's oldest unacknowledged message counts, ns."""
-        return [
-            one.window.oldest_accepted_at
-            for one in self.values()
-            if one.window is not None and one.window.oldest_accepted_at
-        ]
+    def _oldest_of(self, stream: int) -> int:
+        lane = self.filled.get(stream)
+        return lane.oldest_at if lane is not None else 0
 
-    def firsts(self) -> list[int]:
-        """Sequence of each one's first journaled record; 0 where there is none."""
-        return [lane.first_sequence for lane in self.filled.values()]
+    def _unacked_of(self, stream: int) -> int:
+        lane = self.get(stream)
+        return lane.window.oldest_accepted_at if lane is not None and lane.window is not None else 0
 
     def offer(self, lane: Lane, entry: OutboxEntry) -> None:
         """Queue one delivery in its lane."""
         lane.offer(entry)
-        self.filled[lane.stream] = lane
+        if lane.stream not in self.filled:
+            self.filled[lane.stream] = lane
+            self._waiting.add(lane.stream)
+
+    def put_back(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
+        """What a lane has given didn't leave after all: it waits there again, before the rest."""
+        lane = self.filled[stream] = self[stream]
+        lane.put_back(entries)
+        self._waiting.add(stream, earlier=True)
 
     def pull(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may leave each lane now, `max_bytes` of each at most."""
         pulled: list[OutboxEntry] = []
         for stream, lane in list(self.filled.items()):
-            pulled += lane.take(max_bytes, now_ns)
+            taken = lane.take(max_bytes, now_ns)
+            pulled += taken
+            if taken and lane.window is not None:
+                self._unacked.add(stream)
             if not lane.messages:
                 del self.filled[stream]
         return pulled
@@ -72,6 +88,13 @@ class Lanes(dict[int, Lane]):
         self.filled.pop(stream, None)
         return lane.take_all() if lane is not None else []
 
+    def clear(self) -> None:
+        """Remove all of them, and what waits there."""
+        for lane in self.filled.values():
+            lane.take_all()
+        self.filled.clear()
+        super().clear()
+
     def take_all(self, unsent: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         """Everything that waits, each subscription's in its order, behind what of `unsent` has no lane.
 
@@ -85,8 +108,7 @@ class Lanes(dict[int, Lane]):
             else:
                 entries.append(entry)
         for stream, mine in back.items():
-            self[stream].put_back(mine)
-            self.filled[stream] = self[stream]
+            self.put_back(stream, mine)
         for lane in self.filled.values():
             entries += lane.take_all()
         self.filled.clear()

@@ -4,12 +4,16 @@ This is an act of policy on a backlog; a subscriber that asks for conflation is 
 means decoding every message that waits, so it runs in the reader thread; meanwhile nothing of the subscription
 leaves, and what is new queues behind. What stays is marked, in a copy for this subscription, so that its client knows that
 messages were left out; the lane marks the first delivery behind it, so that it knows when that is over.
+
+In shadow nothing of that is done, and counted exactly: what would wait now is kept as the hashes of its keys.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
 from broker_core.batch import CONFLATED
 from broker_core.delivery.account import Cause
@@ -18,14 +22,15 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lane import Lane
 from broker_core.delivery.ledger import Tally, tally_of
 from broker_core.delivery.ports import Facilities
+from broker_core.delivery.would_be import WouldBe
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
 
 MAX_KEYS = 1_000_000
 """What waits is bounded by the pool already."""
 
 
-Done = Callable[[int], None]
-"""Is told how many messages were left out."""
+Done = Callable[[int, int], None]
+"""Is told how many messages were left out, and how many are left."""
 
 
 def keep_latest(
@@ -34,7 +39,7 @@ def keep_latest(
     stream: int,
     key_of: KeyOf,
     rule: str,
-    done: Done = lambda _: None,
+    done: Done = lambda *_: None,
 ) -> None:
     """Conflate what waits in memory for a subscription, by a key. Where nothing waits, or it is under way, nothing is `done`."""
     lane = backlog.lane(stream)
@@ -53,10 +58,47 @@ async def _keep_latest(
         if lane.replace_first(before, after):
             lost = difference(before, after)
             backlog.lose(lane.stream, lost, Cause.CONFLATED, rule)
-            done(lost.messages)
+            done(lost.messages, sum(entry.count for entry in after))
     finally:
         lane.busy = False
         backlog.go_on()
+
+
+def would_keep_latest(
+    lane: Lane, facilities: Facilities, key_of: KeyOf, rule: str, cut: int, done: Done
+) -> None:
+    """Count what `keep_latest` would leave out, if all that the rule decided before had been done: so many fewer would wait, by
+    the `cut` of its hold. Nothing is done to what waits."""
+    if lane.messages:
+        facilities.spawn(_would_keep_latest(lane, facilities, key_of, rule, cut, done))
+
+
+async def _would_keep_latest(
+    lane: Lane, facilities: Facilities, key_of: KeyOf, rule: str, cut: int, done: Done
+) -> None:
+    before, came, waits = lane.would_be.get(rule, WouldBe()), lane.came, lane.messages
+    newer = await facilities.reader.run(_keys, lane.peek(), key_of, min(came - before.came, waits))
+    after = lane.would_be[rule] = before.conflated(newer, came, waits, cut)
+    done(after.cut - min(cut, before.cut, waits), len(after.keys))
+
+
+_keyless = count()
+
+
+def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
+    """The hashes of the keys of the newest messages, in order; one without a key has a hash of its own."""
+    found = array("q")
+    passed = sum(entry.count for entry in entries) - most
+    for entry in entries:
+        if passed >= entry.count:
+            passed -= entry.count
+            continue
+        topics, indexes, bodies = entry.batch.topics, entry.batch.topic_indexes.tolist(), entry.batch.bodies()
+        for row in range(max(passed, 0), entry.count):
+            key = key_of(topics[indexes[row] - 1], bodies[row])
+            found.append(hash((key,)) if key is not None else hash((None, next(_keyless))))
+        passed = 0
+    return found
 
 
 def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:

@@ -60,6 +60,13 @@ class Standing(Document, frozen=True, kw_only=True):
     lag_messages: Annotated[
         int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
     ]
+    lag_at_most: Annotated[
+        bool,
+        Meta(
+            description="Whether lag_messages counts all topics of the log that a replay has yet to come to: how many of them "
+            "are for it is known when they are read. Otherwise it counts just what is for it."
+        ),
+    ]
     lag_bytes: Annotated[int, Meta(description="Bytes that wait for it.")]
     lag_ms: Annotated[
         int,
@@ -74,8 +81,11 @@ class Standing(Document, frozen=True, kw_only=True):
     caught_up_in_s: Annotated[
         float | None,
         Meta(
-            description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer."
+            description="Seconds until nothing waits, as it has gone since most did; null: nothing waits, or see caught_up_why_none."
         ),
+    ]
+    caught_up_why_none: Annotated[
+        str, Meta(description="Why there is no honest time; empty where there is one, or nothing waits.")
     ]
     matched_messages: Annotated[
         int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")

@@ -19,8 +19,8 @@ from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, 
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.account import NOTHING, Amount, Cause
-from broker_core.delivery.backlog import Ending
-from broker_core.delivery.latest import keep_latest
+from broker_core.delivery.gone import Ending
+from broker_core.delivery.latest import keep_latest, would_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
 from broker_core.engine.decisions import Decisions
@@ -32,7 +32,7 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 from broker_core.slow_clients.evaluate.telling import notice_fields
-from broker_core.subscriptions.keys import parse_key
+from broker_core.subscriptions.keys import KeyOf, parse_key
 
 RETRY_AFTER_MS = 1_000
 BACKLOG: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
@@ -87,7 +87,9 @@ class Enforcement:
         """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
         act = UnderWay(decision, self._decisions.identity(), self._decisions.keep)
         connection = self._services.roster.clients.get(decision.client)
-        if decision.mode is Mode.SHADOW:
+        if decision.mode is Mode.SHADOW and decision.action is Action.CONFLATE and connection is not None:
+            self._would_conflate(connection, act)
+        elif decision.mode is Mode.SHADOW:
             act.record()
         elif connection is not None:
             try:
@@ -139,10 +141,22 @@ class Enforcement:
                 connection.backlog,
                 self._services.facilities,
                 target.stream,
-                parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of),
+                _key_of(target),
                 act.decision.rule,
-                lambda lost: act.record(lost=lost),
+                lambda lost, kept: act.record(lost=lost, kept=kept),
             )
+
+    def _would_conflate(self, connection: Member, act: UnderWay) -> None:
+        """Count what that would leave out."""
+        decision = act.decision
+
+        def counted(lost: int, kept: int) -> None:
+            self._guard.left_out(decision, lost)
+            act.record(lost=lost, kept=kept)
+
+        for target in _own(_targets(connection, decision)):
+            lane, cut = connection.backlog.lane(target.stream), self._guard.cut_of(decision)
+            would_keep_latest(lane, self._services.facilities, _key_of(target), decision.rule, cut, counted)
 
     def _discard_oldest(self, connection: Member, act: UnderWay) -> None:
         """Drop the oldest until the subscription is within the limit."""
@@ -329,6 +343,11 @@ def _targets(connection: Member, decision: Decision) -> list[ClientSubscription]
         return list(connection.subscriptions.values())
     found = connection.subscriptions.get(decision.subscription)
     return [found] if found is not None else []
+
+
+def _key_of(target: ClientSubscription) -> KeyOf:
+    """By what its messages replace each other when a policy conflates them."""
+    return parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of)
 
 
 def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:

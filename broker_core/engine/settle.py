@@ -255,11 +255,10 @@ class Settle:
             return []
         if view.acked:
             view.acked = False
-            return self.guard.acknowledged(use, watched, now)
-        if watched.alarmed:
+            return self.guard.judge_subscription(use, watched, now)
+        if watched.alarmed or use.holds_on(watched):
             backlog.look()  # what its peer has acknowledged meanwhile isn't owed
-            decision = self.guard.waiting(use, watched, now)
-            return [decision] if decision is not None else []
+            return self.guard.judge_subscription(use, watched, now)
         return []
 
     def _relieve(self, connection: Member, use: PoolUse) -> None:

@@ -11,7 +11,7 @@ from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.connections.subscribe_start import Preparation, needs_preparing
-from broker_core.delivery.account import NOTHING, Cause
+from broker_core.delivery.account import Cause
 from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.conflation import parse_conflation
 from broker_core.delivery.ledger import Tally
@@ -320,9 +320,8 @@ class Subscriptions:
 
     def _settle_account(self, target: ClientSubscription) -> None:
         """It has read everything that was matched for it: what of that the log didn't have any more is lost."""
-        missing, last = target.account.in_log, target.account.matched_upto
+        missing, last = target.account.leave_log(), target.account.matched_upto
         if missing.messages:
-            target.account.in_log = NOTHING
             tally = Tally()
             tally.add(missing.messages, missing.nbytes, last, last)
             target.peer.backlog.lose(target.stream, tally, Cause.REMOVED, "")

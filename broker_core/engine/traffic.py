@@ -77,7 +77,7 @@ class Traffic:
                 messages,
                 nbytes,
                 acknowledged,
-                backlog.taken_at_look,
+                backlog.taken_bytes,
                 owed_messages,
                 owed_bytes,
                 backlog.oldest_at // _MS,

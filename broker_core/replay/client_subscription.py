@@ -12,8 +12,9 @@ import numpy.typing as npt
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
 from broker_core.delivery.account import Account, Cause
-from broker_core.delivery.backlog import Backlog, Ending
+from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.conflating import Conflating
+from broker_core.delivery.gone import Ending
 from broker_core.delivery.ports import Owner
 from broker_core.delivery.shared import Shared
 from broker_core.journal.held import Pin

@@ -326,7 +326,7 @@ class Try:
             guard.unspooled(use, use.disk - disk)
         watched = use.watched.get("only")
         if watched is not None and watched.judged and watched.alarmed:
-            made.append(guard.waiting(use, watched, now))
+            made += guard.judge_subscription(use, watched, now)
         for decision in made:
             if decision is not None:
                 self._carry_out(decision)

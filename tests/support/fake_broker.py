@@ -51,7 +51,7 @@ def make_subscription(
 def _lag(lag: int) -> dict[str, Any]:
     return {
         "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3, "seconds_behind": lag * 3 / 1_000,
-        "caught_up_in_s": None,
+        "caught_up_in_s": None, "caught_up_why_none": "there are too few looks at it" if lag else "", "lag_at_most": False,
     }  # fmt: skip
 
 

@@ -97,13 +97,23 @@ class SlowClientGuard(Roll):
         use.disk -= nbytes
         use.pool.disk_used -= nbytes
 
-    def waiting(self, use: PoolUse, watched: Watched, now_ns: int) -> Decision | None:
-        """A subscription is owed more than one of its alarms. Ask only then."""
-        return self._first(self._judge_subscription(use, watched, now_ns))
+    def judge_subscription(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
+        """Its client has acknowledged something, or it is owed more than one of its alarms, or was before (`holds_on`). The
+        view says what is owed now."""
+        if use.closing or use.watched.get(watched.view.id) is not watched:
+            return []
+        return self._heed(judge([Judged(use, (), (watched,))], (), (), now_ns, self._modes))
 
-    def acknowledged(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
-        """The client has acknowledged; the subscription's view says what is owed now."""
-        return self._judge_subscription(use, watched, now_ns)
+    def left_out(self, decision: Decision, messages: int) -> None:
+        """What was decided in shadow would have left out so many: fewer would wait from now on."""
+        use, key = self._uses.get(decision.client), (decision.rule, decision.subscription)
+        if use is not None and (hold := use.holds.get(key)) is not None:
+            use.holds = {**use.holds, key: hold._replace(cut=hold.cut + messages)}
+
+    def cut_of(self, decision: Decision) -> int:
+        """By how many messages fewer would wait by now if what a rule decided in shadow had been done."""
+        use = self._uses.get(decision.client)
+        return use.holds.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
 
     def unregister(self, use: PoolUse) -> None:
         """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
@@ -190,6 +200,7 @@ class SlowClientGuard(Roll):
         use = self._uses.get(name)
         if use is None or use.closing:
             return []
+        use.backlog.look()
         found = [*use.seen(now_ns)]
         for one in use.narrow.values():
             found += one.seen(use, now_ns)
@@ -229,6 +240,7 @@ class SlowClientGuard(Roll):
         if use.offlined:
             use.pool.leave(nbytes)
         elif use.memory > use.fresh.memory:
+            use.backlog.look()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.memory > use.memory_alarm:
@@ -239,6 +251,7 @@ class SlowClientGuard(Roll):
         if use.closing:
             return None
         if use.disk > use.fresh.disk:
+            use.backlog.look()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.disk > use.disk_alarm:
@@ -247,11 +260,6 @@ class SlowClientGuard(Roll):
 
     def _judge_own(self, use: PoolUse, now_ns: int) -> list[Decision]:
         return self._heed(judge([Judged(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes))
-
-    def _judge_subscription(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
-        if use.closing or use.watched.get(watched.view.id) is not watched:
-            return []
-        return self._heed(judge([Judged(use, (), (watched,))], (), (), now_ns, self._modes))
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:

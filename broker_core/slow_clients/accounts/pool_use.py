@@ -17,7 +17,14 @@ from broker_core.slow_clients.evaluate.judge import spared
 from broker_core.slow_clients.evaluate.signal_table import OF_CLIENT, READINGS, OfClient, beyond, of_client
 from broker_core.slow_clients.evaluate.signals import Backlog, Holds, Mark, SubscriptionView, age_ms
 from broker_core.slow_clients.evaluate.trail import Trail, extended, points_of
-from broker_core.slow_clients.rules.rule import NO_LIMITS, SAMPLES, ClientLimits, Rule, client_limits
+from broker_core.slow_clients.rules.rule import (
+    NO_LIMITS,
+    SAMPLES,
+    ClientLimits,
+    Rule,
+    client_limits,
+    limits_client,
+)
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import Subject
 
@@ -57,11 +64,11 @@ class PoolUse:
     narrow: dict[str, Watched] = field(default_factory=dict)
     """Those that rules look at."""
     _reads: tuple[tuple[OfClient, Rule], ...] = ()
-    """Its rules, each with what reads its signal."""
+    """Those of its rules that its limits don't say all of, each with what reads its signal."""
     _calm: tuple[int, ...] = ()
-    """For each of its rules the value up to which it needn't be asked."""
+    """For each of these the value up to which it needn't be asked."""
     _places: tuple[int, ...] = ()
-    """Of those of its rules whose signal its samples don't have."""
+    """Of those of these whose signal its samples don't have."""
     _trail: Trail | None = None
 
     @property
@@ -83,13 +90,14 @@ class PoolUse:
         self.limits = client_limits(rules)
         self.beyond = beyond(rules)
         self.rates = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
+        asked = [rule for rule in rules if not limits_client(rule)]
         self._places = tuple(
             place
-            for place, rule in enumerate(rules)
+            for place, rule in enumerate(asked)
             if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
-        self._reads = tuple((OF_CLIENT[rule.signal], rule) for rule in rules)
-        self._calm = tuple(map(calm_upto, rules))
+        self._reads = tuple((OF_CLIENT[rule.signal], rule) for rule in asked)
+        self._calm = tuple(map(calm_upto, asked))
         self._trail = None
 
     def watch(self, watched: Watched, rules: tuple[Rule, ...]) -> None:
@@ -99,6 +107,10 @@ class PoolUse:
             self.narrow[watched.view.id] = watched
         else:
             self.narrow.pop(watched.view.id, None)
+
+    def holds_on(self, watched: Watched) -> bool:
+        """Whether rules remember something of one of its subscriptions: it may be within their limits again."""
+        return bool(self.holds and self.held(watched.view.id, watched.rules))
 
     def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, Hold]:
         """What these rules remember of one of its subscriptions, or with "" of itself."""
@@ -127,15 +139,23 @@ class PoolUse:
 
     def stirs(self, now_ns: int) -> bool:
         """Whether a rule that remembers nothing of it should be asked. Looking keeps what its samples don't have."""
-        values = [read(self, rule, now_ns) for read, rule in self._reads]
-        if self._places:
-            self._trail = extended(self._trail, now_ns, [values[place] for place in self._places])
-        return any(map(gt, values, self._calm)) or (bool(self.rates) and any(map(wakes, self.rules, values)))
+        limits, stirred = self.limits, False
+        if self._reads:
+            values = [read(self, rule, now_ns) for read, rule in self._reads]
+            if self._places:
+                self._trail = extended(self._trail, now_ns, [values[place] for place in self._places])
+            stirred = any(map(gt, values, self._calm))
+            if self.rates and not stirred:
+                stirred = any(
+                    wakes(rule, value) for (_, rule), value in zip(self._reads, values, strict=True)
+                )
+        return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.offlined)
 
     def seen(self, now_ns: int) -> Iterator[Seen]:
         """What each of its rules sees of it, for forecasts."""
         samples = tuple(self.recent(now_ns))
-        for place, rule in enumerate(self.rules):
+        kept = [self._reads[place][1] for place in self._places]
+        for rule in self.rules:
             value, column = of_client(rule, self, now_ns), READINGS[rule.signal].column
             if rule.shape is Shape.RATE_BELOW:
                 taken = [(one.at, one.taken_bytes) for one in samples]
@@ -143,7 +163,7 @@ class PoolUse:
             elif column is not None:
                 points = [(one.at, one[column]) for one in samples]
             else:
-                points = points_of(self._trail, self._places.index(place), value, now_ns)
+                points = points_of(self._trail, kept.index(rule), value, now_ns)
             hold = self.holds.get((rule.name, ""), NO_HOLD)
             yield Seen(rule, value, hold, points, spared=spared(rule, self.name))
 

@@ -64,11 +64,14 @@ class Ticking:
 
     def again(self, use: PoolUse, now_ns: int) -> None:
         """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
-        ruled = [("", use.rules), *((identity, one.rules) for identity, one in use.narrow.items())]
-        held = [(rule, use.holds.get((rule.name, identity))) for identity, rules in ruled for rule in rules]
-        due = [next_look(rule, hold) for rule, hold in held if hold is not None]
-        soonest = min((at for at in due if now_ns < at < now_ns + _SECOND), default=0)
-        if soonest:
+        soonest = next_moment = now_ns + _SECOND
+        for (name, identity), hold in use.holds.items():
+            for rule in use.narrow[identity].rules if identity in use.narrow else use.rules:
+                if rule.name == name:
+                    at = next_look(rule, hold)
+                    soonest = at if now_ns < at < soonest else soonest
+                    break
+        if soonest < next_moment:
             heappush(self._due, (soonest, next(self._serial), use))
 
     def _falling_due(self, now_ns: int) -> Iterator[PoolUse]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Signal, Unit
+from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Unit
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signal_table import OUTBOX
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 
@@ -30,7 +31,7 @@ def decide(
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _cost(action, rule, waiting, subscription, cut)
+    kept, lost = _cost(action, rule, client, waiting, subscription, cut)
     if action is Action.DISCARD_OLDEST and not lost:
         return None
     return Decision(
@@ -81,7 +82,7 @@ def _action(
     action = rule.ladder[rung].action
     if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
         return Action.DISCONNECT
-    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(waiting, subscription):
+    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
         action = Action.OFFLINE
     if action is Action.OFFLINE and client.offlined:
         return None
@@ -90,15 +91,21 @@ def _action(
     return action
 
 
-def _in_journal(waiting: Waiting, subscription: SubscriptionView | None) -> bool:
-    """Whether all that waits can be read from the journal instead."""
+def _in_journal(client: ClientView, waiting: Waiting, subscription: SubscriptionView | None) -> bool:
+    """Whether all that waits can be read from the journal instead: the log keeps it, and whose it is reads there."""
     if subscription is not None:
         return subscription.journaled
-    return waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+    kept = waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+    return kept and all(one.journaled or not one.backlog_messages for one in client.subscriptions)
 
 
 def _cost(
-    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionView | None, cut: int
+    action: Action,
+    rule: Rule,
+    client: ClientView,
+    held: Waiting,
+    subscription: SubscriptionView | None,
+    cut: int,
 ) -> tuple[int, int]:
     """Messages kept and messages that nothing brings back, as far as can be said before the act."""
     if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
@@ -106,25 +113,30 @@ def _cost(
         lost = held.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
     if action is Action.DISCARD_OLDEST:
-        lost = _discarded(rule, subscription, cut)
+        lost = _discarded(rule, client, subscription, cut)
         return subscription.outbox_messages - cut - lost, lost
     waiting = subscription.backlog_messages
     lost = waiting if action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
     return waiting - lost, lost
 
 
-def remaining(rule: Rule, one: SubscriptionView, cut: int) -> tuple[int, int]:
-    """Messages and bytes of what the rule measures, when so many of those that wait were discarded: of the mean size."""
-    outbox = rule.signal in (Signal.OUTBOUND_MESSAGES, Signal.OUTBOUND_BYTES)
-    messages = one.outbox_messages if outbox else one.backlog_messages
-    nbytes = one.outbox_bytes if outbox else one.backlog_bytes
+def remaining(rule: Rule, client: ClientView, one: SubscriptionView | None, cut: int) -> tuple[int, int]:
+    """Messages and bytes of what a rule on WAITING_SIGNALS measures, of a client or one of its subscriptions, when so many
+    of those that wait in memory were given up: of the mean size."""
+    backlog = client.backlog
+    if rule.signal in OUTBOX:
+        messages = backlog.messages if one is None else one.outbox_messages
+        nbytes = client.memory if one is None else one.outbox_bytes
+    else:
+        messages = backlog.owed_messages if one is None else one.backlog_messages
+        nbytes = backlog.owed_bytes if one is None else one.backlog_bytes
     return messages - cut, nbytes * (messages - cut) // max(1, messages)
 
 
-def _discarded(rule: Rule, one: SubscriptionView, cut: int) -> int:
+def _discarded(rule: Rule, client: ClientView, one: SubscriptionView, cut: int) -> int:
     """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
     at the mean size of what the rule measures; the act itself goes by the true sizes."""
-    messages, nbytes = remaining(rule, one, cut)
+    messages, nbytes = remaining(rule, client, one, cut)
     if SIGNALS[rule.signal].unit is Unit.BYTES:
         excess = -(-max(0, nbytes - rule.limit) * messages // max(1, nbytes))
     else:

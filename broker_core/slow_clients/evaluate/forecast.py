@@ -118,12 +118,12 @@ def _of_level(seen: Seen, now_ns: int) -> _Found:
     if READINGS[rule.signal].ticking:
         due = now_ns + (threshold - value + held_ms) * _MS
         return _Found(_by_clock(rule, due, now_ns), 1_000.0)
-    slope, why = _slope(seen.points, since_zero=True)
+    slope, why = slope_of(_since_zero(seen.points))
     if slope <= 0:
         return _none(why or "it isn't rising")
     seconds = (threshold - value) / slope
-    if _too_far(seconds, seen.points):
-        return _none(_TOO_FAR, slope)
+    if too_far(seconds, seen.points):
+        return _none(TOO_FAR, slope)
     return _Found(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
 
 
@@ -137,12 +137,12 @@ def _of_rate(seen: Seen, now_ns: int) -> _Found:
         return _Found(max(0, hold.over_since + held_ms * _MS - now_ns, looked_at - now_ns) // _MS)
     if value < rule.limit:
         return _Found(looks_ms)
-    slope, why = _slope(seen.points, since_zero=False)
+    slope, why = slope_of(seen.points)
     if slope >= 0:
         return _none(why or "the rate isn't falling")
     seconds = (value - rule.limit) / -slope
-    if _too_far(seconds, seen.points):
-        return _none(_TOO_FAR, slope)
+    if too_far(seconds, seen.points):
+        return _none(TOO_FAR, slope)
     return _Found(round(seconds * 1_000) + looks_ms, slope)
 
 
@@ -177,24 +177,29 @@ def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
     return round(100 * value / limit, 1) if limit else (100.0 if value else 0.0)
 
 
-def _too_far(seconds: float, points: Points) -> bool:
+def too_far(seconds: float, points: Points) -> bool:
+    """Whether that is farther ahead than the looks can say anything about."""
     return seconds > FARTHEST * (points[-1][0] - points[0][0]) / 1e9
 
 
-_TOO_FAR: Final = "it is farther away than can be told from the looks at it"
+TOO_FAR: Final = "it is farther away than can be told from the looks at it"
+TOO_FEW: Final = "there are too few looks at it"
 
 
-def _slope(points: Points, *, since_zero: bool) -> tuple[float, str]:
-    """Least squares, over the time since the signal was last 0 if so asked; 0, with the reason, when there are too few
-    points or a line doesn't explain the movement."""
-    if since_zero:
-        for place in range(len(points) - 1, -1, -1):
-            if points[place][1] == 0:
-                points = points[place + 1 :]
-                break
+def _since_zero(points: Points) -> Points:
+    """Those after the signal was last 0."""
+    for place in range(len(points) - 1, -1, -1):
+        if points[place][1] == 0:
+            return points[place + 1 :]
+    return points
+
+
+def slope_of(points: Points) -> tuple[float, str]:
+    """A second, by least squares; 0, with the reason, when there are too few points or a line doesn't explain the
+    movement."""
     count = len(points)
     if count < ENOUGH_SAMPLES:
-        return 0.0, "there are too few looks at it"
+        return 0.0, TOO_FEW
     base = points[0][0]
     xs, ys = [(at - base) / 1e9 for at, _ in points], [float(value) for _, value in points]
     mean_x, mean_y = sum(xs) / count, sum(ys) / count

@@ -35,7 +35,7 @@ class Hold(NamedTuple):
     marks: tuple[int, ...] = ()
     """COUNT_IN_WINDOW: when the limit was passed."""
     cut: int = 0
-    """DISCARD_OLDEST in shadow: by how many messages fewer would wait if it were enforced."""
+    """DISCARD_OLDEST and CONFLATE in shadow: by how many messages fewer would wait if it were enforced."""
 
 
 NO_HOLD: Final = Hold()

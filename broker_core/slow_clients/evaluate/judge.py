@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.scopes import glob
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal, Unit
+from broker_core.config.vocabulary import FINAL_ACTIONS, WAITING_SIGNALS, Action, Mode, Signal, Unit
 from broker_core.slow_clients.evaluate.decide import decide, decide_largest, remaining
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
@@ -175,10 +175,12 @@ class _Pass:
         if hold is None and not wakes(rule, value):
             return
         before, cut = hold or NO_HOLD, 0
-        if before.cut and subscription is not None and value != NOT_APPLICABLE:
+        if before.cut and value != NOT_APPLICABLE:
             # What the client takes it would have taken of what is newer, until nothing of that waited.
-            cut = min(before.cut, subscription.outbox_messages)
-            value = remaining(rule, subscription, cut)[rule.unit is Unit.BYTES]
+            waits = subscription.outbox_messages if subscription is not None else client.backlog.messages
+            cut = min(before.cut, waits)
+            if rule.signal in WAITING_SIGNALS:
+                value = remaining(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
         after, rung, observed = look(rule, value, before, self._now, client.backlog.taken_bytes)
         if rung is not None:
             decision = decide(rule, rung, client, subscription, observed, observed, None, self._now, cut)

@@ -68,7 +68,7 @@ class Backlog(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """Acknowledged by the peer since the logon. It only grows."""
+        """Acknowledged by the peer since the logon, as of the last look. It only grows."""
 
     @property
     def lump_bytes(self) -> int:

@@ -12,10 +12,13 @@ const MINUTE_DAYS = Number(lanes.dataset.minuteDays), MINUTES_S = 86_400 * MINUT
 const SOON_MS = 600_000;
 const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
 
+/** How many it is behind by; a replay by that many at most. */
+function behind(one) { return one.lag_at_most ? `at most ${count(one.lag_messages)}` : count(one.lag_messages); }
+
 const FIGURES = {
   seconds_behind: (c) => duration(1000 * c.seconds_behind), caught_up_in_s: (c) => (c.caught_up_in_s === null ? "–" : duration(1000 * c.caught_up_in_s)),
   in_flight_messages: (c) => count(c.in_flight_messages), acknowledged_messages: (c) => count(c.acknowledged_messages),
-  lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes), outbox_bytes: (c) => bytes(c.outbox_bytes),
+  lag_messages: behind, lag_bytes: (c) => bytes(c.lag_bytes), outbox_bytes: (c) => bytes(c.outbox_bytes),
   memory_percent: (c) => percent(c.memory_percent), spool_bytes: (c) => bytes(c.spool_bytes), disk_percent: (c) => percent(c.disk_percent),
   rate_out_messages: (c) => rate(c.rate_out_messages), delivered: (c) => count(c.delivered_messages), write_blocked_ms: (c) => duration(c.write_blocked_ms),
   published_messages: (c) => count(c.published_messages), delivered_bytes: (c) => bytes(c.delivered_bytes),
@@ -55,8 +58,9 @@ function forecast(found) {
 function waits(client) {
   if (!client.lag_messages) return "Nothing waits for it.";
   const lost = client.lost_messages ? `${count(client.lost_messages)} are lost.` : "None is lost.";
-  const again = client.caught_up_in_s === null ? "It isn’t catching up." : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
-  return `${count(client.lag_messages)} messages wait, the oldest for ${duration(client.lag_ms)}. ${lost} ${again}`;
+  const again = client.caught_up_in_s === null ? `When it has caught up can’t be told: ${client.caught_up_why_none}.` : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
+  const waits = client.lag_at_most ? `Its replay has ${count(client.lag_messages)} records of the log before it, of all topics.` : `${count(client.lag_messages)} messages wait, the oldest for ${duration(client.lag_ms)}.`;
+  return `${waits} ${lost} ${again}`;
 }
 
 function subscriptions(list) {
@@ -67,7 +71,7 @@ function subscriptions(list) {
   one("#subscriptions").replaceChildren(...list.map((s) => make("li", {},
     make("div", { class: "when" }, make("b", { class: "mono break" }, s.topic), chip(s.delivery), " ", chip(s.health, "health")),
     s.filter ? make("div", { class: "mono break" }, s.filter) : null,
-    make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
+    make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${behind(s)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
 }
 
 // A part of the range that was drawn with the pointer stands in the address: it can be gone back from, and passed on.

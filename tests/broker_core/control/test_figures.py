@@ -149,7 +149,8 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         silent_before(broker, "slow", SILENT)
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health) == (Delivery.REPLAYING, Health.STALLED)
-        assert entry.lag_messages > 15_000
+        assert entry.lag_messages > 15_000 and entry.lag_at_most and entry.subscriptions[0].lag_at_most
+        assert (entry.caught_up_in_s, entry.caught_up_why_none) == (None, "there are too few looks at it")
         # Of a replay the log's records count, also those of other topics: the broker's own are among them.
         assert 0 <= entry.lag_messages + entry.delivered_messages - 20_000 < 50
         assert entry.seconds_behind >= 1
@@ -190,6 +191,7 @@ async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_log
         await publish(writer, "other", 500)
         entry = agree(await entry_of(broker, "paused"))
         assert (entry.lag_messages, entry.waiting_messages, entry.matched_messages) == (20, 20, 20)
+        assert not entry.lag_at_most and entry.caught_up_why_none == "it is paused"
         raw.command({"c": "resume", "ids": ["s"]})
         assert len(await raw.deliveries(20)) == 20
         client = broker.engine.roster.clients["paused"]

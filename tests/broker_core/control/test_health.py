@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from broker_core.control.health import FLAPPING_NS, LOOKS, Lags, Look, Seen, health_of, worst
-from broker_core.documents.clients import Health
+from broker_core.control.health import FLAPPING_NS, LOOKS, CaughtUp, Lags, Look, Seen, health_of, worst
+from broker_core.documents.clients import Delivery, Health
+from broker_core.slow_clients.evaluate.forecast import TOO_FEW
 from broker_core.slow_clients.evaluate.why_slow import Cause
 
 SECOND = 1_000_000_000
@@ -54,20 +57,40 @@ def test_a_client_is_as_well_as_its_worst_subscription() -> None:
     assert worst([]) is Health.KEEPS_UP
 
 
-def test_what_shrinks_tells_when_it_is_gone() -> None:
-    lags = Lags()
-    for second in range(4):
-        lags.note("c", second * SECOND, {"s": Look(1_000 - 100 * second, 0)})
-    assert lags.caught_up_in_s("c", "s") == 7.0
-    assert lags.before("c", "s") == (1_000, 0)
-
-
-@pytest.mark.parametrize("lags_seen", [[500], [500, 500, 500], [500, 600, 700], [500, 400, 500]])
-def test_what_does_not_come_nearer_tells_nothing(lags_seen: list[int]) -> None:
+def caught_up_after(lags_seen: Sequence[int], delivery: Delivery = Delivery.LIVE) -> CaughtUp:
     lags = Lags()
     for second, lag in enumerate(lags_seen):
         lags.note("c", second * SECOND, {"s": Look(lag, 0)})
-    assert lags.caught_up_in_s("c", "s") is None
+    return lags.caught_up("c", "s", delivery)
+
+
+def test_what_shrinks_tells_when_it_is_gone() -> None:
+    assert caught_up_after([1_000, 900, 800, 700]) == (7.0, "")
+
+
+def test_what_came_before_it_began_to_shrink_says_nothing_of_its_pace() -> None:
+    growing = [1_000, 5_000, 9_000, 13_000]
+    assert caught_up_after([*growing, 12_500], Delivery.DRAINING) == (None, TOO_FEW)
+    assert caught_up_after([*growing, 12_500, 12_000, 11_500], Delivery.DRAINING) == (23.0, "")
+    assert caught_up_after(growing, Delivery.OFFLINED).in_s is None
+
+
+@pytest.mark.parametrize(
+    ("lags_seen", "why"),
+    [
+        ([], "too few looks"),
+        ([500], "too few looks"),
+        ([500, 400], "too few looks"),
+        ([500, 500, 500], "doesn't get nearer"),
+        ([500, 600, 700], "doesn't get nearer"),
+        ([500, 400, 500], "doesn't get nearer"),
+        ([500, 300, 450, 280, 420], "along a line"),
+        ([10_000, 9_999, 9_998], "farther away"),
+    ],
+)
+def test_where_there_is_no_honest_time_it_is_said_why(lags_seen: list[int], why: str) -> None:
+    found = caught_up_after(lags_seen)
+    assert found.in_s is None and why in found.why_none
 
 
 def test_only_the_last_seconds_count_and_what_has_caught_up_is_forgotten() -> None:

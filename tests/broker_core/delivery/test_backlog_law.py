@@ -228,8 +228,22 @@ class Scene:
             assert all(self._pin.sequence <= first for first in needed if first), (
                 "the journal keeps what is referred to"
             )
+        self.check_running(backlog)
         held = backlog.spool.held_bytes if backlog.spool is not None else 0
         assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
+
+    def check_running(self, backlog: Backlog) -> None:
+        """The figures that are kept, or found in order, against those of everything looked at."""
+        mine = [one.account for one in backlog.recipients.values()]
+        assert backlog.owed == total(one.owed.minus(one.in_log) for one in mine)
+        lanes = list(backlog.lanes.values())
+        assert backlog.lanes.messages == sum(one.messages for one in lanes)
+        assert backlog.lanes.nbytes == sum(one.nbytes for one in lanes)
+        assert backlog.lanes.oldest_at == min((one.oldest_at for one in lanes if one.messages), default=0)
+        unacked = [
+            one.window.oldest_accepted_at for one in lanes if one.window is not None and one.window.unacked
+        ]
+        assert backlog.lanes.unacked_at == min(unacked, default=0)
 
     def check_causes(self, account: Account) -> None:
         """What the log keeps is never called lost with the connection, nor what it doesn't keep kept."""

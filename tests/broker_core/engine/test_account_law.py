@@ -313,6 +313,9 @@ class World:
             assert account.delivered == Amount(len(got), sum(len(body) for _, body in got)), name
             assert account.waiting.messages - account.in_log.messages == self.queued(target), name
         assert self.engine.ledger.messages == lost
+        backlog, mine = connection.backlog, connection.subscriptions.values()
+        counted = [one.account for one in mine if not one.returns_to_log or backlog.acknowledges(one.stream)]
+        assert backlog.owed == total(one.owed.minus(one.in_log) for one in counted)
         assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(ended))
 
     def queued(self, target: ClientSubscription) -> int:

@@ -115,6 +115,40 @@ async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
         assert (await there.slow.deliveries(4))[2:] == [b'{"k":2,"n":8}', b'{"k":0,"n":9}']
 
 
+async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_long_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Single messages come, with one of three keys or without one; now and then two are acknowledged."""
+    found = dict[str, int]()
+    for mode in ("enforce", "shadow"):
+        async with slow_client(tmp_path / mode, rule("conflate", mode=mode), snapshot_key="/k") as there:
+            engine = there.broker.engine
+            for number in range(1, 61):
+                await there.writer.publish("t", {"n": number} if number % 7 == 0 else {"k": number % 3})
+                await there.writer.flush()
+                await engine.reader.run(bool)  # behind whatever was given to it meanwhile
+                if number % 20 == 0:
+                    there.slow.command({"c": "ack", "id": "s", "upto": number // 10})
+                    await there.slow.deliveries(2)
+            engine.decisions.close_second()
+            found[mode] = sum(one.lost for one in engine.decisions.recent)
+            slow = engine.roster.clients["slow"]
+            assert slow.account.lost.messages == (found[mode] if mode == "enforce" else 0)
+    assert found["shadow"] == found["enforce"] > 20
+
+
+@pytest.mark.parametrize(("bookmark", "done"), [("0|1|", "continue_from_journal"), (None, "offline")])
+async def test_a_whole_client_goes_on_from_the_journal_only_if_its_subscriptions_read_there(
+    tmp_path: Path, bookmark: str | None, done: str
+) -> None:
+    options = {"bookmark": bookmark} if bookmark else {}
+    own = rule("continue_from_journal", signal="outbound_messages", scope={})
+    async with slow_client(tmp_path, own, **options) as there:
+        await there.publish(1, 30)
+        decision = await there.decided()
+        assert decision.action == done, decision.sentence
+
+
 async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("warn")) as there:
         await there.publish(1, 20)

@@ -37,7 +37,7 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
             subscription = await reader.subscribe("t", durable="orders", ack="client")
             await writer.publish_many("t", numbered(1, 5))
             assert await take(subscription, 3) == numbered(1, 3)
-            await until(lambda: broker.engine.roster.clients["reader"].backlog.lanes.unacked == 2)
+            await until(lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked == 2)
         await writer.publish_many("t", numbered(6, 5))
         await writer.flush()
         (durable,) = await ask(broker, "durables")

@@ -163,12 +163,12 @@ def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
     view = SubscriptionSignals("s", "t", unacked_messages=9)
     watched = made.subscribe(use, view)
     made.unsubscribe(use, "s")
-    assert made.waiting(use, watched, START) is None and made.acknowledged(use, watched, START) == []
+    assert made.judge_subscription(use, watched, START) == []
     again = made.subscribe(use, view)
-    assert made.acknowledged(use, watched, START) == [], "another one of that name is"
+    assert made.judge_subscription(use, watched, START) == [], "another one of that name is"
     assert again is not watched
     use.closing = True
-    assert made.waiting(use, again, START) is None
+    assert made.judge_subscription(use, again, START) == []
 
 
 def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
@@ -349,8 +349,7 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", backlog_messages=40)
     watched = made.subscribe(use, view)
-    assert made.waiting(use, watched, START) is None
+    assert made.judge_subscription(use, watched, START) == []
     view.backlog_messages = 41
-    decision = made.waiting(use, watched, START)
-    assert decision is not None
+    (decision,) = made.judge_subscription(use, watched, START)
     assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)

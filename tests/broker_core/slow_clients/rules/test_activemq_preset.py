@@ -32,7 +32,9 @@ def figures(one: Watched) -> SubscriptionSignals:
 def pend(made: SlowClientGuard, account: PoolUse, one: Watched, count: int) -> Decision | None:
     """So many messages wait for the subscription, not yet dispatched."""
     figures(one).backlog_messages = figures(one).outbox_messages = count
-    return made.waiting(account, one, START) if count > one.alarm_messages else None
+    if count <= one.alarm_messages:
+        return None
+    return next(iter(made.judge_subscription(account, one, START)), None)
 
 
 def slow_until(
@@ -145,7 +147,7 @@ def test_slow_that_many_times_is_aborted() -> None:
         figures(one).window_full_count, figures(one).window_full_since = number, at
         acts += made.tick(at + SECOND)
         figures(one).window_full_since = 0
-        made.acknowledged(account, one, at + 2 * SECOND)
+        made.judge_subscription(account, one, at + 2 * SECOND)
         acts += made.tick(at + 2 * SECOND)
         assert bool(acts) == (number == 30)
     assert (acts[0].setting, acts[0].observed, acts[0].limit, acts[0].unit) == (

@@ -1,13 +1,15 @@
-"""Discarding the oldest: never a decision that discards nothing, and in shadow what enforcing would have cost."""
+"""Discarding the oldest, and conflating: no decision that discards nothing, and in shadow what enforcing would cost."""
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_core.delivery.would_be import WouldBe
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -16,9 +18,11 @@ from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 
-def scene(signal: str, limit: int, mode: str = "enforce", **figures: int) -> tuple[SlowClientGuard, Watched]:
+def scene(
+    signal: str, limit: int, mode: str = "enforce", action: str = "discard_oldest", **figures: int
+) -> tuple[SlowClientGuard, Watched]:
     own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
-           "ladder": [{"action": "discard_oldest"}]}  # fmt: skip
+           "ladder": [{"action": action}]}  # fmt: skip
     made = guard(policy(rules=[own]))
     use = made.register("c", "tcp", Still(START, Waiting(5, 0, 0, "")))
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
@@ -88,3 +92,32 @@ def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it
                 discarded[mode] += lost
                 waiting -= lost if mode == "enforce" else 0
     assert discarded["shadow"] == discarded["enforce"]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=20), st.integers(0, 12)), max_size=30))
+def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
+    steps: list[tuple[list[int], int]],
+) -> None:
+    """Messages with keys come and are sent; only where it is enforced the earlier ones of a key are gone."""
+    left_out = dict.fromkeys(("enforce", "shadow"), 0)
+    for mode in left_out:
+        made, watched = scene("outbound_messages", 15, mode, "conflate")
+        view, would_be = watched.view, WouldBe()
+        assert isinstance(view, SubscriptionSignals)
+        waiting, came = list[int](), 0
+        for second, (keys, taken) in enumerate(steps):
+            for half, (new, gone) in enumerate(((keys, 0), ([], taken))):
+                waiting, came = [*waiting, *new][gone:], came + len(new)
+                view.outbox_messages = view.backlog_messages = len(waiting)
+                for decision in made.tick(START + (2 * second + half) * SECOND):
+                    if mode == "enforce":
+                        kept = list(reversed(dict.fromkeys(reversed(waiting))))
+                        left_out[mode] += len(waiting) - len(kept)
+                        waiting = kept
+                    else:
+                        cut, newer = made.cut_of(decision), min(came - would_be.came, len(waiting))
+                        last = array("q", waiting[len(waiting) - newer :])
+                        would_be = would_be.conflated(last, came, len(waiting), cut)
+                        left_out[mode] += would_be.cut - cut
+                        made.left_out(decision, would_be.cut - cut)
+    assert left_out["shadow"] == left_out["enforce"]

@@ -31,7 +31,7 @@ def judged(made: SlowClientGuard, account: PoolUse, one: Watched, **figures: int
     for name, value in figures.items():
         setattr(one.view, name, value)
     if one.alarmed:
-        return made.waiting(account, one, START)
+        return next(iter(made.judge_subscription(account, one, START)), None)
     return next(iter(made.tick(START)), None)
 
 

@@ -108,10 +108,10 @@ def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
     made, account, _ = scene(rule("unacked_messages", 10, do("pause", for_ms=1_000)))
     one = SubscriptionSignals("s1", "a", prefetch=50, unacked_messages=20)
     watched = made.subscribe(account, one)
-    (decision,) = made.acknowledged(account, watched, START)
+    (decision,) = made.judge_subscription(account, watched, START)
     assert (decision.action, decision.subscription, decision.observed) == (Action.PAUSE, "s1", 20)
     one.unacked_messages = 5
-    assert made.acknowledged(account, watched, START) == []
+    assert made.judge_subscription(account, watched, START) == []
     one.unacked_messages = 11
     assert [d.action for d in made.tick(START + SECOND)] == [Action.PAUSE]
 

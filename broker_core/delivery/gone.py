@@ -1,0 +1,72 @@
+"""What one client will not get: into the account of its subscription and into the ledger, always both.
+
+What the log keeps is never lost with a connection: there it is called kept. What is shared with others goes back to them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_core.delivery.account import NOTHING, Amount, Cause
+from broker_core.delivery.ledger import Tally
+from broker_core.delivery.ports import Facilities, Owner, Recipient
+from broker_core.delivery.window import Acknowledged
+
+
+class Ending(NamedTuple):
+    """What a subscription leaves behind that has ended: what the log keeps and what nothing brings back, of all that its
+    peer hasn't acknowledged; `first` is the sequence to go on with, 0 when it has had everything that the log keeps."""
+
+    kept: Amount
+    lost: Amount
+    first: int
+
+
+class Gone:
+    """One client's."""
+
+    def __init__(self, owner: Owner, facilities: Facilities) -> None:
+        self._owner = owner
+        self._clock, self._ledger = facilities.clock, facilities.ledger
+
+    def waited(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
+        """Some of what waited for a subscription."""
+        for part, journaled in zip(what.parted(), (False, True), strict=True):
+            if part.messages:
+                named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+                recipient.account.lose_waiting(named, Amount(part.messages, part.nbytes), journaled)
+                self._enter(recipient, part, named, rule)
+
+    def refused(self, recipient: Recipient, done: Acknowledged, cause: Cause, first: int, last: int) -> None:
+        """What its application had and won't have; of what the log keeps those from `first` to `last`."""
+        for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
+            if what.messages:
+                recipient.account.lose_in_flight(cause, what, journaled)
+                tally = Tally()
+                tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
+                self._enter(recipient, tally, cause, "")
+
+    def all_owed(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
+        """All that waits and isn't acknowledged: it ends. `waiting` is the sequence of the first of these records; 0: none."""
+        account, first = recipient.account, recipient.first_needed(waiting)
+        if account.untouched:  # of a client's thousand subscriptions that are most
+            return Ending(NOTHING, NOTHING, 0 if recipient.shares else first)
+        kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
+        for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
+            if not amount.messages:
+                continue
+            named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+            if recipient.shares:
+                named = Cause.RETURNED
+            account.lose_waiting(named, side.waiting, journaled)
+            account.lose_in_flight(named, side.in_flight, journaled)
+            sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
+            tally = Tally()
+            tally.add(amount.messages, amount.nbytes, *sequences)
+            self._enter(recipient, tally, named, rule)
+        account.leave_log()
+        return Ending(kept, lost, 0 if recipient.shares else first)
+
+    def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
+        now, name = self._clock.now_ns(), self._owner.name
+        self._ledger.enter(now, name, recipient.id, recipient.topic, cause, rule, what)

@@ -1,0 +1,52 @@
+"""What rules read of a client costs the same however many subscriptions it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.lane import Lane
+from broker_core.delivery.window import AckMode, Window
+from tests.broker_core.delivery.test_backlog_law import Scene, Subscriber
+from tests.support.calls import calls
+
+
+def figures(backlog: Backlog) -> tuple[int, ...]:
+    return (
+        backlog.nbytes,
+        backlog.messages,
+        backlog.owed_messages,
+        backlog.owed_bytes,
+        backlog.oldest_at,
+        backlog.unacked_at,
+        backlog.blocked_since,
+    )
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_path: Path) -> None:
+    """Each has a message in flight, and one that waits."""
+    costs = []
+    for number in (1, 1_000):
+        scene = Scene(tmp_path)
+        backlog, scene.socket.room = scene.backlog, 1 << 20
+        batch = Batch.parse(build_one_topic("p", "t", [b"1"]))
+        for stream in range(10, 10 + number):
+            scene.socket.got[stream] = []
+            if windowed:
+                backlog.lanes[stream] = Lane(stream, Window(AckMode.CLIENT, 1))
+            backlog.enter(Subscriber(stream))
+        for moment in (5, 6):
+            for stream in range(10, 10 + number):
+                backlog.offer(OutboxEntry(stream, batch, None, None, 0, 1, batch.nbytes, moment))
+            backlog.send()
+            scene.socket.room = 0 if not windowed else scene.socket.room
+        backlog.look()
+        assert figures(backlog) == (batch.nbytes * number, number, 2 * number, 2 * number, 6, 5, 1)
+        costs.append(calls(lambda: figures(backlog)))  # noqa: B023
+        backlog.close()
+    assert costs[0] == costs[1]
