@@ -90,7 +90,7 @@ def _why_not(
     if action == "compress" and segment.compressed:
         return _left(segment, "it is compressed already", "compressed")
     if segment.last_at >= older_than_ns:
-        age, wanted = max(now_ns - segment.last_at, 0), now_ns - older_than_ns
+        age, wanted = now_ns - segment.last_at, now_ns - older_than_ns
         why = f"its newest record is {age // _NS_PER_S} s old, younger than {wanted // _NS_PER_S} s"
         return _left(segment, why, "young")
     return None

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import queue
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.torture import forks
+from tests.torture.forks import KILLED, SURVIVED
 from tests.torture.mutants import Mutant, chosen, equivalent, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +45,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),
     "broker_core/delivery/window.py": (f"{_T}/delivery/test_window.py", f"{_T}/delivery/test_backlog_law.py"),
     "broker_core/delivery/ledger.py": (f"{_T}/delivery/test_ledger.py", f"{_T}/engine/test_account_law.py"),
-    "broker_core/delivery/account.py": (f"{_T}/delivery", f"{_T}/engine/test_account_law.py"),
+    "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
         f"{_T}/journal/test_recovery.py", f"{_T}/journal/test_unsynced.py", f"{_T}/journal/test_crash_steps.py",
@@ -79,6 +87,10 @@ class Tree:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+
+    def copy(self) -> None:
+        """Bring the checkout here."""
+        place = self.place
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True
         ).stdout.decode()
@@ -87,16 +99,26 @@ class Tree:
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, place / name)
 
-    def passes(self, module: str, source: str | None, timeout_s: float) -> bool:
-        """Whether the module's tests pass with that text in its place. One that hangs doesn't."""
+    @contextmanager
+    def with_mutant(self, module: str, source: str) -> Iterator[str]:
+        """That text in the module's place, for brokers in processes of their own too; gives a folder for temporary files."""
         path = self.place / module
-        path.write_text(source if source is not None else (ROOT / module).read_text())
-        for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-            stale.unlink()
-        tests = [test for test in PLAN[module] if (self.place / test).exists()]
-        with tempfile.TemporaryDirectory(prefix="m-", dir=self.place.parent) as temporary:
+        with tempfile.TemporaryDirectory(
+            prefix="m-", dir=self.place.parent, ignore_cleanup_errors=True
+        ) as temporary:
+            path.write_text(source)
+            _forget(path)
+            try:
+                yield temporary
+            finally:
+                path.write_text((ROOT / module).read_text())
+                _forget(path)
+
+    def passes(self, module: str, source: str, timeout_s: float) -> bool:
+        """Whether the module's tests pass with that text, in a process of their own. One that hangs doesn't."""
+        with self.with_mutant(module, source) as temporary:
             running = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *PYTEST, *tests],
+                [sys.executable, "-m", "pytest", *PYTEST, *PLAN[module]],
                 cwd=self.place,
                 env=os.environ | {"TMPDIR": temporary},
                 stdout=subprocess.DEVNULL,
@@ -111,7 +133,53 @@ class Tree:
                 if running.poll() is None:
                     os.killpg(running.pid, 9)
                     running.wait()
-                path.write_text((ROOT / module).read_text())
+
+
+def _forget(path: Path) -> None:
+    """Two texts written within one second may pass for one another."""
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        stale.unlink()
+
+
+class Forks:
+    """A pytest in a tree that has a module's tests collected, and forks for each mutant (`tests.torture.forks`)."""
+
+    def __init__(self, tree: Tree, module: str) -> None:
+        self.tree = tree
+        self.module = module
+        ours, theirs = socket.socketpair()
+        self._pytest = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "tests.torture.forks", *PYTEST, *PLAN[module]],
+            cwd=tree.place,
+            env=os.environ | {forks.MODULE: module, forks.SOCKET: str(theirs.fileno())},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._orders = ours.makefile("rw")
+        ours.close()
+
+    def collected(self) -> None:
+        """Wait until it has; from then on the module's text may be changed."""
+        assert self._orders.readline(), f"the tests of {self.module} can't be collected"
+
+    def outcome(self, source: str, timeout_s: float) -> str:
+        """What became of a mutant."""
+        with self.tree.with_mutant(self.module, source) as temporary:
+            order = {
+                "source": str(self.tree.place / self.module),
+                "temporary": temporary,
+                "seconds": timeout_s,
+            }
+            self._orders.write(json.dumps(order) + "\n")
+            self._orders.flush()
+            return str(json.loads(self._orders.readline())["outcome"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._orders.close()
+        self._pytest.wait()
 
 
 def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[Outcome]:
@@ -119,42 +187,59 @@ def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -
     end = time.monotonic() + seconds
     outcomes = [Outcome(module) for module in modules]
     with tempfile.TemporaryDirectory(prefix="mu-") as place:
-        trees: queue.Queue[Tree] = queue.Queue()
-        for job in range(jobs):
-            trees.put(Tree(Path(place) / str(job)))
-        with ThreadPoolExecutor(jobs) as pool:
-            for outcome in outcomes:
-                _run_module(outcome, number, seed, end, trees, pool)
+        trees = [Tree(Path(place) / str(job)) for job in range(jobs)]
+        for tree in trees:
+            tree.copy()
+        for outcome in outcomes:
+            _run_module(outcome, number, seed, end, trees)
     return outcomes
 
 
-def _run_module(
-    outcome: Outcome, number: int, seed: int, end: float, trees: queue.Queue[Tree], pool: ThreadPoolExecutor
-) -> None:
+def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: list[Tree]) -> None:
     module = outcome.module
-    made = mutants((ROOT / module).read_text())
+    right = (ROOT / module).read_text()
+    made = mutants(right)
     picked = chosen(made, number, seed, equivalent(module))
-    began = time.monotonic()
-    tree = trees.get()
-    assert tree.passes(module, None, 600), f"the tests of {module} fail without any mutant"
-    trees.put(tree)
-    took = time.monotonic() - began
-    print(f"{module}: {len(picked)} of {len(made)} mutants, tests take {took:.0f} s", flush=True)
+    if time.monotonic() > end:
+        print(f"{module}: there was no time", flush=True)
+        return
+    free: queue.Queue[Forks] = queue.Queue()
+    for worker in [Forks(tree, module) for tree in trees]:
+        worker.collected()
+        free.put(worker)
+    try:
+        first = free.get()
+        began = time.monotonic()
+        assert first.outcome(ast.unparse(ast.parse(right)), 600) == SURVIVED, (
+            f"{module}: tests fail without a mutant"
+        )
+        took = time.monotonic() - began
+        free.put(first)
+        print(
+            f"{module}: {len(picked)} of {len(made)} mutants, seed {seed}, tests take {took:.0f} s",
+            flush=True,
+        )
 
-    def attempt(mutant: Mutant) -> None:
-        if time.monotonic() > end:
-            return
-        tree = trees.get()
-        try:
-            survived = tree.passes(module, mutant.source, 30 + 3 * took)
-        finally:
-            trees.put(tree)
-        outcome.tried += 1
-        if survived:
-            outcome.survivors.append(mutant)
-            print(f"  survived, line {mutant.line}: {mutant.name}", flush=True)
+        def attempt(mutant: Mutant) -> None:
+            if time.monotonic() > end:
+                return
+            worker = free.get()
+            try:
+                survived = worker.outcome(mutant.source, 20 + 3 * took) != KILLED
+                # Nobody's word for it: what ran when the module was imported had been right in the fork.
+                survived = survived and worker.tree.passes(module, mutant.source, 60 + 4 * took)
+            finally:
+                free.put(worker)
+            outcome.tried += 1
+            if survived:
+                outcome.survivors.append(mutant)
+                print(f"  survived, line {mutant.line}: {mutant.name}", flush=True)
 
-    list(pool.map(attempt, picked))
+        with ThreadPoolExecutor(len(trees)) as pool:
+            list(pool.map(attempt, picked))
+    finally:
+        while not free.empty():
+            free.get().close()
     killed = outcome.tried - len(outcome.survivors)
     share = f"{100 * outcome.share:.0f} %" if outcome.tried else "there was no time"
     print(f"  {killed} of {outcome.tried} found, {share}", flush=True)
@@ -171,6 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--jobs", type=int, default=2)
     said = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # copies of the tree are taken away then too
     parts = [part for part in said.modules.split(",") if part]
     modules = [module for module in PLAN if not parts or any(part in module for part in parts)]
     outcomes = run(modules, said.number, said.seed, 60 * said.minutes, said.jobs)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from tests.torture import mutation
+from tests.torture.forks import KILLED, SURVIVED, UNFIT
 from tests.torture.mutants import EQUIVALENT, chosen, equivalent, mutants, names
-from tests.torture.mutation import PLAN, ROOT
+from tests.torture.mutation import PLAN, ROOT, Forks, Tree
 
 SOURCE = '''
 """A module."""
@@ -61,3 +65,31 @@ def test_the_tests_of_each_module_are_there() -> None:
     for module, tests in PLAN.items():
         assert (ROOT / module).is_file()
         assert [test for test in tests if not Path(ROOT / test).exists()] == [], module
+
+
+def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = "def half(n: int) -> int:\n    return n // 2 + 0 * sum(1 for _ in range(n))\n"
+    for place in (tmp_path / "right", tmp_path / "tree"):
+        place.mkdir()
+        (place / "half.py").write_text(right)
+    test = "from half import half\n\ndef test_half() -> None:\n    assert half(4) == 2\n"
+    (tmp_path / "tree" / "test_half.py").write_text(test)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'tree'}")
+    monkeypatch.setattr(mutation, "ROOT", tmp_path / "right")
+    monkeypatch.setitem(PLAN, "half.py", ("test_half.py",))
+    forks = Forks(Tree(tmp_path / "tree"), "half.py")
+    forks.collected()
+    for old, new, outcome in (
+        ("", "", SURVIVED),
+        ("2 +", "3 +", KILLED),
+        ("0 *", "1 *", KILLED),
+        ("sum(1", "sum(2", SURVIVED),
+        ("return n", "__import__('os')._exit(0); return n", KILLED),
+        ("half(n", "other(n", UNFIT),
+        ("", "", SURVIVED),
+    ):
+        assert forks.outcome(right.replace(old, new, 1), 60) == outcome, new
+        assert (tmp_path / "tree" / "half.py").read_text() == right
+    forks.close()

@@ -55,9 +55,7 @@ class Pool(PoolSignals):
         """Take a client over with what it uses; its limits are in force at once."""
         self.take_in(use)
         self.by_disk.enter(use)
-        if use.offlined:
-            use.memory_alarm = -1
-        else:
+        if not use.offlined:
             self.by_memory.enter(use)
 
     def prepare(self, now_ns: int) -> None:

@@ -105,7 +105,7 @@ def test_tokens_and_certificates_say_who_it_is() -> None:
 
 def test_on_a_transport_that_is_not_there_nobody_may_do_anything() -> None:
     access = AccessPolicy(policy(user("maria"), entitlement("*", publish="a")))
-    assert access.authentication("udp") is None
+    assert (access.authentication("tcp"), access.authentication("udp")) == ("token", None)
     with pytest.raises(ClientError):
         access.rights("udp", "maria").check_publish(["a"])
 
@@ -119,6 +119,8 @@ def test_a_user_may_be_kept_to_names_of_clients() -> None:
         False,
     ]
     assert access.may_be("vera", "anything") and access.may_be("", "anything")
+    asked = [("maria", "desk-1"), ("maria", "other"), ("vera", "other"), ("nobody", "other")]
+    assert [access.has(*one) for one in asked] == [True, False, True, False]
 
 
 def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None:

@@ -14,6 +14,7 @@ from broker_core.batch import build
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_fields import QuotaSettings
+from broker_core.connections.inbox import Hold
 from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
@@ -76,6 +77,31 @@ async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_pat
         await until(lambda: broker.engine.dispatch.messages_in == 2)
         client.close()
         other.close()
+
+
+async def test_who_was_held_for_its_own_is_read_from_again_when_less_than_half_of_it_is_left(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        publishing = broker.engine.roster.clients["busy"].publishing
+        holds = publishing._inbox._holds
+        for number in range(1, MOST_UNCOMMITTED + 1):
+            publishing.submitted()
+            assert list(holds) == ([Hold.OWN] if number == MOST_UNCOMMITTED else []), number
+        while holds:
+            publishing.committed(1)
+        assert publishing.uncommitted == MOST_UNCOMMITTED // 2 - 1
+        client.close()
+
+
+async def test_records_before_the_logon_are_refused_by_name_and_none_is_stored(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.open(broker)
+        await client.publish("t", [b"1"], first=1)
+        assert (await client.until("error"))["code"] == "not_logged_on"
+        assert broker.engine.journal.next_sequence == 1
+        client.close()
 
 
 async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(tmp_path: Path) -> None:

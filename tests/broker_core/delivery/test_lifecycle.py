@@ -39,6 +39,7 @@ def test_what_is_not_in_the_table_raises_and_says_both(state: ClientState, event
     with pytest.raises(IllegalTransition) as caught:
         next_state(state, event)
     assert (caught.value.state, caught.value.event) == (state, event)
+    assert str(caught.value) == f"{event.value} can't happen to a client that is {state.value}"
 
 
 @given(st.lists(st.sampled_from(Event), max_size=30))

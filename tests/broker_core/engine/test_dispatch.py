@@ -297,6 +297,52 @@ async def test_more_repeats_than_are_kept_are_refused_by_name(
         assert await stored(broker, "a") == [b"1"]
 
 
+async def test_dead_letters_are_kept_when_they_are_on_disk_and_not_when_it_refuses_them(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        publisher, dispatch = await RawClient.connect(broker, "p"), broker.engine.dispatch
+        await publisher.publish("a", [b"poison"], 1)
+        await publisher.until("persisted")
+        (batch,) = [one for one in broker.engine.journal.read(1, MIB, 1 << 40) if "a" in one.topics]
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        for number, pwritev, kept in ((2, full.pwritev, False), (3, gate.pwritev, True)):
+            gate.shut()
+            await publisher.publish("a", [b"before"], number)
+            await until(gate.waiting.is_set)
+            burying = asyncio.create_task(dispatch.bury(batch, "q"))
+            await until(lambda: len(dispatch._log._stamped) == 2)  # type: ignore[attr-defined]
+            assert not burying.done(), "nobody is told of what isn't on disk"
+            gate.pwritev = pwritev  # type: ignore[method-assign]
+            gate.open()
+            assert await burying is kept
+        letters = [body for one in broker.engine.journal.read(1, MIB, 1 << 40) for body in one.bodies()]
+        assert letters.count(b"poison") == 2, "the record, and one letter"
+
+
+async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, BY_CONTENT) as broker:
+        dispatch, taken = broker.engine.dispatch, list[Any]()
+        publisher, reader = await RawClient.connect(broker, "p"), await RawClient.connect(broker, "r")
+        reader.command({"c": "subscribe", "id": "s", "topic": "orders"})
+        await reader.until("processed")
+        with monkeypatch.context() as patched:
+            patched.setattr(dispatch._log, "append", lambda *pending: taken.extend(pending))
+            await publisher.publish("orders", [b'{"n": 1}'], 1)
+            await publisher.publish("orders", [b'{"n": 0}'], 2)
+            await until(lambda: dispatch._behind_bytes > 0)
+        (pending,) = taken
+        dispatch.repeated(pending)
+        assert (await publisher.until("processed"))["sequence"] == 2
+        assert (await publisher.until("persisted"))["sequence"] >= 1
+        assert await reader.deliveries(1) == [b'{"n": 0}']
+        member = broker.engine.roster.clients["p"]
+        assert (member.publishing.uncommitted, dispatch._behind_bytes, dispatch._under_way) == (0, 0, {})
+
+
 async def test_a_delivery_that_fails_ends_its_own_client_and_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

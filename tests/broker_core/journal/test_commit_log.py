@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 import pytest
@@ -244,6 +245,41 @@ async def test_moments_never_go_back_although_the_clock_does(bench: Bench) -> No
     assert [at for _, at in bench.outlet.stamps] == [ahead, ahead, ahead, began + 13_000_000_000]
 
 
+async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before_they_are_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("put in by the test")
+
+    monkeypatch.setattr(bench.outlet, "stamped", fails)
+    bench.append("1")
+    waiting = asyncio.create_task(bench.log.barrier())
+    await turns()
+    bench.thread.step(bench.log)
+    await turns()
+    assert bench.heard == [("broken", [])] and waiting.done() and bench.journal.durable_sequence == 0
+    assert bench.journal.failed is bench.outlet.error is not None
+
+
+async def test_the_disk_writes_nothing_behind_a_failure_until_the_loop_has_heard_of_it(
+    bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", 1)
+    for owner in ("1", "2", "3"):
+        bench.append(owner)
+        await turns()
+    with refusing(files, "pwritev", errno.ENOSPC):
+        bench.thread.write()
+    for _ in range(2):
+        assert bench.thread._step(), "the thread goes on, and writes nothing"
+    assert bench.journal.durable_sequence == 0
+    await turns()
+    assert bench.heard[3:] == [("failed", ["1", "2", "3"])], "once, and all of it"
+    bench.append("4")
+    await bench.write()
+    assert bench.heard[-1] == ("applied", ["4"]) and bench.journal.durable_sequence == 2
+
+
 async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: Bench) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("put in by the test")
@@ -473,3 +509,17 @@ async def test_closing_finishes_what_was_appended_and_ends_the_thread(bench: Ben
     await bench.write()
     await asyncio.wait_for(closing, 1)
     assert bench.thread.ended and bench.heard[-1] == ("applied", ["1", "2"])
+
+
+def test_the_end_of_the_journals_thread_is_waited_for() -> None:
+    gate, done = Event(), list[int]()
+
+    def step() -> bool:
+        gate.wait(10)
+        done.append(len(done))
+        return len(done) < 1_000
+
+    wait = commit_log.in_a_thread(step)
+    gate.set()
+    wait()
+    assert len(done) == 1_000

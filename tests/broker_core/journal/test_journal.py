@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.acks import read_acks
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.segment import Position
@@ -259,6 +260,18 @@ def test_publishers_in_a_file_older_than_the_log(tmp_path):
     again = open_journal(tmp_path)
     assert again.publishers == {"anna": 180, "bert": 181 + 2}
     assert again.recovery.scanned_segments == 1
+    again.close()
+
+
+def test_publishers_are_read_from_the_segments_once_and_from_their_file_from_then_on(tmp_path):
+    journal = open_journal(tmp_path)
+    fill(journal, 30, size=1_000, publisher="anna")
+    assert len(journal.segments()) == 2
+    journal.close()
+    file = tmp_path / "journal" / f"{INSTANCE}.clients.ack"
+    file.unlink()
+    again = open_journal(tmp_path)
+    assert again.publishers == {"anna": 90} and read_acks(file) == (90, {"anna": 90})
     again.close()
 
 

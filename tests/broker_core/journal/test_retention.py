@@ -120,6 +120,8 @@ def test_the_reason_is_that_of_who_reads_furthest_behind_and_not_everybody_is_na
     (skipped, *_) = plan("remove", LOG, NOW, pins, NOW).skipped
     assert skipped.reason == "spool"
     assert skipped.why.endswith("and 32 more")
+    (skipped, *_) = plan("remove", LOG, NOW, pins[:20], NOW).skipped
+    assert skipped.why.endswith(", spool of a") and skipped.why.count(",") == 19, "all of them"
 
 
 def test_a_clock_that_ran_ahead_doesnt_keep_segments_for_as_long():
@@ -143,3 +145,9 @@ def test_what_was_accepted_before_now_is_as_old_as_it_says():
 def test_who_needs_the_last_record_of_a_segment_holds_it():
     assert names(plan("remove", LOG, NOW, [pin(200)], NOW)) == ["s0"]
     assert names(plan("remove", LOG, NOW, [pin(201)], NOW)) == ["s0", "s1"]
+
+
+def test_a_file_that_is_gone_says_nothing_of_when_it_was_written():
+    """A swap has just moved it: it isn't taken for one of 1970."""
+    ahead = [segment(0, 40)._replace(last_at=NOW + DAY, written_at=0)]
+    assert names(plan("remove", ahead, NOW - 15 * DAY, [], NOW)) == []

@@ -260,6 +260,20 @@ def test_what_cannot_be_noted_is_not_removed(journal):
     assert journal.remove([before[0].name]).first_held == before[1].first_sequence
 
 
+@pytest.mark.parametrize("call", ["unlink", "sync_directory"])
+def test_a_removal_that_the_disk_refuses_says_so_and_what_is_left_has_no_gap(journal, call):
+    before, calls = journal.segments(), []
+    # The first directory that is synced is that of the note.
+    journal.files.fail = lambda name: name == call and not calls.append(name) and len(calls) > 1
+    journal.files.errno = errno.EIO
+    with pytest.raises(JournalError, match="the removal of") as caught:
+        journal.remove([one.name for one in before[:3]])
+    journal.files.fail = lambda name: False
+    assert before[0].name in caught.value.sentence
+    assert [one.path.exists() for one in before[:3]] == [False, True, True], "the oldest went first"
+    assert journal.segments() == before[3:], "nobody is served what was to go"
+
+
 def test_pins_hold_back_removal(journal):
     first, second = journal.segments()[:2]
     pin = journal.pin(5, "slow")

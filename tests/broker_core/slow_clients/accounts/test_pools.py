@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.rules.rule import PoolLimits
-from tests.support.slow_clients import SECOND, START
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 
 def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     pool = Pool(PoolLimits("p", 1_000, 1_000, ""))
     for part in range(3 * 40):
-        pool.memory_used = part
+        pool.memory_used, pool.memory_leaving = part, part // 4
         pool.prepare(START + part * SECOND // 40)
     assert list(pool.looks.newest(10)) == [
         *(START, 0, 0),
-        *(START + SECOND, 40, 0),
-        *(START + 2 * SECOND, 80, 0),
+        *(START + SECOND, 30, 0),
+        *(START + 2 * SECOND, 60, 0),
     ]
+
+
+def test_whoever_has_left_counts_no_more_and_is_never_chosen() -> None:
+    made = guard(policy())
+    uses = [made.register(name, "tcp", Still()) for name in ("a", "b")]
+    pool = uses[0].pool
+    for use, size in zip(uses, (200, 100), strict=True):
+        made.queued(use, size, START)
+        made.spooled(use, 10 * size, START)
+    assert pool.by_memory.largest(2) == uses == pool.by_disk.largest(2)
+    made.unregister(uses[0])
+    assert pool.by_memory.largest(2) == uses[1:] == pool.by_disk.largest(2)
+    assert (pool.memory_used, pool.disk_used) == (100, 1_000)

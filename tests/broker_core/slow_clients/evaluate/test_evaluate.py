@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Mode, Reason, Shape, Signal
 from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decide import decide
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.judge import NOTHING
+from broker_core.slow_clients.evaluate.judge import NOTHING, spared
 from broker_core.slow_clients.evaluate.signals import PoolSignals
+from broker_core.slow_clients.rules.rule import Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from tests.support.signals import ClientSignals, evaluate
+from broker_core.slow_clients.rules.scopes import Subject
+from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
 from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
@@ -115,6 +121,51 @@ def test_a_client_acted_on_for_itself_relieves_the_pool() -> None:
 
 def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
     assert acts(judge(client("a", memory=2_000, age_ms=40_000))) == [("a", Action.DISCONNECT, Reason.AGE)]
+
+
+def own(name: str, action: str, **more: object) -> dict[str, object]:
+    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "ladder": [{"action": action}], **more}  # fmt: skip
+
+
+def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_none() -> None:
+    book = rules(None, rules=[own("ends", "disconnect", protected=["a*"]), own("tells", "notify")])
+    old = [client(name, memory=1, age_ms=2_000) for name in ("a1", "b")]
+    assert [(one.client, one.rule) for one in judge(*old, by=book)] == [("a1", "tells"), ("b", "ends")]
+
+
+def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
+    (rule,) = rules(None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]).of_client(
+        Subject("tcp", "", "a1")
+    )[-1:]
+    assert [spared(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
+    assert spared(replace(rule, protected=()), "a1") == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "figures", "of_client", "done"),
+    [
+        (Action.DELETE_DURABLE, None, {}, Action.DISCONNECT),
+        (Action.DELETE_DURABLE, {"durable": False}, {}, Action.DISCONNECT),
+        (Action.DELETE_DURABLE, {"durable": True}, {}, Action.DELETE_DURABLE),
+        (Action.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, Action.CONTINUE_FROM_JOURNAL),
+        (Action.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, Action.OFFLINE),
+        (Action.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"}, Action.CONTINUE_FROM_JOURNAL),
+        (Action.CONTINUE_FROM_JOURNAL, None, {}, Action.OFFLINE),
+        (Action.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1}, Action.OFFLINE),
+        (Action.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
+        (Action.OFFLINE, None, {"disk": 1}, None),
+        (Action.PAUSE, {"paused": True}, {}, None),
+        (Action.PAUSE, {"paused": False}, {}, Action.PAUSE),
+        (Action.PAUSE, None, {}, Action.PAUSE),
+    ],
+)  # fmt: skip
+def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
+    wanted: Action, figures: dict[str, Any] | None, of_client: dict[str, Any], done: Action | None
+) -> None:
+    rule = Rule("r", "r", "", Signal.OLDEST_AGE, Shape.HARD, 1_000, (Rung(wanted),), 1)
+    view = SubscriptionSignals("s", "t", **figures) if figures is not None else None
+    decision = decide(rule, 0, client("a", **of_client), view, 1_001, 1_001, None, START)
+    assert (decision.action if decision is not None else None) == done
 
 
 def test_of_equals_the_first_by_name() -> None:

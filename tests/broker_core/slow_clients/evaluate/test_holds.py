@@ -81,6 +81,11 @@ def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
     ]  # fmt: skip
 
 
+def test_a_rung_that_is_met_to_the_point_waits_for_more() -> None:
+    ladder = (Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT))
+    assert run(rule(Shape.HARD, *ladder), [50, 80, 80, 81]) == [(1, Action.NOTIFY), (3, Action.WARN)]
+
+
 def test_a_jump_past_the_warning_acts_at_once() -> None:
     assert run(rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT)), [10, 150]) == [
         (1, Action.DISCONNECT)
@@ -120,6 +125,9 @@ def test_so_many_times_within_a_window() -> None:
     assert [at for at, _ in run(often, [101, 0, 101, 0, 101, 0])] == [4]
     assert run(often, [101, *[0] * 10, 101, *[0] * 10, 101]) == []
     assert run(often, [101] * 9) == [], "once over is once, however long"
+    brim = [101, 0, 101, *[0] * 7, 101]
+    assert [at for at, _ in run(often, brim)] == [10], "what is as old as the window is in it"
+    assert run(often, [brim[0], 0, *brim[1:]]) == []
 
 
 def test_times_are_counted_between_two_looks_too() -> None:

@@ -40,6 +40,7 @@ def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
         ("outbound_messages", {"backlog_messages": 50, "outbox_messages": 45}, (25, 20)),
         ("backlog_bytes", {"backlog_bytes": 100, "backlog_messages": 10, "outbox_messages": 9}, (8, 1)),
         ("outbound_bytes", {"outbox_bytes": 90, "outbox_messages": 9}, (7, 2)),
+        ("outbound_bytes", {"outbox_bytes": 21, "outbox_messages": 1}, (1, 0)),
     ],
 )
 def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
