@@ -368,7 +368,8 @@ def header_line(name: str, value: str, version: Version) -> str:
     if version is Version.V12:
         return f"{escape(name)}:{escape(value)}"
     if version is Version.V11:
-        return f"{escape(name)}:{escape(value)}".replace("\\r", "")
+        # It has no escape for a carriage return; a backslash before an r is none.
+        return header_line(name.replace("\r", ""), value.replace("\r", ""), Version.V12)
     # 1.0 has no escapes: what would end the line or the name can't be said.
     return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
 
