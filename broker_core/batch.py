@@ -204,7 +204,13 @@ def build(
     ):
         raise _bad("topics, bodies, headers and sequences must be of one length", 8)
     numbers: dict[str, int] = {}
-    indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
+    indexes: int | list[int] = 1
+    if (
+        count and topics.count(topics[0]) == count
+    ):  # almost always, and found out without a look at each in Python
+        numbers[topics[0]] = 1
+    else:
+        indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
         raise _bad(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
     table = _table(bodies, indexes)

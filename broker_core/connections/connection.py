@@ -181,11 +181,15 @@ class Connection:
             return
         self._unread_replies = 0 if self.sink.writable else self._unread_replies + 1
         if self._unread_replies > MAX_UNREAD_REPLIES:
-            # Not in the middle of what is answered: a subscription that begins there would outlive its client.
-            asyncio.get_running_loop().call_soon(self._end_unread)
+            self.end_unread()
             return
         self.spoke_at = self._clock.monotonic_ms()
         self.sink.send_reply(reply)
+
+    def end_unread(self) -> None:
+        """Close a client whose answers wait for it in heaps."""
+        # Not in the middle of what is answered: a subscription that begins there would outlive its client.
+        asyncio.get_running_loop().call_soon(self._end_unread)
 
     def _end_unread(self) -> None:
         if not self.closed:

@@ -5,7 +5,7 @@ An ERROR's `message` is the code; the sentence is its body, and figures are head
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from broker_core.protocols import replies
 from broker_core.protocols.stomp.frames import VERSIONS, Version, encode_frame, header_line
 
 HEARTBEAT: Final = b"\n"
+_NEXT_RECEIPT: Final = "\n\n\0RECEIPT\nreceipt-id:"
 _TOLD: Final = (
     ("decision", "decision"),
     ("observed", "observed"),
@@ -48,14 +49,14 @@ def connected_frame(version: Version, session: str, instance: str, says_ms: int,
     )
 
 
-def receipt_frames(receipts: Iterable[str], version: Version) -> bytes:
+def receipt_frames(receipts: Sequence[str], version: Version) -> bytes:
     """What frames asked for has been done; of "" nothing is said."""
-    lines = [
-        f"receipt-id:{receipt}" if receipt.isalnum() else header_line("receipt-id", receipt, version)
-        for receipt in receipts
-        if receipt
-    ]
-    return "".join([f"RECEIPT\n{line}\n\n\0" for line in lines]).encode()
+    asked = [receipt for receipt in receipts if receipt]
+    if not asked:
+        return b""
+    if not "".join(asked).isalnum():
+        asked = [header_line("", receipt, version)[1:] for receipt in asked]
+    return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(asked)}\n\n\0".encode()
 
 
 def error_frame(reply: Last, receipt: str, version: Version) -> bytes:

@@ -3,12 +3,13 @@
 Which escapes there are depends on the version, so a reader is told it after CONNECT. What the versions share is read leniently: a CR
 before the LF is taken off in each of them, as stomp.py and Spring end lines by their own lights.
 
-A reader holds no more than one frame within its limits. After an error the stream can't be trusted: nothing further is read.
+A reader holds no more than one frame within its limits. After an error the stream can't be trusted: nothing further is read. What
+publishers send is read by `heads`, as far as it is alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,16 @@ from broker_core.config.transports import MOST_BODY
 from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
 from broker_core.protocols.native import BEFORE_LOGON
+from broker_core.protocols.stomp.heads import (
+    LENGTH,
+    RECEIPT,
+    SHORT_HEAD,
+    Headers,
+    Sends,
+    cut_known,
+    remember,
+    without,
+)
 
 
 class Version(StrEnum):
@@ -46,11 +57,11 @@ _LONGEST: Final = 16
 """Bytes in which the first line of every frame has ended."""
 
 
-_SHORT_HEAD: Final = 512
-_MOST_KNOWN: Final = 2_048
-"""Heads of a version that are remembered; with more the memory starts over."""
-_known_heads: Final[dict[Version, dict[bytes, tuple[str, Headers]]]] = {version: {} for version in Version}
-_RECEIPT: Final = b"\nreceipt:"
+_WINDOW: Final = 16 * 1024
+"""Bytes in which SENDs that are alike are looked for at a time."""
+_MOST_UNTRIED: Final = 63
+_known_heads: Final[dict[Version, dict[bytes, Headers]]] = {version: {} for version in Version}
+"""Of SENDs outside transactions, of all clients, without their receipts and lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +84,6 @@ class Limits:
         return Limits(head=BEFORE_LOGON // 2, body=BEFORE_LOGON // 2)
 
 
-class Headers(dict[str, str]):
-    """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
-
-    __slots__ = ("length", "travelling")
-    length: int
-    """Bytes of the body; -1 where it ends with the first NUL."""
-    travelling: bytes
-    """Those that go with the record, as it has them: put here by whoever made them first."""
-
-
 class Frame(NamedTuple):
     """One frame of a client."""
 
@@ -93,6 +94,11 @@ class Frame(NamedTuple):
     """What it asks to be answered with; by itself, as all else may be equal in all frames of a publisher."""
 
     @property
+    def publishes(self) -> bool:
+        """Whether it is a SEND outside transactions."""
+        return self.command == "SEND" and "transaction" not in self.headers
+
+    @property
     def nbytes(self) -> int:
         """What it takes of memory, about."""
         return FRAME_BYTES + len(self.body) + sum(map(len, self.headers.values()))
@@ -101,9 +107,9 @@ class Frame(NamedTuple):
 FRAME_BYTES: Final = 128
 
 
-_Head = tuple[str, Headers, str, int]
-"""A frame's head, read once however long its body takes to come: command, headers, receipt, and where the body begins, counted from
-the frame's first byte."""
+_Head = tuple[str, Headers, str, int, int]
+"""A frame's head, read once however long its body takes to come: command, headers, receipt, the body's length (-1 where it ends with
+the first NUL), and where the body begins, counted from the frame's first byte."""
 
 
 @dataclass(slots=True)
@@ -125,12 +131,13 @@ class FrameReader:
     """Bytes of the stream before those that are held."""
     _head: _Head | None = None
     """Of the frame that has begun, once it is whole, and its body isn't."""
-    _heads: dict[bytes, tuple[str, Headers]] | None = None
-    """Those that are remembered of its version."""
     _scanned: int = 0
     """Of the frame that has begun, so much was looked through for the end that is waited for."""
     _needed: int = 0
     """So many bytes make it whole, as far as is known."""
+    _untried: int = 0
+    """So many frames are cut off by themselves before it is tried again whether the next are alike; and how many the last time."""
+    _patience: int = 0
 
     def put(self, data: bytes | memoryview) -> None:
         """These bytes have come."""
@@ -155,6 +162,42 @@ class FrameReader:
         else:
             self.version = self.version or best_version(frame) or Version.V12
         return frame
+
+    def cut_sends(self, first: Frame, most: int, most_bytes: int) -> tuple[Sends, Frame | None]:
+        """A SEND outside transactions and those that follow, until there are so many or their bodies so long; and the frame that was
+        found behind them, if that is another."""
+        sends, frame = Sends(), first
+        while frame.publishes:
+            sends.add(frame.headers, frame.body, frame.receipt)
+            while len(sends) < most and sends.body_bytes < most_bytes:
+                if not self._cut_alike(sends, most):
+                    break
+            else:
+                return sends, None
+            found = self.cut()
+            if found is None:
+                return sends, None
+            frame = found
+        return sends, frame
+
+    def _cut_alike(self, sends: Sends, most: int) -> bool:
+        """Cut off what needs no look of its own; whether there was something. Where nothing is alike it is tried ever more seldom."""
+        rest, at = self._rest, self._at
+        if self._untried:
+            self._untried -= 1
+            return False
+        if rest.startswith(b"\n", at):  # many clients end their frames so
+            at += 1
+        if self.version is None or not rest.startswith(b"SEND", at):
+            return False
+        window = bytes(rest[at : at + _WINDOW])
+        used = cut_known(window, _known_heads[self.version], self.limits.body, sends, most)
+        if not used:
+            self._untried = self._patience = min(2 * self._patience + 1, _MOST_UNTRIED)
+            return False
+        self._at = at + used
+        self._head, self._scanned, self._needed, self._patience = None, 0, 0, 0
+        return True
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """All frames that are whole now that these bytes have come."""
@@ -183,13 +226,13 @@ class FrameReader:
             head = self._read_head(at, size)
             if head is None:
                 return None, at
-        command, headers, receipt, body_at = head
+        command, headers, receipt, length, body_at = head
         body_at += at
         bodied = command in BODIED
         if not bodied and size > body_at and rest[body_at]:
             raise self._bad(f"{command} has a body", body_at)
         try:
-            end = self._end_of_body(headers, at, body_at)
+            end = self._end_of_body(length, at, body_at)
         except ClientError:
             self.receipt = receipt
             raise
@@ -222,35 +265,29 @@ class FrameReader:
         self._scanned = max(length - 2, 0)
         return None
 
-    def _parse_head(self, head: bytes, at: int) -> tuple[str, Headers, str]:
-        """A publisher's heads are mostly equal but for their receipts: of short ones each is read once, and its receipt by itself."""
-        if self.version is None or len(head) > _SHORT_HEAD:
+    def _parse_head(self, head: bytes, at: int) -> tuple[str, Headers, str, int]:
+        receipt = length = None
+        if self.version is None or len(head) > SHORT_HEAD or not head.startswith(b"SEND"):
             command, headers = self._read(head, at)
-            return command, headers, headers.get("receipt", "")
-        line = b""
-        start = head.find(_RECEIPT)
-        if start >= 0:
-            stop = head.find(b"\n", start + 1)
-            stop = stop if stop >= 0 else len(head)
-            line, head = head[start + 1 : stop], head[:start] + head[stop:]
-        known = self._heads
-        if known is None:
-            known = self._heads = _known_heads[self.version]
-        found = known.get(head)
-        if found is None:
-            found = self._read(head, at)
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known[head] = found
-        command, headers = found
-        return command, headers, self._receipt(line, command, at) if line else headers.get("receipt", "")
+        else:
+            head, receipt = without(head, RECEIPT)
+            head, length = without(head, LENGTH)
+            known = _known_heads[self.version]
+            if (found := known.get(head)) is not None:
+                command, headers = "SEND", found
+            else:
+                command, headers = self._read(head, at)
+                if command == "SEND":
+                    remember(known, head, headers)
+        asked = headers.get("receipt", "") if receipt is None else self._receipt(receipt, at)
+        text = headers.get("content-length", "") if length is None else length.decode(errors="replace")
+        return command, headers, asked, self._length(text, at)
 
-    def _receipt(self, line: bytes, command: str, at: int) -> str:
-        value = line[len(_RECEIPT) - 1 :]
+    def _receipt(self, value: bytes, at: int) -> str:
         if value.isalnum():
             return value.decode()
         assert self.version is not None
-        return self._header(line, None if command in UNESCAPED else _ESCAPES[self.version], at)[1]
+        return self._header(b"receipt:" + value, _ESCAPES[self.version], at)[1]
 
     def _read(self, head: bytes, at: int) -> tuple[str, Headers]:
         name, *lines = head.split(b"\n")
@@ -266,7 +303,6 @@ class FrameReader:
                 raise self._too_large("header line", len(line), self.limits.line, at)
             key, value = self._header(line, escapes, at)
             headers.setdefault(key, value)
-        headers.length = self._length(headers, at)
         return command, headers
 
     def _header(self, line: bytes, escapes: str | None, at: int) -> tuple[str, str]:
@@ -285,17 +321,17 @@ class FrameReader:
                 raise self._bad(f"{problem} isn't an escape of STOMP {self.version}", at) from None
         return (name.strip(" "), value.strip(" ")) if escapes == "" else (name, value)
 
-    def _length(self, headers: Mapping[str, str], at: int) -> int:
-        text = headers.get("content-length", "").strip()
+    def _length(self, text: str, at: int) -> int:
+        text = text.strip()
         if not text:
             return -1
         if not (text.isascii() and text.isdecimal() and len(text) < 16):
             raise self._bad(f"content-length {text[:40]!r} isn't a length", at)
         return int(text)
 
-    def _end_of_body(self, headers: Headers, at: int, body_at: int) -> int:
+    def _end_of_body(self, length: int, at: int, body_at: int) -> int:
         """Where the body's NUL stands; -1 while it isn't there."""
-        rest, limit, length = self._rest, self.limits.body, headers.length
+        rest, limit = self._rest, self.limits.body
         if length < 0:
             end = rest.find(b"\0", max(body_at, at + self._scanned))
             length = (end if end >= 0 else len(rest)) - body_at
@@ -368,7 +404,8 @@ def header_line(name: str, value: str, version: Version) -> str:
     if version is Version.V12:
         return f"{escape(name)}:{escape(value)}"
     if version is Version.V11:
-        return f"{escape(name)}:{escape(value)}".replace("\\r", "")
+        # It has no escape for a carriage return; a backslash before an r is none.
+        return header_line(name.replace("\r", ""), value.replace("\r", ""), Version.V12)
     # 1.0 has no escapes: what would end the line or the name can't be said.
     return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
 

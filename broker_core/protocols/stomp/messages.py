@@ -87,54 +87,51 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
-    heads = [_lines_of(lines) for lines in batch.headers()] if batch.header.headers_length else [b""] * count
-    if version is not Version.V12:
-        heads = [_older(lines, version) if lines else lines for lines in heads]
     named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
     where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
     # One format for each topic's records: all that is equal in them is in it, and only names of instances can't have a %.
-    form = f"{named}%b%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
+    form = f"{named}%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
     numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
-    if (topic := batch.single_topic) is not None:
-        topics = [_place(topic, version)] * count
-    else:  # of which it may name more than it has
-        names = batch.names()
-        places = {name: _place(name, version) for name in set(names)}
-        topics = [places[name] for name in names]
-    if batch.header.headers_length:
-        topics = [
-            b"" if lines.startswith(DESTINATION) else place
-            for lines, place in zip(heads, topics, strict=True)
-        ]
-    rows = zip(numbers, topics, heads, bodies, strict=True)
+    rows = zip(numbers, _said(batch, version), bodies, strict=True)
     if first and numbered:
-        return [form % (place, lines, number, number, len(body), body) for number, place, lines, body in rows]
+        return [form % (said, number, number, len(body), body) for number, said, body in rows]
     if first:
-        return [
-            form % (number, place, lines, number, number, len(body), body)
-            for number, place, lines, body in rows
-        ]
+        return [form % (number, said, number, number, len(body), body) for number, said, body in rows]
     if numbered:
-        return [form % (place, lines, len(body), body) for _, place, lines, body in rows]
-    return [form % (number, place, lines, len(body), body) for number, place, lines, body in rows]
+        return [form % (said, len(body), body) for _, said, body in rows]
+    return [form % (number, said, len(body), body) for number, said, body in rows]
+
+
+def _said(batch: Batch, version: Version) -> list[bytes]:
+    """Of each record its destination and what its publisher says of it. Mostly all say the same."""
+    topic, count = batch.single_topic, batch.count
+    lines = batch.headers() if batch.header.headers_length else [b""] * count
+    if topic is not None and lines.count(lines[0]) == count:
+        return [_of_record(topic, lines[0], version)] * count
+    return [_of_record(topic, own, version) for topic, own in zip(batch.names(), lines, strict=True)]
+
+
+def _of_record(topic: str, lines: bytes, version: Version) -> bytes:
+    return _of_short(topic, lines, version) if len(lines) <= _SHORT else _of_any(topic, lines, version)
+
+
+def _of_any(topic: str, lines: bytes, version: Version) -> bytes:
+    """Its destination is as its publisher wrote it, where that stands in its lines."""
+    own = _checked(lines)
+    place = b"" if own.startswith(DESTINATION) else _place(topic, version)
+    return place + (own if version is Version.V12 or not own else _older(own, version))
+
+
+_of_short = lru_cache(maxsize=4_096)(_of_any)
 
 
 def _place(topic: str, version: Version) -> bytes:
     return f"{header_line('destination', canonical(topic), version)}\n".encode()
 
 
-def _lines_of(lines: bytes) -> bytes:
+def _checked(lines: bytes) -> bytes:
     """A record's headers as a MESSAGE may have them. Whoever publishes natively puts there what he likes, and a second
     content-length would have the subscriber read the body as frames."""
-    return _lines_of_short(lines) if len(lines) <= _SHORT else _checked(lines)
-
-
-@lru_cache(maxsize=4_096)
-def _lines_of_short(lines: bytes) -> bytes:
-    return _checked(lines)
-
-
-def _checked(lines: bytes) -> bytes:
     if not lines.endswith(b"\n") or b"\0" in lines:
         return b""
     headers = decode(lines)

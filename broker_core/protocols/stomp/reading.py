@@ -7,7 +7,7 @@ from typing import Final
 from broker_core.errors import ClientError
 from broker_core.headers import encode
 from broker_core.protocols.stomp.destinations import canonical
-from broker_core.protocols.stomp.frames import Headers
+from broker_core.protocols.stomp.heads import Headers
 from broker_core.protocols.stomp.messages import NOT_TRAVELLING
 
 LEAST_BEAT_MS: Final = 1_000

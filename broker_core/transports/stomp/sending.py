@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import publish_to
-from broker_core.protocols.stomp.frames import Frame, Headers
+from broker_core.protocols.stomp.frames import Frame
+from broker_core.protocols.stomp.heads import Headers, Sends
 from broker_core.protocols.stomp.reading import lines_of, needed
 from broker_core.protocols.stomp.subscribing import is_multicast
 from broker_core.transports.stomp.subscribed import Subscribed
@@ -31,19 +32,21 @@ class Sending:
         """Of batches that aren't durable yet."""
         self.transactions = Transactions()
 
-    def send(self, frames: Sequence[Frame]) -> None:
+    def send(self, sends: Sends) -> None:
         """Publish SENDs as one batch. Of one that can't be published those before it are."""
-        talk, records = self._talk, list[_Record]()
+        talk = self._talk
+        records = dict[int, _Record]()
         try:
-            for record in self._records(frames):
-                records.append(record)
+            for headers in sends.headers:
+                if id(headers) not in records:
+                    records[id(headers)] = self._record(headers)
         except ClientError:
-            at = len(records)
-            self._publish(frames[:at], records)
-            talk.receipt = frames[at].receipt
+            at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
+            self._publish(sends.before(at), records)
+            talk.receipt = sends.receipts[at]
             raise
-        talk.receipt = frames[-1].receipt
-        self._publish(frames, records)
+        talk.receipt = sends.receipts[-1]
+        self._publish(sends, records)
         talk.receipt = ""
 
     def _topic(self, headers: Headers) -> str:
@@ -53,15 +56,10 @@ class Sending:
         self._talk.connection.rights.check_publish((topic,))
         return topic
 
-    def _records(self, frames: Iterable[Frame]) -> Iterator[_Record]:
-        """What each SEND's head says, looked up once of those with the same. ClientErrors as `_topic`."""
-        known: dict[int, _Record] = {}
-        for _, headers, _, _ in frames:
-            found = known.get(id(headers))
-            if found is None:
-                topic = self._topic(headers)
-                found = known[id(headers)] = topic, self._lines(headers, topic)
-            yield found
+    def _record(self, headers: Headers) -> _Record:
+        """What a SEND's head says, looked up once of those with the same. ClientErrors as `_topic`."""
+        topic = self._topic(headers)
+        return topic, self._lines(headers, topic)
 
     def hold_back(self, frame: Frame) -> None:
         """Until its transaction is committed. ClientErrors of its transaction, and of a SEND's destination."""
@@ -72,8 +70,12 @@ class Sending:
         """Its SENDs are one batch; then its ACKs and NACKs count. ClientError bad_transaction."""
         frames = self.transactions.end(name)
         receipt, self._talk.receipt = self._talk.receipt, ""
-        sends = [frame for frame in frames if frame.command == "SEND"]
-        self._publish(sends, list(self._records(sends)), [receipt] if receipt else [])
+        sends, records = Sends(), dict[int, _Record]()
+        for frame in frames:
+            if frame.command == "SEND":
+                sends.add(frame.headers, frame.body, frame.receipt)
+                records[id(frame.headers)] = self._record(frame.headers)
+        self._publish(sends, records, [receipt] if receipt else [])
         for frame in frames:
             if frame.command != "SEND":
                 self._subscribed.acknowledge(frame)
@@ -82,12 +84,10 @@ class Sending:
         """A batch is durable, or handed on where no journal keeps it."""
         self._talk.say_receipts(self._receipts.pop(batch))
 
-    def _publish(
-        self, frames: Sequence[Frame], records: Sequence[_Record], receipts: Sequence[str] = ()
-    ) -> None:
-        """One batch of SENDs, and what is to be answered when it is done."""
-        asked = [*(frame.receipt for frame in frames if frame.receipt), *receipts]
-        if not frames:
+    def _publish(self, sends: Sends, records: Mapping[int, _Record], receipts: Sequence[str] = ()) -> None:
+        """One batch of SENDs, of which `records` has what their heads say; and what is to be answered when it is done."""
+        asked = [*filter(None, sends.receipts), *receipts]
+        if not sends:
             self._talk.say_receipts(asked)
             return
         answers: list[replies.Ack] = []
@@ -96,9 +96,8 @@ class Sending:
             key = str(self._batches)
             self._receipts[key] = asked
             answers = [replies.Ack(ack="persisted", of="publish", id=key)]
-        topics, lines = zip(*records, strict=True)
-        publishing = self._talk.connection.publishing
-        publishing.publish_records(topics, [frame.body for frame in frames], lines, answers)
+        topics, lines = zip(*[records[id(headers)] for headers in sends.headers], strict=True)
+        self._talk.connection.publishing.publish_records(topics, sends.bodies, lines, answers)
 
     def _lines(self, headers: Headers, topic: str) -> bytes:
         """The headers that travel with a record. A temporary destination is given to others by a name that they can use, and

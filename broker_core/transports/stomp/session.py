@@ -19,7 +19,16 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.stomp.answers import HEARTBEAT, connected_frame
-from broker_core.protocols.stomp.frames import VERSIONS, Frame, FrameReader, Limits, Version, best_version
+from broker_core.protocols.stomp.frames import (
+    FRAME_BYTES,
+    VERSIONS,
+    Frame,
+    FrameReader,
+    Limits,
+    Version,
+    best_version,
+)
+from broker_core.protocols.stomp.heads import Sends
 from broker_core.protocols.stomp.messages import Frames, Tails
 from broker_core.protocols.stomp.reading import beats, needed
 from broker_core.protocols.stomp.subscribing import durable_name
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
     from broker_core.connections.inbox import Item
     from broker_core.engine.engine import Engine
 
-MOST_SENDS: Final = 128
+MOST_SENDS: Final = 512
 """SENDs of one read that become one batch."""
 MOST_SENT_BYTES: Final = 1024 * 1024
 _PROCESS: Final = secrets.token_hex(3)
@@ -47,14 +56,14 @@ class _Sends:
     """SENDs that came together, none of them in a transaction."""
 
     session: Session
-    frames: list[Frame]
+    sends: Sends
 
     @property
     def nbytes(self) -> int:
-        return sum(frame.nbytes for frame in self.frames)
+        return FRAME_BYTES * len(self.sends) + self.sends.body_bytes
 
     def carry_out(self) -> None:
-        self.session.send(self.frames)
+        self.session.send(self.sends)
 
 
 @dataclass(slots=True)
@@ -188,29 +197,24 @@ class Session:
 
     def _deeds(self) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
-        sends: list[Frame] = []
-        nbytes = 0
-        for frame in iter(self.reader.cut, None):
-            if frame.command == "SEND" and "transaction" not in frame.headers:
-                sends.append(frame)
-                nbytes += len(frame.body)
-                if len(sends) < MOST_SENDS and nbytes < MOST_SENT_BYTES:
-                    continue
-            if sends:
+        reader = self.reader
+        frame = reader.cut()
+        while frame is not None:
+            if frame.publishes:
+                sends, frame = reader.cut_sends(frame, MOST_SENDS, MOST_SENT_BYTES)
                 yield _Sends(self, sends)
-                sends, nbytes = [], 0
-            if frame.command != "SEND" or "transaction" in frame.headers:
+                frame = frame or reader.cut()
+            else:
                 yield _Spoken(self, frame)
-        if sends:
-            yield _Sends(self, sends)
+                frame = reader.cut()
 
-    def send(self, frames: list[Frame]) -> None:
+    def send(self, sends: Sends) -> None:
         """Publish SENDs that came together. ClientErrors as `take`."""
         if self._leaving:
             return
         if not self.connection.logged_on:
             raise _not_logged_on()
-        self._sending.send(frames)
+        self._sending.send(sends)
 
     def take(self, frame: Frame) -> None:
         """Carry a frame out. ClientErrors say why not; the connection ends with them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker_core.delivery.sink import Line
@@ -14,6 +14,8 @@ from broker_core.protocols.stomp.frames import FrameReader, Limits, Version
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
 
+MOST_UNREAD_BYTES: Final = 4 * 1024 * 1024
+"""Of receipts that may wait for a peer whose socket takes nothing: one answer to a batch has hundreds, each as long as the peer likes."""
 RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
 
@@ -31,7 +33,7 @@ class Out(Line, Protocol):
 class Talk:
     """One client's. The `connection` is there once the session has begun."""
 
-    __slots__ = ("_receipts", "connection", "out", "reader", "receipt")
+    __slots__ = ("_receipts", "_unread_bytes", "connection", "out", "reader", "receipt")
     connection: Connection
 
     def __init__(self, out: Out) -> None:
@@ -41,18 +43,24 @@ class Talk:
         """What the frame under way is to be answered with."""
         self._receipts: list[bytes] = []
         """Of this turn: a thousand SUBSCRIBEs or batches that are on disk together need one write, not a thousand."""
+        self._unread_bytes = 0
 
     @property
     def version(self) -> Version:
         """The one that is spoken."""
         return self.reader.version or Version.V12
 
-    def say_receipts(self, receipts: Iterable[str], *, behind: bool = False) -> None:
+    def say_receipts(self, receipts: Sequence[str], *, behind: bool = False) -> None:
         """What asked for these is done."""
         frames = receipt_frames(receipts, self.version)
-        if behind and frames:
+        if not frames:
+            return
+        self._unread_bytes = 0 if self.out.writable else self._unread_bytes + len(frames)
+        if self._unread_bytes > MOST_UNREAD_BYTES:
+            self.connection.end_unread()
+        elif behind:
             self.say(frames, behind=True)
-        elif frames:
+        else:
             if not self._receipts:
                 asyncio.get_running_loop().call_soon(self.flush)
             self._receipts.append(frames)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core import headers as record_headers
-from broker_core.protocols.stomp.frames import Frame, FrameReader, Headers, Limits, Version, encode_frame
+from broker_core.protocols.stomp.frames import Frame, FrameReader, Limits, Version, encode_frame
+from broker_core.protocols.stomp.heads import Headers
 
 CONNECT = b"CONNECT\naccept-version:%b\nhost:here\n\n\0"
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
@@ -62,6 +65,85 @@ def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[Frame], step: i
     found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
     assert bare(found) == frames
     assert cut.error is None and cut.holds == 0
+
+
+ASKED = [
+    b"",
+    b"receipt:1\n",
+    b"receipt:a-b\n",
+    b"receipt:a\\cb\n",
+    b"receipt:\n",
+    b"receipt:1\r\n",
+    b"receipt:\\q\n",
+]
+MORE = [
+    b"",
+    b"foo:1\n",
+    b"transaction:t\n",
+    b"receipt:2\n",
+    b" receipt:2\n",
+    b"content-length:9\n",
+    b" content-length:1\n",
+    b"foo:\\q\n",
+]
+LENGTHS = [
+    b"",
+    b"content-length:%d\n",
+    b"content-length:%d\r\n",
+    b"content-length:+%d\n",
+    b"content-length:\n",
+]
+BODIES = [b"a", b"a\0b", b"", b"\n\nSEND\ndestination:/topic/a\n", b"y" * 101, b"x" * 17_000]
+ENDS = [b"\0", b"\0\n", b"\0\r\n\n", b"x\0", b"\0ACK\nid:1\n\n\0", b"\0HELLO\n\n\0"]
+ODD = [
+    *product(ASKED, MORE, LENGTHS[:2], BODIES[:1], ENDS[:1]),
+    *product(ASKED[:2], MORE[:1], LENGTHS, BODIES, ENDS),
+]
+"""A SEND's lines, body and end, and what stands behind it."""
+
+
+def taken(made: FrameReader, most: int) -> list[Frame]:
+    """What can be read now, SENDs together as far as they may be."""
+    found: list[Frame] = []
+    frame = made.cut()
+    while frame is not None:
+        if frame.publishes:
+            sends, frame = made.cut_sends(frame, most, 100_000)
+            assert 0 < len(sends) <= most and sends.body_bytes == sum(map(len, sends.bodies))
+            assert not any("transaction" in headers for headers in sends.headers)
+            found += [
+                Frame("SEND", *one) for one in zip(sends.headers, sends.bodies, sends.receipts, strict=True)
+            ]
+        else:
+            found.append(frame)
+            frame = None
+        frame = frame or made.cut()
+    return found
+
+
+@pytest.mark.parametrize("step", [50, 100_000])
+@pytest.mark.parametrize("version", Version)
+def test_sends_that_are_alike_are_read_as_each_by_itself(version: Version, step: int) -> None:
+    usual = b"SEND\ndestination:/topic/a\nreceipt:7\ncontent-length:1\n\nx\0"
+    for asked, more, length, body, end in ODD:
+        told = length % len(body) if b"%" in length else length
+        one = b"SEND\ndestination:/topic/a\n" + asked + more + told + b"\n" + body + end
+        read_both_ways(version, step, 3 * usual + 3 * one + 2 * usual)
+
+
+def read_both_ways(version: Version, step: int, stream: bytes) -> None:
+    single, together = reader(version, body=100), reader(version, body=100)
+    one_by_one = [
+        frame for at in range(0, len(stream), step) for frame in single.feed(stream[at : at + step])
+    ]
+    found: list[Frame] = []
+    for at in range(0, len(stream), step):
+        together.put(stream[at : at + step])
+        found += taken(together, 5)
+    assert bare(found) == bare(one_by_one)
+    assert (together.error is None) == (single.error is None)
+    if single.error is not None and together.error is not None:
+        assert together.error.details == single.error.details and together.receipt == single.receipt
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker_core import batch as batches
@@ -93,6 +93,7 @@ def test_what_is_read_is_what_was_published(
 
 
 @given(RECORDS, st.sampled_from(list(Version)))
+@example([("a", b"", {"path": "C:\\readme"})], Version.V11)
 def test_every_version_can_read_and_acknowledge_its_messages(
     records: list[tuple[str, bytes, dict[str, str]]], version: Version
 ) -> None:

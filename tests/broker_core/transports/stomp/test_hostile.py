@@ -14,6 +14,7 @@ from broker_core.broker import Broker
 from broker_core.connections import anteroom, inbox
 from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.protocols.stomp.frames import Frame, FrameReader
+from broker_core.transports.stomp import talk
 from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN, MOST_TOPICS
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
@@ -174,6 +175,19 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
         client.raw(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
         await client.asked("SEND", destination="/topic/a")
         assert 1 <= max(most) <= 3
+
+
+async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer to a batch has a receipt for each SEND, and a receipt may have 16 KB: a thousand answers were 256 MB."""
+    monkeypatch.setattr(talk, "MOST_UNREAD_BYTES", 100_000)
+    send = b"SEND\ndestination:/topic/a\nreceipt:" + b"r" * 15_000 + b"\n\nx\0"
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker, client_id="mute") as client:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.raw(2_000 * send)
+            await until(lambda: "mute" not in broker.engine.roster.clients)
 
 
 async def test_transactions_that_never_end_have_one_budget_with_frames_that_arent_whole(
