@@ -1,9 +1,9 @@
-"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,start,lake,same,backtest]`.
+"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,topics,start,lake,same,backtest]`.
 
 One journal, made once below --directory and kept for the next run: JSON bodies of 150 bytes, 500 topics (one has 15 % of the
 records, one 0.01 %), 200 publishers, batches of --batch records. In a run every candidate reads it once, one after the
 other, in one Spark session; figures are medians of the runs, with the CPU seconds of the JVM and of its Python workers. The other
-tables are of whole jobs (spark_jobs.py).
+tables are of whole jobs (spark_jobs.py), and of topics among many (spark_topics.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rich.table import Table
 
 from bench.processes import cpu_of, family
 from bench.spark_jobs import backtest_table, lake_table, same_table, start_table
+from bench.spark_topics import compress, topics_table
 from broker_core.batch import Batch, build
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment
 from pipeline.session import start_session
 from sluice_spark import journal
 
@@ -71,7 +71,7 @@ def data_in(directory: Path, records: int, batch: int) -> Data:
     made = Data(home / "raw", home / "gzip", home / "json", records)
     if not (home / "complete").exists():
         _make_journal(made.raw, records, batch)
-        _compress(made.raw, made.compressed)
+        compress(made.raw, made.compressed)
         _make_text(made)
         (home / "complete").touch()
     return made
@@ -113,15 +113,6 @@ def _make_journal(directory: Path, records: int, size: int) -> None:
         log.sync()
         log.preallocate()
     log.close()
-
-
-def _compress(source: Path, target: Path) -> None:
-    target.mkdir()
-    for path in source.iterdir():
-        if path.suffix == ".journal" and path.with_name(f"{path.stem}.index.gz").exists():
-            compress_segment(path, target / f"{path.name}.gz")
-        elif path.suffix in (".journal", ".gz", ".durable"):
-            (target / path.name).write_bytes(path.read_bytes())
 
 
 def _make_text(data: Data) -> None:
@@ -260,7 +251,7 @@ WANTED = {
 }
 
 
-TABLES = ("scan", "start", "lake", "same", "backtest")
+TABLES = ("scan", "topics", "start", "lake", "same", "backtest")
 
 
 def scan_table(data: Data, runs: int, master: str) -> Table:
@@ -314,7 +305,9 @@ def main() -> None:
     if unknown := set(wanted) - set(TABLES):
         parser.error(f"there is no table {', '.join(sorted(unknown))}")
     console = Console(width=150)
-    if set(wanted) - {"backtest", "start"}:
+    if "topics" in wanted:
+        console.print(topics_table(asked.directory, asked.records, asked.batch, asked.runs))
+    if set(wanted) - {"backtest", "start", "topics"}:
         data = data_in(asked.directory, asked.records, asked.batch)
         if "scan" in wanted:
             console.print(scan_table(data, asked.runs, asked.master))

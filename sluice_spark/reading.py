@@ -17,13 +17,15 @@ from broker_core.config.journaling import MESSAGE_TYPES
 from broker_core.errors import OperatorError
 from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import Decoder, decoder_for
-from broker_core.journal.index import SegmentIndex
+from broker_core.journal.index import SegmentIndex, Stretch
+from broker_core.journal.reader import Source
 from broker_core.subscriptions.topics import TopicPattern
 from sluice_spark.columns import record_schema
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
 from sluice_spark.records import Gatherer, Wanted
 from sluice_spark.segments import (
+    Choice,
     Span,
     open_index,
     open_segment,
@@ -39,6 +41,8 @@ GATHER_BYTES = 8 * 1024 * 1024
 SMALL_RECORDS = 8_192
 """What a choice leaves of several Arrow batches is joined until there are so many, for each one costs a hop."""
 MOST_NAMES = 16
+MOST_STRETCHES = 512
+"""That travel with a span to its worker, which needn't look for them again."""
 SPLIT_BYTES = 128 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
 """How far a clock may have been set back for `end_at` to be exact inside a segment all the same."""
@@ -120,6 +124,12 @@ class Topics:
         return names if len(names) == len(found) else frozenset()
 
 
+@lru_cache(maxsize=16)
+def topics_of(patterns: tuple[str, ...]) -> Topics:
+    """One for all spans, which remembers what it has been asked."""
+    return Topics(patterns)
+
+
 def plan(place: LogPlace, request: Request) -> list[Span]:
     """One span per segment, or per part of a large one, that can hold something of the request.
 
@@ -134,12 +144,12 @@ def plan_log(log: Log, request: Request) -> list[Span]:
     refused = gaps_of(log, request)
     if refused and not request.skip_gaps:
         raise refuse_gap(refused[0], log)
-    spans: list[Span] = []
+    spans, topics = list[Span](), topics_of(request.topics)
     for number, segment in enumerate(log.segments):
         end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
         span = Span(segment, max(segment, first), min(end, last))
         if span.first <= span.last and _may_hold(summary_of(log.place, segment), request):
-            spans += _split(log.place, span, request.split_bytes)
+            spans += _wanted_of(log.place, span, request, topics)
     return spans
 
 
@@ -175,6 +185,21 @@ def _may_hold(index: SegmentIndex | None, request: Request) -> bool:
     if request.start_at is not None and index.last_at < request.start_at:
         return False
     return request.end_at is None or index.first_at - CLOCK_SLACK_NS <= request.end_at
+
+
+def _wanted_of(place: LogPlace, span: Span, request: Request, topics: Topics) -> Iterator[Span]:
+    """What of a span is to be read, in parts of about as many bytes as a task is to have."""
+    found = None
+    if not topics.all:
+        found = _choice(place, span, open_segment(place, span.segment), request, topics)
+    if found is None:
+        yield from _split(place, span, request.split_bytes)
+        return
+    nbytes = sum(one.end - one.offset for one in found.stretches)
+    if nbytes > request.split_bytes:
+        yield from _split(place, span, request.split_bytes)
+    elif nbytes:
+        yield span._replace(nbytes=nbytes, choice=found if len(found.stretches) <= MOST_STRETCHES else None)
 
 
 def _split(place: LogPlace, span: Span, split: int) -> Iterator[Span]:
@@ -232,11 +257,18 @@ def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iter
 
 def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.RecordBatch]:
     """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole."""
-    topics = Topics(request.topics)
+    topics = topics_of(request.topics)
+    source = open_segment(place, span.segment)
+    choice = span.choice
+    if choice is None or (choice.topics, choice.times) != (
+        request.topics,
+        (request.start_at, request.end_at),
+    ):
+        choice = _choice(place, span, source, request, topics)
     wanted = Wanted(
         topic=None if topics.all else topics.matches,
         needles=topics.needles,
-        names=topics.names,
+        names=topics.names if choice is None else choice.names,
         first=span.first,
         last=span.last,
         first_at=request.start_at,
@@ -244,9 +276,9 @@ def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.Reco
     )
     gatherer = Gatherer(record_schema(request.columns), place.instance, wanted)
     passing = _filter_of(request)
-    source = open_segment(place, span.segment)
-    for stretch in _stretches(place, span, request, topics):
-        for batch in read_batches(place, stretch, source, skip_gaps=request.skip_gaps):
+    for at in (None,) if choice is None else choice.stretches:
+        part = span if at is None else _within(span, at)
+        for batch in read_batches(place, part, source, at=at, skip_gaps=request.skip_gaps):
             gatherer.add(batch, None if passing is None else passing(batch, topics))
             if gatherer.records >= GATHER_RECORDS or gatherer.nbytes >= GATHER_BYTES:
                 made = gatherer.take()
@@ -257,34 +289,29 @@ def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.Reco
         yield made
 
 
-def _stretches(place: LogPlace, span: Span, request: Request, topics: Topics) -> list[Span]:
-    """The parts of a span that may hold something of the request, by the segment's sidecar; all of it without one."""
+def _within(span: Span, stretch: Stretch) -> Span:
+    return span._replace(first=max(stretch.first, span.first), last=min(stretch.last, span.last))
+
+
+def _choice(place: LogPlace, span: Span, source: Source, request: Request, topics: Topics) -> Choice | None:
+    """What of a span may hold something of the request, by the segment's sidecar; None where that isn't known, or all of it."""
     if topics.all and request.start_at is None and request.end_at is None:
-        return [span]
-    index = open_index(place, span.segment)
-    entries = index.entries() if index is not None else []
-    if index is None or not entries:
-        return [span]
-    wanted = {number for number, topic in enumerate(index.topics or ()) if topics.matches(topic)}
-    last_at = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
-    found: list[Span] = []
-    for number, (sequence, _, at, numbers) in enumerate(entries):
-        following = entries[number + 1] if number + 1 < len(entries) else None
-        first, last = max(sequence, span.first), span.last if following is None else following[0] - 1
-        reaches = index.last_at if following is None else following[2]
-        if (
-            first > min(last, span.last)
-            or reaches < (request.start_at or 0)
-            or at > last_at
-            or (numbers is not None and wanted.isdisjoint(numbers))
-        ):
-            continue
-        last = min(last, span.last)
-        if found and found[-1].last + 1 == first:
-            found[-1] = found[-1]._replace(last=last)
-        else:
-            found.append(Span(span.segment, first, last))
-    return found
+        return None
+    index = open_index(place, span.segment, source)
+    known = None if index is None else index.topic_index
+    if index is None or known is None or span.last > index.last_sequence:
+        return None
+    wanted, names = None, topics.names
+    if names:
+        wanted = known.of(name.decode() for name in names)
+    elif not topics.all:
+        listed = list(filter(topics.matches, known.listed()))
+        wanted = known.of(listed)
+        if known.topics is not None and len(listed) <= MOST_NAMES:
+            names = frozenset(topic.encode() for topic in listed)
+    until = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
+    found = index.stretches(wanted, span.first, span.last, request.start_at or 0, until)
+    return Choice(request.topics, (request.start_at, request.end_at), tuple(found), names)
 
 
 Passing = Callable[[Batch, Topics], Rows]

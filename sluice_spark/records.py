@@ -7,7 +7,7 @@ the data of one Arrow column whose offsets are the running sum of the lengths. N
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ HEADER_DTYPE = np.dtype(
     }
 )
 """The fields of batch headers that columns are made of (batch.py has all of them)."""
+_COUNT = slice(8, 12)
+FEW = 16
+"""Of so many records one at most is wanted: then it is cut out of its batch."""
 ALONE = 32
 """Fewer dictionaries than that are walked one by one: a step of NumPy's costs as much as so many of Python's."""
 
@@ -104,8 +107,10 @@ class Gatherer:
         rows_at = HEADER_SIZE + header.dictionary_length
         raw = bytes(view[HEADER_SIZE:rows_at])
         if self._marks:
-            found = _places(raw, wanted.names, self._marks)
+            found = _places(raw, self._marks)
             if not found:
+                return
+            if self._add_few(batch, raw, found, passed):
                 return
             self._found.append(found)
         elif wanted.needles and not any(needle in raw for needle in wanted.needles):
@@ -125,6 +130,41 @@ class Gatherer:
         self._bodies.append(view[texts_at : texts_at + header.bodies_length])
         self.records += count
         self.nbytes += batch.nbytes
+
+    def _add_few(self, batch: Batch, raw: bytes, found: list[tuple[int, bytes]], passed: Rows | None) -> bool:
+        """Take the records of the topics found alone, if they are few: the others aren't touched any more."""
+        header, view = batch.header, memoryview(batch.buf)
+        count, rows_at = header.count, HEADER_SIZE + header.dictionary_length
+        table = np.frombuffer(view, ROW_DTYPE, count, rows_at)
+        topics = table["topic"]
+        chosen = topics == found[0][0]
+        for place, _ in found[1:]:
+            chosen |= topics == place
+        rows = np.flatnonzero(chosen)
+        if len(rows) * FEW > count:
+            return False
+        if passed is not None:
+            rows = np.intersect1d(rows, passed, assume_unique=True)
+        if not len(rows):
+            return True
+        texts_at = rows_at + count * ROW_SIZE
+        sequences = header.first_sequence + rows.astype(np.uint64)
+        if header.flags & EXPLICIT_SEQUENCES:
+            sequences = batch.sequences()[rows]
+            texts_at += count * 8
+        head = bytearray(view[:HEADER_SIZE])
+        head[_COUNT] = len(rows).to_bytes(4, "little")
+        self._heads.append(head)
+        self._dictionaries.append(raw)
+        self._found.append(found)
+        self._tables.append(table[rows].tobytes())
+        self._explicit.append((self.records, sequences))
+        if header.headers_length:
+            self._headers += _texts(view, texts_at, table["headers"], rows)
+        self._bodies += _texts(view, texts_at + header.headers_length, table["body"], rows)
+        self.records += len(rows)
+        self.nbytes += len(raw)
+        return True
 
     def take(self) -> pa.RecordBatch | None:
         """The wanted records gathered since the last call; None when there are none."""
@@ -212,27 +252,42 @@ class Gatherer:
         return np.logical_and.reduce(masks) if masks else None
 
 
-def _places(raw: bytes, names: frozenset[bytes], marks: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
-    """Which entries of a dictionary are these topics. What comes often stands in front, and behind the last of them nothing is looked at.
+def _texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> list[bytes]:
+    """The headers or the bodies of some rows, as copies, so that the batch can go."""
+    ends = np.cumsum(lengths, dtype=np.int64)[rows]
+    starts = ends - lengths[rows]
+    return [
+        bytes(view[at + start : at + end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
 
-    `marks` are the names with their lengths before them, as they stand there. A name may stand there twice, and a mark within another entry;
-    two of a mark never overlap, since a topic has no zeros and a length has one.
+
+def _places(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
+    """Which entries of a dictionary are these topics.
+
+    `marks` are the names with their lengths before them, as they stand there. A name may stand there twice. What brokers take has no zeros
+    and fewer than 256 bytes, so that each entry has one zero, in its length, and its place is how many stand before it. Of anything else
+    the entries are gone through one by one: there a mark may stand within another entry.
     """
-    left = 0
-    for mark in marks:
-        left += raw.count(mark)
+    targets = sorted((one, name) for name in marks for one in _all(raw, name))
+    last = raw[0] | raw[1] << 8
+    if targets and raw.rstrip(b"\0").count(b"\0", 2) == last:
+        return [(place, mark[2:]) for at, mark in targets if (place := raw.count(b"\0", 2, at))]
     found: list[tuple[int, bytes]] = []
-    at, place, last = 2, 0, raw[0] | raw[1] << 8
-    while left and place < last:
-        begin = at + 2
-        at = begin + (raw[at] | raw[at + 1] << 8)
-        text = raw[begin:at]
-        if text in names:
-            left -= 1
-            if place:  # the first entry is the publisher
-                found.append((place, text))
-        place += 1
+    at, place = 2, 0
+    for target, mark in targets:
+        while at < target and place < last:
+            at += 2 + (raw[at] | raw[at + 1] << 8)
+            place += 1
+        if at == target and 0 < place < last:  # the first entry is the publisher
+            found.append((place, mark[2:]))
     return found
+
+
+def _all(raw: bytes, mark: bytes) -> Iterator[int]:
+    at = raw.find(mark)
+    while at >= 0:
+        yield at
+        at = raw.find(mark, at + 1)
 
 
 def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> Entries:

@@ -17,8 +17,8 @@ from broker_core.batch import Batch, hash64, peek
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.files import journal_error
 from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex
-from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
+from broker_core.journal.index import SegmentIndex, Stretch
+from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, read_header, walk
 from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
 from broker_core.journal.sidecar import load, load_places, load_summary
 from sluice_spark.identity import check_log
@@ -31,6 +31,18 @@ _TRIES = 20
 _PAUSE_SECONDS = 0.05
 
 
+class Choice(NamedTuple):
+    """What a segment's sidecar says of a request."""
+
+    topics: tuple[str, ...]
+    times: tuple[int | None, int | None]
+    """What was asked for: whoever asks for something else looks again."""
+    stretches: tuple[Stretch, ...]
+    """That may hold something of it."""
+    names: frozenset[bytes]
+    """The topics of the segment that are wanted, if all are known and they are few; else none."""
+
+
 class Span(NamedTuple):
     """The records `first` to `last`, both included, of one segment. What a worker is given: never a path."""
 
@@ -39,6 +51,8 @@ class Span(NamedTuple):
     last: int
     nbytes: int = 0
     """Raw bytes, about; for sharing the work out."""
+    choice: Choice | None = None
+    """What of it has to be read, where few stretches do; None: that is for the reader to find out."""
 
 
 def first_sequences(place: LogPlace) -> list[int]:
@@ -95,9 +109,14 @@ def open_segment(place: LogPlace, segment: int) -> Source:
     )
 
 
-def open_index(place: LogPlace, segment: int) -> SegmentIndex | None:
-    """The segment's sidecar, if it has one. It may speed a reader up; what is read is checked all the same."""
-    return _sidecar(place, segment, load)
+def open_index(place: LogPlace, segment: int, source: Source) -> SegmentIndex | None:
+    """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
+    same."""
+    found = _sidecar(place, segment, load)
+    try:
+        return found if found is not None and found.header_crc in (0, read_header(source).crc) else None
+    except JournalError:
+        return None
 
 
 def summary_of(place: LogPlace, segment: int) -> SegmentIndex | None:
@@ -145,15 +164,19 @@ def last_sequence(place: LogPlace) -> int:
     return 0
 
 
-def read_batches(place: LogPlace, span: Span, source: Source, *, skip_gaps: bool = False) -> Iterator[Batch]:
+def read_batches(
+    place: LogPlace, span: Span, source: Source, *, at: Stretch | None = None, skip_gaps: bool = False
+) -> Iterator[Batch]:
     """The checked batches that hold the span, in order. The first and the last may hold more than the span.
 
-    Raises JournalError journal_short when records of the span aren't there and journal_damaged when they can't be
-    read: a reader that went on in silence would make a loss permanent. With `skip_gaps` it goes on behind them.
+    `at` is where they are, if a sidecar has said. Raises JournalError journal_short when records of the span aren't there and
+    journal_damaged when they can't be read: a reader that went on in silence would make a loss permanent. With `skip_gaps` it
+    goes on behind them.
     """
-    offset, expected = _start(place, source, span), span.first
+    offset, expected = _start(place, source, span, at), span.first
     while expected <= span.last:
-        found = walk(source, offset, source.length, CHUNK)
+        left = CHUNK if at is None else at.end - offset
+        found = walk(source, offset, source.length, left if 0 < left < CHUNK else CHUNK)
         for batch in found.batches:
             first = batch.header.first_sequence
             following = first + batch.header.count
@@ -179,16 +202,22 @@ def read_batches(place: LogPlace, span: Span, source: Source, *, skip_gaps: bool
         raise _short(place, span, expected, span.last)
 
 
-def _start(place: LogPlace, source: Source, span: Span) -> int:
+def _start(place: LogPlace, source: Source, span: Span, at: Stretch | None) -> int:
     """An offset at or before the span's first record, by the sidecar if it tells the truth."""
+    if at is not None and _begins(source, at.offset, at.first, span):
+        return at.offset
     if span.first > span.segment and (index := places_of(place, span.segment)) is not None:
         offset, sequence = index.find(span.first)
-        try:
-            if peek(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first:
-                return offset
-        except (ClientError, JournalError):
-            pass  # the sidecar belongs to other bytes; walking from the start finds the place as well
-    return HEADER_SIZE
+        if _begins(source, offset, sequence, span):
+            return offset
+    return HEADER_SIZE  # the sidecar belongs to other bytes; walking from the start finds the place as well
+
+
+def _begins(source: Source, offset: int, sequence: int, span: Span) -> bool:
+    try:
+        return peek(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first
+    except (ClientError, JournalError):
+        return False
 
 
 def _behind_damage(place: LogPlace, source: Source, offset: int, expected: int) -> int | None:

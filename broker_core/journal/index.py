@@ -18,12 +18,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
+import numpy as np
+
 from broker_core.batch import Batch
+from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.topic_index import MOST_PAIRS, MOST_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
-MAX_ENTRY_TOPICS = 64
-MAX_SEGMENT_TOPICS = 4_096
 MOST_STRETCHES = 64
 """That are asked for a topic before the log itself is."""
 
@@ -42,33 +44,58 @@ class Hole(NamedTuple):
     why: str
 
 
+class Stretch(NamedTuple):
+    """Records `first` to `last`, and the bytes that they are in, up to `end`."""
+
+    first: int
+    last: int
+    offset: int
+    end: int
+
+
 class Entries:
-    """The stretches of a segment: columns of sequence, offset, time and topic numbers."""
+    """The stretches of a segment: columns of sequence, offset and time, and their topics."""
 
-    __slots__ = ("ats", "numbers", "offsets", "places_only", "sequences", "topics")
+    __slots__ = (
+        "ats",
+        "numbers",
+        "offsets",
+        "pairs",
+        "places_only",
+        "sealed",
+        "sequences",
+        "topics",
+        "unlisted",
+    )
 
-    def __init__(self, *, places_only: bool = False) -> None:
+    def __init__(self, *, places_only: bool = False, sealed: TopicIndex | None = None) -> None:
         self.places_only = places_only
         """Whether only the places were read: no topics, and perhaps not every stretch."""
         self.sequences = array("Q")
         self.offsets = array("Q")
         self.ats = array("q")
-        self.topics: list[list[int] | None] = []
-        """Of each stretch that is finished; a number counts in `numbers`."""
-        self.numbers: dict[str, int] | None = {}
+        self.sealed = sealed
+        """The topics, of a segment that isn't written any more; else they are in what follows."""
+        self.topics: list[array[int] | None] = []
+        """Of each stretch that is finished; a number counts in `numbers`. None: there were too many."""
+        self.numbers: dict[str, int] = {}
+        self.pairs = 0
+        self.unlisted = False
+        """Whether a stretch's are None."""
 
-    def number(self, topics: set[str]) -> list[int] | None:
+    def number(self, topics: set[str]) -> array[int] | None:
         """The numbers of a stretch's topics; None when they are too many."""
         numbers = self.numbers
-        if numbers is None:
+        if self.pairs + len(topics) > MOST_PAIRS or len(numbers) + len(topics) > MOST_TOPICS:
             return None
-        for topic in sorted(topics):
-            numbers.setdefault(topic, len(numbers))
-        if len(numbers) > MAX_SEGMENT_TOPICS:
-            self.numbers = None
-        if len(topics) > MAX_ENTRY_TOPICS or self.numbers is None:
-            return None
-        return sorted(numbers[topic] for topic in topics)
+        return array("I", [numbers.setdefault(topic, len(numbers)) for topic in topics])
+
+    def finish(self, topics: set[str]) -> None:
+        """Take note of a stretch's topics."""
+        found = self.number(topics)
+        self.pairs += len(found or ())
+        self.unlisted = self.unlisted or found is None
+        self.topics.append(found)
 
 
 class SegmentIndex:
@@ -123,7 +150,7 @@ class SegmentIndex:
         entries = self._entries
         assert entries is not None, "a segment that is written keeps its entries"
         if entries.sequences:
-            entries.topics.append(entries.number(self._entry_topics))
+            entries.finish(self._entry_topics)
         else:
             self.first_at = self.last_at
         self._entry_topics = set()
@@ -162,34 +189,64 @@ class SegmentIndex:
         the newest stretches alone: what begins further back is to be read."""
         # In this order: the writer names a stretch's topics before it begins the next.
         last, entries = self._entry_topics, self._entries
-        numbers = entries.numbers if entries is not None and not entries.places_only else None
-        if entries is None or numbers is None or self.holes or topic in last:
+        known = entries is not None and entries.sealed is None and not entries.places_only
+        if entries is None or not known or self.holes or topic in last:
             return True
-        number = numbers.get(topic)
+        number = entries.numbers.get(topic)
         if number is None:
-            return False
+            return entries.unlisted
         first = max(bisect_right(entries.sequences, sequence) - 1, 0)
         if len(entries.topics) - first > MOST_STRETCHES:
             return True
         return any(one is None or number in one for one in entries.topics[first:])
 
     @property
-    def topics(self) -> tuple[str, ...] | None:
-        """All topics of the segment, or None when they aren't known, or too many to be listed."""
+    def topic_index(self) -> TopicIndex | None:
+        """Which stretches hold which topics; None when that isn't known. Of a segment that is still written it is made anew."""
         entries = self._entries
-        if entries is None or entries.numbers is None or entries.places_only:
+        if entries is None or entries.places_only:
             return None
-        return tuple(dict.fromkeys((*entries.numbers, *sorted(self._entry_topics))))
+        if entries.sealed is not None:
+            return entries.sealed
+        finished = list(entries.topics)
+        if len(finished) < len(entries.sequences):
+            finished.append(entries.number(self._entry_topics))
+        return TopicIndex.build(entries.numbers, finished)
 
-    def entries(self) -> list[tuple[int, int, int, list[int] | None]]:
-        """(sequence, offset, at, topic numbers) of each stretch; for readers that split a segment among workers."""
+    def entries(self) -> list[tuple[int, int, int]]:
+        """(sequence, offset, at) of each stretch."""
         entries = self._entries
         if entries is None or entries.places_only:
             return []
-        numbers = list(entries.topics)
-        if len(numbers) < len(entries.sequences):
-            numbers.append(entries.number(self._entry_topics))
-        return list(zip(entries.sequences, entries.offsets, entries.ats, numbers, strict=True))
+        return list(zip(entries.sequences, entries.offsets, entries.ats, strict=True))
+
+    def stretches(
+        self, wanted: Mask | None, first: int = 0, last: int = MAX_SEQUENCE, since: int = 0, until: int = MAX_SEQUENCE
+    ) -> list[Stretch]:  # fmt: skip
+        """What a reader of a sealed segment has to read: the wanted stretches with something of these sequences and times, both
+        bounds included; those that follow one another are one. `wanted` is None, for all, where topics aren't known."""
+        entries = self._entries
+        if entries is None or entries.places_only or not entries.sequences:
+            return [Stretch(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
+        sequences, offsets = np.array(entries.sequences), np.array(entries.offsets)
+        ats = np.array(entries.ats)
+        chosen = (sequences <= last) & (ats <= until)
+        chosen[:-1] &= (sequences[1:] > first) & (ats[1:] >= since)
+        chosen[-1] &= self.last_sequence >= first and self.last_at >= since
+        if wanted is not None:
+            chosen &= wanted
+        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+        begins, ends = edges[::2], edges[1::2]
+        return [
+            Stretch(begin, following - 1, offset, end)
+            for begin, following, offset, end in zip(
+                sequences[begins].tolist(),
+                np.append(sequences, np.uint64(self.last_sequence + 1))[ends].tolist(),
+                offsets[begins].tolist(),
+                np.append(offsets, np.uint64(self.end))[ends].tolist(),
+                strict=True,
+            )
+        ]
 
     def places(self, limit: int) -> tuple[array[int], array[int], array[int]]:
         """Sequences, offsets and times of at most `limit` stretches, evenly chosen."""

@@ -1,12 +1,13 @@
-"""THE FORMAT of `.index.gz`, a sealed segment's sidecar: gzip (RFC 1952) of one JSON document, with a summary in front.
+"""THE FORMAT of `.index.gz`, a sealed segment's sidecar: gzip (RFC 1952) of one JSON document, with a summary in front and its
+topics behind.
 
     {"version":1, "instance":…, "segment":first sequence, "epoch":…, "header_crc":…, "end":content's end offset, "records":…,
-     "last_sequence":…, "first_at":ns, "last_at":ns, "topics":[…]|null,
-     "entries":[[sequence, offset, at, [topic numbers]|null], …],
+     "last_sequence":…, "first_at":ns, "last_at":ns, "topics":null, "entries":[[sequence, offset, at, null], …],
      "holes":[[offset, length, first_sequence, last_sequence, why], …]}
 
 The gzip header has extra fields (RFC 1952, 2.3.1.1). The first holds the numbers, so that opening a log reads 96 bytes
-of each sidecar; the second the entries' places in columns, so that a seek inflates and parses nothing. Little-endian:
+of each sidecar; the second the entries' places in columns, so that a seek inflates and parses nothing; the third says where
+the topics begin, which are a second member of the file (topic_index.py has its bytes). Little-endian:
 
     +------------------------------------------------------------------------------------+
     | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16         |
@@ -15,18 +16,21 @@ of each sidecar; the second the entries' places in columns, so that a seek infla
     | 64 last_sequence u64 | 72 first_at i64 | 80 last_at i64 | 88 length u64               |
     | 96 "SP" | 98 field length u16 = 4 + 24 n | 100 crc u32                                |
     | 104 n sequences u64 | n offsets u64 | n ats i64                                       |
-    | deflate data ... | crc32 u32 | raw length u32                                         |
+    | "ST" | field length u16 = 12 | crc u32 | second member's offset u64                     |
+    | deflate data ... | crc32 u32 | raw length u32 | second member ...                        |
     +------------------------------------------------------------------------------------+
 
 Each crc is the CRC32C of what follows it in its field; length is the whole file's, so that one that was cut short is
 noticed. An extra field has 64 KiB at most: of more than 2,700 entries every second, third, … is a place. Where a field
-isn't, as in sidecars of earlier versions, the document is read.
+isn't, as in sidecars of earlier versions, the document is read; theirs lists the topics ("topics":[…], and their numbers in each entry,
+null where there were more than 64 of them), and is believed.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,15 +40,22 @@ from isal import isal_zlib
 from broker_core.batch import hash64
 from broker_core.checksum import crc32c
 from broker_core.journal.index import Entries, Hole, SegmentIndex
+from broker_core.journal.topic_index import TopicIndex
 
 VERSION = 1
 _PREFIX = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
+_PREFIX_PLAIN = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+"""Of a member without extra fields."""
 _HEAD = struct.Struct("<10sH2sHI")
 _SUMMARY = struct.Struct("<IIIQQQQQqqQ")
 _TAIL = struct.Struct("<II")
+_OFFSET = struct.Struct("<Q")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
 _PLACES = struct.Struct("<2sHI")
+_TOPICS = struct.Struct("<2sHI8s")
 MAX_PLACES = 2_700
+MOST_TOPICS_BYTES = 64 * 1024 * 1024
+"""Of memory that is made ready for the topics on the word of a file; more come all the same."""
 _FIGURES = ("epoch", "end", "records", "last_sequence", "first_at", "last_at")
 """Of the document and of an index, under the same names."""
 _GZIP = 31
@@ -54,18 +65,25 @@ _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, Valu
 
 def encode(index: SegmentIndex) -> bytes:
     """The sidecar's bytes."""
-    raw = _document(index)
-    packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
-    data = packer.compress(raw) + packer.flush()
-    places = _encode_places(index)
-    whole = SUMMARY_END + len(places) + len(data) + _TAIL.size
+    document, places = _deflated(_document(index)), _encode_places(index)
+    known = index.topic_index
+    topics = b"" if known is None else _PREFIX_PLAIN + _deflated(known.encode())
+    behind = SUMMARY_END + len(places) + _TOPICS.size + len(document)
+    whole = behind + len(topics)
+    at = _OFFSET.pack(behind if topics else 0)
     summary = _SUMMARY.pack(
         len(index.holes), index.epoch, index.header_crc, hash64(index.instance), index.first_sequence,
         index.end, index.records, index.last_sequence, index.first_at, index.last_at, whole,
     )  # fmt: skip
-    extra = 4 + 4 + _SUMMARY.size + len(places)
+    extra = 4 + 4 + _SUMMARY.size + len(places) + _TOPICS.size
     head = _HEAD.pack(_PREFIX, extra, b"SI", 4 + _SUMMARY.size, crc32c(summary))
-    return head + summary + places + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
+    return head + summary + places + _TOPICS.pack(b"ST", 4 + len(at), crc32c(at), at) + document + topics
+
+
+def _deflated(raw: bytes) -> bytes:
+    """The rest of a gzip member, behind its header."""
+    packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
+    return packer.compress(raw) + packer.flush() + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
 
 
 def _encode_places(index: SegmentIndex) -> bytes:
@@ -81,17 +99,18 @@ def _document(index: SegmentIndex) -> bytes:
             "segment": index.first_sequence,
             "header_crc": index.header_crc,
             **{name: getattr(index, name) for name in _FIGURES},
-            "topics": index.topics,
-            "entries": index.entries(),
+            "topics": None,  # earlier releases look for it
+            "entries": [(*entry, None) for entry in index.entries()],
             "holes": [hole[1:] for hole in index.holes],
         }
     )
 
 
 def decode(raw: bytes) -> SegmentIndex:
-    """A sidecar read back; ValueError when it isn't one."""
+    """A sidecar read back by its document; ValueError when it isn't one."""
     try:
-        document = orjson.loads(isal_zlib.decompress(raw, _GZIP))
+        behind = _topics_at(raw)
+        document = orjson.loads(isal_zlib.decompress(raw[:behind] if behind else raw, _GZIP))
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
@@ -99,29 +118,79 @@ def decode(raw: bytes) -> SegmentIndex:
         for name in _FIGURES:
             setattr(made, name, document[name])
         made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
-        made.set_entries(_entries(document))
+        made.set_entries(_entries(document, _topics(raw, behind) if behind else None))
     except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not an index: {error}") from None
     return made
 
 
-def _entries(document: dict[str, Any]) -> Entries:
-    made, topics = Entries(), document["topics"]
-    made.numbers = None if topics is None else {topic: number for number, topic in enumerate(topics)}
-    if document["entries"]:
-        sequences, offsets, ats, numbers = zip(*document["entries"], strict=True)
-        made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
-        made.topics = list(numbers)
+def _entries(document: dict[str, Any], topics: TopicIndex | None) -> Entries:
+    sequences, offsets, ats, numbers = (
+        zip(*document["entries"], strict=True) if document["entries"] else ((),) * 4
+    )
+    if topics is None:
+        topics = _listed(document["topics"], numbers)
+    if topics.stretches != len(sequences):
+        raise ValueError("the topics are of other stretches")
+    made = Entries(sealed=topics)
+    made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
     return made
+
+
+def _listed(topics: list[str] | None, numbers: Sequence[Sequence[int] | None]) -> TopicIndex:
+    """The topics of an earlier release's sidecar."""
+    if topics is None:  # more than 4,096: then numbers of earlier stretches, which may be there, say nothing
+        return TopicIndex.build((), [None] * len(numbers))
+    if None in numbers:  # too many for a stretch, though not for the segment: any of these, and no other
+        return TopicIndex.build(topics, [()] * len(numbers))
+    return TopicIndex.build(topics, numbers)
+
+
+def _topics_at(raw: bytes) -> int:
+    """Where the second member begins; 0 when there is none."""
+    if len(raw) < SUMMARY_END + _PLACES.size or raw[:10] != _PREFIX:
+        return 0
+    at = SUMMARY_END + 4 + _PLACES.unpack_from(raw, SUMMARY_END)[1]
+    if len(raw) < at + _TOPICS.size:
+        return 0
+    tag, size, crc, offset = _TOPICS.unpack_from(raw, at)
+    return (
+        int(_OFFSET.unpack(offset)[0]) if (tag, size, crc) == (b"ST", 4 + _OFFSET.size, crc32c(offset)) else 0
+    )
+
+
+def _topics(raw: bytes, behind: int) -> TopicIndex:
+    member = raw[behind:]
+    # With room for all of it and one byte more isal needn't double its buffer.
+    length = min(int.from_bytes(member[-4:], "little"), MOST_TOPICS_BYTES)
+    return TopicIndex.decode(isal_zlib.decompress(member, _GZIP, length + 1))
 
 
 def load(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """The sidecar at `path` if it is whole and belongs to this segment, else None."""
     try:
-        found = decode(path.read_bytes())
+        raw = path.read_bytes()
+        found = _read_columns(raw, instance, first_sequence) or decode(raw)
     except (OSError, ValueError):
         return None
     return found if (found.instance, found.first_sequence) == (instance, first_sequence) else None
+
+
+def _read_columns(raw: bytes, instance: str, first_sequence: int) -> SegmentIndex | None:
+    """All of it without the document, where every stretch is a place. ValueError when the topics can't be read."""
+    found, places = _read_summary(raw, len(raw), instance, first_sequence), _read_places(raw)
+    behind = _topics_at(raw)
+    if found is None or places is None or not behind:
+        return None
+    try:
+        topics = _topics(raw, behind)
+    except _INFLATE_ERRORS as error:
+        raise ValueError(f"not an index: {error}") from None
+    if topics.stretches != len(places.sequences):
+        return None
+    places.places_only, places.sealed = False, topics
+    found.set_entries(places)
+    return found
 
 
 def load_summary(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:

@@ -33,8 +33,10 @@ class Agreement(NamedTuple):
         return round(100.0 * self.in_time / self.both, 1) if self.both else 100.0
 
 
-def agreement(recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]]) -> Agreement:
-    """Episodes of the same client, act and mode, matched in the order of time."""
+def agreement(
+    recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]], check_ms: int = CHECK_MS
+) -> Agreement:
+    """Episodes of the same client, act and mode, matched in the order of time; in time are those within `check_ms`."""
     mine, theirs = _episodes(recorded), _episodes(predicted)
     both = alone = other = in_time = 0
     for key in mine.keys() | theirs.keys():
@@ -42,7 +44,7 @@ def agreement(recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping
         while then and now:
             if abs(then[0] - now[0]) <= RETURNS_MS:
                 both += 1
-                in_time += abs(then.pop(0) - now.pop(0)) <= CHECK_MS
+                in_time += abs(then.pop(0) - now.pop(0)) <= check_ms
             elif then[0] < now[0]:
                 then.pop(0)
                 alone += 1

@@ -180,6 +180,11 @@ class Try:
                 self._move(session)
         for decision in self._guard.tick_part(self._now * _MS):
             self._carry_out(decision)
+        if only is not None:  # the broker looked at it then, whenever its turn is here
+            looked_at = self._sessions.get(only.who.name)
+            if looked_at is not None and looked_at.trace is only and not looked_at.use.closing:
+                for decision in self._guard.look_at(looked_at.use, self._now * _MS):
+                    self._carry_out(decision)
         self._note_peaks()
 
     def _begin(self, trace: Trace) -> None:
@@ -249,8 +254,12 @@ class Try:
         """Whether what was done then and what is done now have become two things."""
         trace, now = session.trace, self._now
         if session.use.offlined:
-            return not trace.offlined_near(now, SLACK_MS)
+            return not (trace.offlined_near(now, SLACK_MS) or self._came_back(session))
         return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
+
+    def _came_back(self, session: Session) -> bool:
+        """Whether it is offlined here, and the recorded episode that this is has ended."""
+        return session.trace.came_back(session.offlined_since, self._now, SLACK_MS)
 
     def _part(self, session: Session) -> None:
         session.free = True
@@ -307,12 +316,7 @@ class Try:
         """Tell the guard, as the broker does at the end of a turn, and do what it decides at once."""
         use, guard, now = session.use, self._guard, self._now * _MS
         session.backlog.outbox_bytes = memory
-        if (
-            not session.free
-            and use.offlined
-            and not disk
-            and not session.trace.offlined_near(self._now, SLACK_MS)
-        ):
+        if not session.free and use.offlined and not disk and self._came_back(session):
             guard.unspooled(use, use.disk)
             self._live_again(session)
         made: list[Decision | None] = []

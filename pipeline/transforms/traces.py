@@ -50,9 +50,15 @@ OBSERVED: Final = {
 }  # fmt: skip
 """The figure of a look that a decision on a signal has observed; ages as the moment that they count from."""
 SPELL_MS: Final = 5_000
-"""Looks farther apart belong to two spells: in between nothing waited."""
+"""Looks farther apart belong to two spells if nothing waited at the first: in between nothing did."""
+BUSY_MS: Final = 30_000
+"""Where something waited then, the broker had no time to look, or left it out: for so long it is taken to have gone on as before."""
 STEP_MS: Final = 500
 """The guard looks at each client once a second; crossings are found within half of that."""
+LATE_MS: Final = 1_000
+"""What is on its way for less isn't recorded (`engine.traffic`)."""
+STEADY: Final = 2
+"""So many times as fast as time passes the oldest message of a client becomes a younger one that reads steadily."""
 _MS: Final = 1_000_000
 
 Ints = npt.NDArray[np.int64]
@@ -102,6 +108,8 @@ class Trace:
     """Bytes of disk for one; 0: never seen, then a spool copies."""
     size: float = 1.0
     """Mean bytes of a body."""
+    rests: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Of each look, whether nothing waited from it to the next."""
     unjournaled: bool = False
     """Whether anything ever waited for it that no journal has."""
 
@@ -122,24 +130,36 @@ class Trace:
         return int(between(now, self.columns["at"], self.columns[column]))
 
     def figures(self, moments: Ints) -> list[Figured]:
-        """What it was at these moments: sums on the line between two looks, the rest as at the look before. Nothing between two spells."""
+        """What it was at these moments: on the line between two looks, or as at the look before. Nothing between two spells."""
         at, of = self.columns["at"], self.columns
         place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
-        before, after = at[place], at[np.minimum(place + 1, len(at) - 1)]
-        there = ~((after - before > SPELL_MS) & (moments - before > STEP_MS))
+        there = ~(self.rests[place] & (moments - at[place] > STEP_MS))
         made = [np.interp(moments, at, of[name]).astype(np.int64) for name in BETWEEN]
-        made += [of[name][place] * _MS for name in MOMENTS]
+        made += [self._moments(name, place, moments) * _MS for name in MOMENTS]
         made = [
             column * there if name in WAITING else column
             for name, column in zip(Figured._fields, made, strict=False)
         ]
         return list(map(Figured, *(column.tolist() for column in (*made, of["lump_bytes"][place]))))
 
+    def _moments(self, name: str, place: Ints, moments: Ints) -> Ints:
+        """Since when: as at the look before, and on the line to the next one where that is what a client that reads slowly makes of it.
+        One that has caught up all at once did so half way, for nobody knows when."""
+        at, column = self.columns["at"], self.columns[name]
+        following = np.minimum(place + 1, len(at) - 1)
+        gap, moved = at[following] - at[place], column[following] - column[place]
+        goes_on = (gap > 0) & ~self.rests[place] & (column[place] > 0)
+        steady = goes_on & (moved > 0) & (moved <= STEADY * gap)
+        at_once = goes_on & (moved > STEADY * gap) | goes_on & (column[following] == 0)
+        passed = np.clip(moments - at[place], 0, gap)
+        known = column[place] + np.where(steady, moved * passed // np.maximum(gap, 1), 0)
+        return np.where(at_once & (2 * passed > gap), column[following], known)
+
     def nothing_until(self, now: int) -> int:
         """Until when nothing waits and nothing was done, if that is so at this moment; else 0."""
         at = self.columns["at"]
         place = max(self.place(now), 0)
-        if place + 1 >= len(at) or now - at[place] <= STEP_MS:
+        if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
             return 0
         until = (
             int(at[place + 1]) - SPELL_MS
@@ -153,6 +173,10 @@ class Trace:
     def offlined_near(self, now: int, slack: int) -> bool:
         """Whether it was within `slack` ms of a moment."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
+
+    def came_back(self, since: int, now: int, slack: int) -> bool:
+        """Whether the episode that began at about `since` was over by now."""
+        return any(start - slack <= since < end <= now for start, end in self.offlined)
 
     def matched_at(self, nbytes: float) -> int:
         """When so many bytes had come for it."""
@@ -225,7 +249,17 @@ def _complete(trace: Trace, acts: Iterable[dict[str, Any]]) -> None:
             since = 0
     if since:
         trace.offlined.append((since, int(at[-1])))
+    trace.rests = _rests(trace.columns)
     _learn(trace)
+
+
+def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
+    """A look at which nothing waits any more ends a spell, and is recorded."""
+    gap = np.diff(of["at"], append=of["at"][-1:])
+    late = (of["unacked_at"] > 0) & (of["at"] - of["unacked_at"] >= LATE_MS)
+    empty = (of["memory"] == 0) & (of["disk"] == 0) & (of["offlined"] == 0) & ~late
+    rests: npt.NDArray[np.bool_] = (gap > SPELL_MS) & (empty | (gap > BUSY_MS))
+    return rests
 
 
 def _observed(trace: Trace, act: dict[str, Any]) -> dict[str, int]:

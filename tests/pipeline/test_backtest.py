@@ -230,6 +230,59 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
     assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
 
 
+def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_turn_is() -> None:
+    """Each at another moment of the second: no turn of the guard comes between that and the end of the recording."""
+    names = [f"slow-{n:02d}" for n in range(40)]
+    looks = pa.concat_tables(
+        [planted(name, [{"memory": 90, "owed_bytes": 90, "oldest_at": START, "unjournaled": 1} for _ in range(5)]) for name in names]
+    )  # fmt: skip
+    told = [
+        {"at": START + 4_100 + 17 * n, "client": name, "action": "disconnect", "mode": "enforce", "signal": "oldest_age",
+         "observed": 4_600 + n, "limit": 4_500, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    found = tried(limited(100, age_ms=4_500), looks, pa.Table.from_pylist(told, schema=ACTS))
+    for act in told:
+        assert acts_of_client(found, act["client"]) == [("disconnect", act["at"] - START)]
+
+
+def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() -> None:
+    """Offlined at 500 kB, read all of it, and the same once more: it was offlined twice, and never carried on by a guess."""
+    spell = [{"memory": 100_000 * n, "owed_bytes": 100_000 * n} for n in range(5)]
+    spell += [{"memory": 0, "disk": 1_000, "owed_bytes": 600_000, "offlined": 1} for _ in range(3)]
+    spell += [{"memory": 0, "owed_bytes": 0} for _ in range(4)]
+    rows = [
+        {**row, "oldest_at": START if row["owed_bytes"] else 0, "matched_bytes": 100_000 * n, "matched_messages": 100 * n}
+        for n, row in enumerate(2 * spell)
+    ]  # fmt: skip
+    told = [
+        {"at": START + at, "client": "slow", "action": "offline", "mode": "enforce", "signal": "outbound_bytes",
+         "observed": 450_000, "limit": 440_000, "unit": "bytes", "memory": 450_000, "disk": 0, "lost": 0}
+        for at in (4_600, 16_600)
+    ]  # fmt: skip
+    found = tried(limited(44), planted("slow", rows), pa.Table.from_pylist(told, schema=ACTS))
+    offlined = acts_of_client(found, "slow")
+    assert [action for action, _ in offlined] == ["offline", "offline"]
+    assert all(abs(at - then) <= 1_000 for (_, at), then in zip(offlined, (4_600, 16_600), strict=True))
+    assert found.parted == 0
+
+
+def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
+    """Its oldest message becomes half a second younger each second, and a look is taken each four: 7.5 s old after 15, and not before."""
+    rows = [
+        {
+            "at": START + 4_000 * n,
+            "memory": 500 * n,
+            "owed_bytes": 500 * n,
+            "oldest_at": START + 2_000 * n if n else 0,
+        }
+        for n in range(8)
+    ]
+    looks = planted("slow", rows)
+    ((_, at),) = acts_of_client(tried(limited(100, age_ms=7_500), looks, ACTS.empty_table()), "slow")
+    assert 15_000 <= at <= 16_000
+
+
 @settings(deadline=None)
 @given(data=st.data(), steps=st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
 def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(

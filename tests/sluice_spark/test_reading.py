@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -133,9 +134,9 @@ def test_stretches_without_the_topic_or_the_time_are_not_read(
     read: list[Span] = []
     real = reading.read_batches
 
-    def counted(where: LogPlace, span: Span, source: Source, *, skip_gaps: bool = False) -> Iterator[Batch]:
+    def counted(where: LogPlace, span: Span, source: Source, **more: Any) -> Iterator[Batch]:
         read.append(span)
-        return real(where, span, source, skip_gaps=skip_gaps)
+        return real(where, span, source, **more)
 
     monkeypatch.setattr(reading, "read_batches", counted)
     assert read_all(tmp_path, Request(topics=("rare",))).num_rows == 20
@@ -154,6 +155,47 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
     assert found.column("body").to_pylist() == [b"77", b"9999"]
     found = read_all(tmp_path, Request(topics=("~t\\.(5|6)",)))
     assert found.column("topic").to_pylist() == ["t.5", "t.6"]
+
+
+def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tmp_path: Path) -> None:
+    """Planned as one small span, with what its worker has to read; also under another header, and where places lie."""
+    with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
+        for number in range(0, 10_000, 100):
+            topics = [f"t.{n}" for n in range(number, number + 99)]
+            topics.append("rare" if number % 3_000 == 0 else "often")
+            append(
+                journal,
+                [(topic, topic.encode() * 20) for topic in topics],
+                headers=[b"h%d" % n for n in range(100)],
+            )
+    place = place_in(tmp_path)
+    for path in place.directory.glob("*.journal"):
+        write_sidecar(path)
+    wanted = [100, 3_100, 6_100, 9_100]
+    for pattern in ("rare", "rare.>", "~^rare$"):
+        request = Request(topics=(pattern, "rare"))
+        spans = plan(place, request)
+        assert sum(span.nbytes for span in spans) < 600_000
+        found = read_all(tmp_path, request)
+        assert found.column("sequence").to_pylist() == wanted
+        assert found.column("body").to_pylist() == [b"rare" * 20] * 4
+        assert found.column("header").to_pylist() == [b"h99"] * 4
+    assert plan(place, Request(topics=("none",), end=8_000)) == []
+    assert read_all(tmp_path, Request(topics=("rare",), start=3_100, end=6_099)).num_rows == 1
+    often = [
+        n
+        for span in plan(place, Request(topics=("rare",)))
+        for n in numbers_of(read_span(place, span, Request(topics=("often",))))
+    ]
+    assert len(often) == 96, "what was planned for another topic is looked for again"
+    lying = [
+        span._replace(choice=span.choice._replace(stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)))
+        for span in plan(place, Request(topics=("rare",)))
+        if span.choice is not None
+    ]  # fmt: skip
+    assert [
+        n for span in lying for n in numbers_of(read_span(place, span, Request(topics=("rare",))))
+    ] == wanted
 
 
 def test_a_filter_in_the_brokers_language_over_bodies_and_topics(tmp_path: Path) -> None:
@@ -439,7 +481,7 @@ def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
     raw = len(parts).to_bytes(2, "little") + b"".join(parts)
     names = frozenset(name.encode() for name in wanted)
     marks = tuple(len(name).to_bytes(2, "little") + name for name in names)
-    assert _places(raw, names, marks) == [
+    assert _places(raw, marks) == [
         (place, topic.encode()) for place, topic in enumerate(topics, 1) if topic in wanted
     ]
 

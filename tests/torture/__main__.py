@@ -4,6 +4,7 @@
     make torture ARGS='--only power --minutes 60'    power cuts, an hour long
     make torture ARGS='--only group --minutes 30'    three members on three engines, killed, stopped and cut off
     make torture ARGS='--only steps --seed 12 --runs 1'    that run once more
+    make torture ARGS='--only foretold --runs 2'     whether a back-test says what 200 clients then went through
     make torture ARGS='--only mutants --minutes 60'  whether the tests tell right from wrong
 
 The exit code is 0 when nothing was found: nothing lost, doubled, out of order or unexplained.
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from tests.torture import disks, mutation
-from tests.torture.runs import KINDS, Report, run
+from tests.torture.runs import FORETOLD, KINDS, Report, run
 
 PROGRESS_S = 10.0
 
@@ -33,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, help="of the first run; each next one has the next")
     parser.add_argument("--runs", type=int, default=10**9, help="at most so many")
-    parser.add_argument("--only", help=f"by commas, of {', '.join(KINDS)}, mutants")
+    parser.add_argument("--only", help=f"by commas, of {', '.join((*KINDS, FORETOLD))}, mutants")
     parser.add_argument("--modules", default="", help="mutants: parts of modules' names, by commas")
     parser.add_argument("--number", type=int, default=20, help="mutants of each module")
     said = parser.parse_args(arguments)
     seed = said.seed if said.seed is not None else random.SystemRandom().randrange(10**6)
-    wanted = said.only.split(",") if said.only else list(KINDS)
-    if unknown := set(wanted) - {*KINDS, "mutants"}:
+    wanted = said.only.split(",") if said.only else [*KINDS, FORETOLD]
+    if unknown := set(wanted) - {*KINDS, FORETOLD, "mutants"}:
         parser.error(f"{', '.join(sorted(unknown))}: what is that?")
     if wanted == ["mutants"]:
         words = ["--modules", said.modules, "--number", str(said.number), "--seed", str(seed)]

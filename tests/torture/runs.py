@@ -15,6 +15,7 @@ from typing import Final
 
 from broker_core.broker import BROKEN
 from broker_core.control import last_words
+from tests.torture import foretold
 from tests.torture.broker import INSTANCE, Process, free_port, start
 from tests.torture.clients import Clients, Keeper
 from tests.torture.disks import PowerDisk, power_disk
@@ -26,6 +27,8 @@ from tests.torture.history import Fault, History, Kind, check
 KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group")
 """What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
 moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; and what strikes a group (`groups`)."""
+FORETOLD: Final = "foretold"
+"""Nothing is struck: a back-test is held against what happened (foretold.py). It takes a minute and a half, so `make test` has none."""
 STRIKES = 12
 """Of one run, so many lives of its broker."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
@@ -72,6 +75,11 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
     with ExitStack() as stack:
         own = Path(tempfile.mkdtemp(prefix="t-"))
         stack.callback(shutil.rmtree, own, ignore_errors=True)
+        if kind == FORETOLD:
+            missed = await foretold.run(own, seed, report.reached)
+            report.counts["runs"] += 1
+            report.faults += [(kind, seed, fault) for fault in missed]
+            return missed
         disk = stack.enter_context(power_disk()) if kind == "power" else None
         home = (disk.place if disk is not None else own) / "h"
         struck = _Struck(kind, home, disk, chance, history, report)

@@ -19,7 +19,7 @@ from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.filters import DecoderOf, Filter
 from broker_core.journal import sidecar
 from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex
+from broker_core.journal.index import SegmentIndex, Stretch
 from broker_core.journal.maintenance import Progress, silent
 from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
@@ -122,7 +122,7 @@ class Search:
             return
         whole = sidecar.load(index_path(path), self._place.instance, file.first_sequence) if index else None
         begin = self._done
-        for start, end in self._stretches(whole, source):
+        for _, _, start, end in self._stretches(whole, source):
             for offset, batch in self._batches(path, source, start, end):
                 rows = self._rows(batch)
                 self._done = begin + offset
@@ -130,28 +130,12 @@ class Search:
                     yield Found(path.name, offset, batch, rows)
             self._progress(self._done, self._total)
 
-    def _stretches(self, index: SegmentIndex | None, source: Source) -> list[tuple[int, int]]:
+    def _stretches(self, index: SegmentIndex | None, source: Source) -> list[Stretch]:
         """The parts of a segment that may hold a match, by its sidecar; all of it without one."""
-        entries = index.entries() if index is not None else []
-        if index is None or not entries:
-            return [(HEADER_SIZE, source.length)]
-        matches = self._wanted.pattern.matches
-        wanted = {number for number, topic in enumerate(index.topics or ()) if matches(topic)}
-        stretches: list[tuple[int, int]] = []
-        following = [*entries[1:], (MAX_SEQUENCE, index.end, index.last_at, None)]
-        for (sequence, offset, _, topics), (next_sequence, end, at, _) in zip(
-            entries, following, strict=True
-        ):
-            if (
-                next_sequence <= self._query.first or sequence > self._last or at < self._query.since
-                or (topics is not None and wanted.isdisjoint(topics))
-            ):  # fmt: skip
-                continue
-            if stretches and stretches[-1][1] == offset:
-                stretches[-1] = (stretches[-1][0], end)
-            else:
-                stretches.append((offset, end))
-        return stretches
+        if index is None or index.topic_index is None:
+            return [Stretch(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
+        wanted = index.topic_index.matching(self._wanted.pattern.matches)
+        return index.stretches(wanted, self._query.first, self._last, self._query.since)
 
     def _batches(self, path: Path, source: Source, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
         after = 0

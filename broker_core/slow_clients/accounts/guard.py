@@ -165,6 +165,11 @@ class SlowClientGuard(Roll):
                     decisions += self._judge_pool(rule, pool, now_ns)
         return decisions
 
+    def look_at(self, use: PoolUse, now_ns: int) -> list[Decision]:
+        """What is decided about one client, as when its turn has come."""
+        use.backlog.look()
+        return self._judge_own(use, now_ns)
+
     def preview(
         self, document: PolicyDocument, now_ns: int, stage: Stage | None = None, leaving: Collection[str] = ()
     ) -> list[Decision]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 
 import orjson
 import pytest
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build, build_one_topic
 from broker_core.journal.index import ENTRY_BYTES, SegmentIndex
+from broker_core.journal.journal import JournalOptions
 from broker_core.journal.sidecar import decode, encode, load
+from broker_core.journal.topic_index import TopicIndex
+
+from .support import batch_for, open_journal
 
 
 def batch(first: int, count: int = 1, at: int = 5, topics: list[str] | None = None) -> Batch:
@@ -27,16 +32,40 @@ def test_the_sidecar_comes_back_and_encodes_to_the_same_bytes():
     again = decode(encode(index))
     assert encode(again) == encode(index)
     assert again.entries() == index.entries()
-    assert set(again.topics) == {f"t{n}" for n in range(5)}
+    assert again.topic_index.topics == index.topic_index.topics == tuple(f"t{n}" for n in range(5))
     assert (again.end, again.records, again.last_sequence) == (index.end, 20, 20)
 
 
-def test_the_sidecar_is_gzip_of_json():
+def test_the_sidecar_begins_with_gzip_of_json():
     index = SegmentIndex("a", 1, 3)
     index.add(4_096, batch(1, topics=["x", "y"]))
-    document = orjson.loads(gzip.decompress(encode(index)))
-    assert document["topics"] == ["x", "y"]
-    assert document["entries"] == [[1, 4_096, 5, [0, 1]]]
+    first = zlib.decompressobj(31)
+    document = orjson.loads(first.decompress(encode(index)))
+    assert document["topics"] is None
+    assert document["entries"] == [[1, 4_096, 5, None]]
+    assert TopicIndex.decode(gzip.decompress(first.unused_data)).topics == ("x", "y")
+
+
+def test_topics_of_earlier_releases_are_believed(tmp_path):
+    """They stood in the document, and there was nothing behind it."""
+    index = SegmentIndex("a", 1, 3)
+    for number in range(3):
+        index.add(4_096 + number * ENTRY_BYTES, batch(number + 1))
+    document = orjson.loads(zlib.decompressobj(31).decompress(encode(index)))
+    for numbers, entry in zip(([0], None, [0, 1]), document["entries"], strict=True):
+        entry[3] = numbers
+    path = tmp_path / "a.index.gz"
+    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": ["b", "a"]}), mtime=0))
+    topics = load(path, "a", 1).topic_index
+    assert topics.topics == ("a", "b")
+    assert topics.of(["a"]).tolist() == [True, True, True], "what a stretch has isn't known"
+    assert topics.of(["none"]).tolist() == [False, False, False]
+    document["entries"][1][3] = [0]
+    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": ["b", "a"]}), mtime=0))
+    assert load(path, "a", 1).topic_index.of(["a"]).tolist() == [False, False, True]
+    document["entries"][1][3] = None
+    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": None}), mtime=0))
+    assert load(path, "a", 1).topic_index.of(["a"]).tolist() == [True, True, True]
 
 
 @given(
@@ -57,14 +86,75 @@ def test_what_it_says_a_segment_cant_hold_isnt_there(written: list[tuple[str, in
     assert not written or not index.may_hold("e", after), "of what was never there it is known"
 
 
-def test_too_many_topics_mean_any():
+def test_too_many_topics_mean_any(monkeypatch):
+    monkeypatch.setattr("broker_core.journal.index.MOST_PAIRS", 250)
     index = SegmentIndex("a", 1, 3)
-    for number in range(70):
-        index.add(4_096 + number * 8, batch(number * 100 + 1, topics=[f"t{number}.{n}" for n in range(100)]))
-    assert [entry[3] for entry in index.entries()] == [None]
-    index.entries()
-    assert index.topics is None
-    assert decode(encode(index)).topics is None
+    for number in range(4):
+        names = [f"t{number}.{n}" for n in range(100)]
+        index.add(4_096 + number * ENTRY_BYTES, batch(number * 100 + 1, topics=names))
+    for one in (index, decode(encode(index))):
+        assert one.topic_index.topics is None
+        assert one.topic_index.of(["t1.7"]).tolist() == [False, True, True, True]
+        assert one.topic_index.of(["never"]).tolist() == [False, False, True, True]
+    assert index.may_hold("never", 1)
+
+
+@given(
+    st.lists(st.none() | st.sets(st.integers(0, 11)), max_size=200),
+    st.sets(st.integers(0, 13), max_size=4),
+    st.integers(1, 300),
+)
+def test_law_of_topics_no_stretch_is_left_out_and_of_rare_ones_none_is_too_many(
+    stretches: list[set[int] | None], asked: set[int], apart: int
+):
+    spread = [one for topics in stretches for one in (topics, *[set()] * apart)]
+    for held in (stretches, spread):
+        there = sorted(set().union(*(one or () for one in held)))
+        numbers = [None if one is None else [there.index(topic) for topic in one] for one in held]
+        made = TopicIndex.build([f"t{topic}" for topic in there], numbers)
+        names = {f"t{n}" for n in asked}
+        found = TopicIndex.decode(made.encode())
+        assert found.encode() == made.encode()
+        exactly = [topics is None or bool(asked & topics) for topics in held]
+        often = any(sum(one in (topics or ()) for topics in held) * 2 > len(held) for one in asked)
+        for mask in (found.of(names), found.matching(names.__contains__)):
+            assert mask.tolist() == ([True] * len(held) if often else exactly)
+        if None not in held:
+            assert found.topics == tuple(sorted(f"t{topic}" for topic in there))
+
+
+def test_golden_bytes_of_the_topics():
+    """The vector of docs/format.md."""
+    stretches = [[0], [0, 1], [0], *[[0]] * 200, [1, 2], None]
+    raw = TopicIndex.build(["b", "a.c", "é"], stretches).encode()
+    assert raw.hex() == (
+        "03000000cd0000000900000002000000612e63006200c3a900000000030000000000000002000000cc0101ca01cb01"
+    )
+
+
+@pytest.mark.parametrize("raw", [b"", b"x" * 15, b"\xff" * 16, bytes(8) + b"\1\0\0\0" + bytes(8)])
+def test_what_are_no_topics_is_refused(raw):
+    with pytest.raises(ValueError):
+        TopicIndex.decode(raw)
+
+
+def test_a_reader_has_to_read_what_is_wanted_of_the_range_and_the_time():
+    index = SegmentIndex("a", 1, 3)
+    for number in range(10):
+        index.add(
+            4_096 + number * ENTRY_BYTES,
+            batch(number * 10 + 1, count=10, at=number, topics=None if number % 4 else ["u"] * 10),
+        )
+    end = index.end
+    wanted = decode(encode(index)).topic_index.of(["u"])
+    of = decode(encode(index)).stretches
+    at = [4_096 + number * ENTRY_BYTES for number in range(10)]
+    assert of(None) == [(1, 100, at[0], end)]
+    assert of(wanted) == [(1, 10, at[0], at[1]), (41, 50, at[4], at[5]), (81, 90, at[8], at[9])]
+    assert of(wanted, 11, 80) == [(41, 50, at[4], at[5])]
+    assert of(None, 15, 25) == [(11, 30, at[1], at[3])]
+    assert of(None, since=9, until=9) == [(81, 100, at[8], end)]
+    assert of(None, 101) == []
 
 
 @pytest.mark.parametrize(
@@ -118,3 +208,26 @@ def test_law_find_rounds_down(steps, data):
     later = [place for place in places if place[3] >= moment]
     if later:
         assert index.find_moment(moment)[0] <= later[0][2]
+
+
+def test_a_topic_is_found_by_stretch_in_sealed_segments_and_never_passed_over(tmp_path):
+    journal = open_journal(tmp_path, JournalOptions(4 * 1024 * 1024, 1))
+    places: dict[str, list[int]] = {}
+    for number in range(600):
+        topic = f"t.{number // 100}" if number % 7 else "often"
+        places.setdefault(topic, []).append(journal.next_sequence)
+        journal.write([batch_for(journal, journal.next_sequence, 1, size=8_000, topic=topic)])
+    journal.sync()
+    journal.finish_sealed()
+    sealed = journal.segments()[-2].last_sequence
+    assert sealed > 400
+    for topics in ({"t.1"}, {"t.3"}, {"t.0", "t.3"}, {"often"}, {"t.1", "none"}):
+        held = sorted(one for topic in topics for one in places.get(topic, ()))
+        for sequence in range(1, sealed, 13):
+            following = next((one for one in held if one >= sequence), sealed + 1)
+            found = journal.next_of(topics, sequence)
+            assert sequence <= found <= following
+            near = min(abs(found - one) for one in (*held, sealed + 1))
+            assert near <= 2 * ENTRY_BYTES // 8_000, "in a stretch that has it"
+    assert journal.next_of({"none"}, 1) == sealed + 1
+    journal.close()

@@ -1,0 +1,120 @@
+"""What a topic costs among many: the reading alone, in this process, without Spark and its JVM.
+
+A log of as many records as asked for, over 10,000 topics (Zipf), of which one has 0.01 % of the records and one eighteen. CPU
+seconds of planning and reading it, every column, against all records of the log.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from broker_core.batch import Batch, build
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
+from broker_core.journal.maintenance import compress_segment
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, parts, plan, read_spans
+
+TOPICS = 10_000
+RARE, RARE_SHARE = "t.rare", 0.0001
+EIGHTEEN = "t.eighteen"
+START = 1_795_262_400_000_000_000
+INSTANCE = "bench"
+
+
+def log_in(directory: Path, records: int, size: int) -> Path:
+    """Made if it isn't there yet: `raw` and `gzip` below the directory that is returned."""
+    home = directory / f"topics-{records}-{size}"
+    if not (home / "complete").exists():
+        _make(home / "raw", records, size)
+        compress(home / "raw", home / "gzip")
+        (home / "complete").touch()
+    return home
+
+
+def _make(directory: Path, records: int, size: int) -> None:
+    random = np.random.default_rng(1)
+    log = Journal.open(directory, INSTANCE, None, JournalOptions(preallocated=1))
+    names = np.array([f"orders.{n:05d}.new" for n in range(TOPICS - 2)])
+    shares = 1 / np.arange(1, TOPICS - 1)
+    shares /= shares.sum()
+    eighteen = set((np.arange(18) * records // 18 + records // 40).tolist())
+    while (first := log.next_sequence) <= records:
+        group: list[Batch] = []
+        for _ in range(50):
+            count = min(size, records - first + 1)
+            if count <= 0:
+                break
+            topics = random.choice(names, count, p=shares).astype(object)
+            topics[random.random(count) < RARE_SHARE] = RARE
+            for at in eighteen.intersection(range(first, first + count)):
+                topics[at - first] = EIGHTEEN
+            bodies = [b'{"id": %d, "note": "%s"}' % (first + n, b"x" * 120) for n in range(count)]
+            made = Batch.parse(build("publisher", topics.tolist(), bodies, None, first), verify=False)
+            at = START + first * 100_000
+            made.stamp(origin=log.origin, epoch=log.epoch, first_sequence=first, accepted_at=at)
+            group.append(made)
+            first += count
+        log.write(group)
+        log.sync()
+        log.finish_sealed()
+        log.preallocate()
+    log.close()
+    Journal.open(directory, INSTANCE, None, JournalOptions(preallocated=1)).close()
+
+
+def compress(source: Path, target: Path) -> None:
+    """A journal's directory once more, with its sealed segments compressed."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix == ".journal" and path.with_name(f"{path.stem}.index.gz").exists():
+            compress_segment(path, target / f"{path.name}.gz")
+        elif path.suffix in (".journal", ".gz", ".durable"):
+            (target / path.name).write_bytes(path.read_bytes())
+
+
+def cost(directory: Path, request: Request) -> tuple[float, int]:
+    """(CPU seconds, records) of planning and reading."""
+    began, rows = time.process_time(), 0
+    place = LogPlace(directory, None, INSTANCE)
+    for part in parts(plan(place, request), request.split_bytes):
+        for batch in read_spans(place, part.spans, request):
+            rows += batch.num_rows
+    return time.process_time() - began, rows
+
+
+def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
+    """Each choice once a run, one after the other."""
+    home = log_in(directory, records, size)
+    everything, rare, eighteen = Request(), Request(topics=(RARE,)), Request(topics=(EIGHTEEN,))
+    table = Table(title=f"{records:,} records of {TOPICS:,} topics in batches of {size}, {runs} runs, no JVM")
+    for head in ("", "records", "CPU s", "least", "of all records", "wanted"):
+        table.add_column(head, justify="right" if head else "left")
+    for form in ("raw", "gzip"):
+        asked = {
+            f"{form}, all": everything,
+            f"{form}, topic with 0.01 %": rare,
+            f"{form}, a pattern, 0.01 %": Request(topics=("t.rare.>", RARE)),
+            f"{form}, topic of 18 records": eighteen,
+        }
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in asked}
+        for _ in range(runs):
+            for name, request in asked.items():
+                found[name].append(cost(home / form, request))
+        whole = statistics.median(seconds for seconds, _ in found[f"{form}, all"])
+        for name, costs in found.items():
+            middle = statistics.median(seconds for seconds, _ in costs)
+            table.add_row(
+                name, f"{costs[0][1]:,}", f"{middle:.4f}", f"{min(costs)[0]:.4f}", f"1/{whole / middle:.1f}",
+                "" if middle == whole else "≤ 1/20",
+            )  # fmt: skip
+    sidecars = sum(path.stat().st_size for path in (home / "raw").glob("*.index.gz"))
+    table.caption = (
+        f"sidecars: {sidecars:,} bytes of {sum(p.stat().st_size for p in (home / 'raw').glob('*.journal')):,}"
+    )
+    return table
