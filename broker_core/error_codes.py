@@ -264,7 +264,13 @@ CODES: Final = MappingProxyType({
     "error": ErrorCode("The API failed at it; the web process's log says how", Told(0), _FAILED),
     "broker_failed": ErrorCode("The broker ended before it answered, or its answer can't be read. It may have done what was asked", _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY),
     "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
+    "broker_unproven": ErrorCode("What answers at the broker's address doesn't prove to be it: its certificate isn't of the console's authority, or not for that address", _OPERATOR, _AWAY, None, SHORTLY),
+    "broker_other": ErrorCode("Another broker answers at the address than the console was told", _OPERATOR, _AWAY, None, SHORTLY),
+    "control_refused": ErrorCode("The broker doesn't know the console's token, or doesn't any more", _OPERATOR, _AWAY, None, SHORTLY),
+    "bad_control_link": ErrorCode("The control link between machines can't be set up as it is asked for", _OPERATOR, _AWAY, None, SHORTLY),
+    "unknown_member": ErrorCode("The instance has no such member", _OPERATOR, HTTPStatus.NOT_FOUND),
     "database_away": ErrorCode("The control plane's database can't be reached", Told(0), _AWAY, None, SHORTLY),
+    "no_worker": ErrorCode("No worker serves the queue of the broker's machine: what is to be done with its journal waits", _OPERATOR),
     "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     # Runs, processes, files.
