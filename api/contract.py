@@ -15,6 +15,11 @@ from api.permissions import need_of
 from console.choices import Permission
 
 INSTANCE = OpenApiParameter("instance", str, description="Another instance than this installation's own.")
+MEMBER = OpenApiParameter(
+    "member",
+    str,
+    description="Of a group: one of its members, where all are meant otherwise, or for journals the first.",
+)
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
@@ -106,7 +111,8 @@ def query_parameters(view: Any, method: str) -> set[str]:
 
 def _unsaid(view: Any, method: str) -> list[Any]:
     whole = getattr(view, "whole_installation", False)
-    return [INSTANCE] if isinstance(need_of(view, method), Permission) and not whole else []
+    by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
+    return [INSTANCE, *by_member] if isinstance(need_of(view, method), Permission) and not whole else []
 
 
 def _names(declared: list[Any]) -> set[str]:

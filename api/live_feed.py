@@ -24,7 +24,6 @@ import msgspec
 import redis
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.conf import settings
 from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
@@ -34,7 +33,9 @@ from api.live_deltas import delta
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
 from broker_core.errors import SluiceError
+from console import broker_merge, current
 from console.access.rights import Access, name_fits
+from console.broker_link import addresses_of
 from console.choices import Permission
 from console.live import newest
 from console.queries import live
@@ -54,33 +55,65 @@ SESSION_CHECK_S = 30.0
 
 MOST_SAID = 64 * 1024
 """Characters of what a tab says."""
-_newest: list[tuple[bytes, live_window.Shared]] = []
+MEMBER_HELD_S = 5.0
+"""A member that says nothing for so long is left out of what its group is told of."""
+MOST_TOLD = 16
 
 
-_coming: dict[int, asyncio.Task[live_window.Shared | None]] = {}
+class Seen:
+    """The newest snapshots that this process was told of, read once for all its tabs: of a group, each member's, and all as one.
+
+    Of the event loop alone.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[bytes, str] = {}
+        """Those that were read lately, and whose they are."""
+        self._of: dict[str, dict[str, tuple[float, Snapshot]]] = {}
+        self._shared: dict[str, live_window.Shared] = {}
+        self._coming: dict[str, tuple[int, asyncio.Task[live_window.Shared | None]]] = {}
+
+    def told(self, snapshot: bytes) -> live_window.Shared:
+        """A snapshot as JSON; what all brokers of its instance say by now."""
+        if snapshot not in self._told:
+            made = _SNAPSHOTS.decode(snapshot)
+            while len(self._told) >= MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            self._told[snapshot] = made.status.instance
+            return self._add(made)
+        return self._shared[self._told[snapshot]]
+
+    def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.Shared | None]:
+        """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
+        if broker not in self._coming or self._coming[broker][0] != at:
+            self._coming[broker] = (at, asyncio.create_task(self.large(broker)))
+        return self._coming[broker][1]
+
+    async def large(self, broker: str) -> live_window.Shared | None:
+        """None when there is none, or it wasn't large."""
+        made = await asyncio.to_thread(_large, broker)
+        return None if made is None else self._add(made)
+
+    def _add(self, made: Snapshot) -> live_window.Shared:
+        instance, now = made.status.instance, time.monotonic()
+        parts = self._of.setdefault(instance, {})
+        parts[made.status.member] = (now, made)
+        for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_HELD_S]:
+            del parts[silent]
+        self._shared[instance] = live_window.Shared(
+            broker_merge.snapshot([part for _, part in parts.values()])
+        )
+        return self._shared[instance]
 
 
-def _fetch(at: int) -> asyncio.Task[live_window.Shared | None]:
-    """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
-    if at not in _coming:
-        _coming.clear()
-        _coming[at] = asyncio.create_task(asyncio.to_thread(_newest_of, settings.SLUICE_INSTANCE))
-    return _coming[at]
-
-
-def _newest_of(instance: str) -> live_window.Shared | None:
-    """None when there is none, or it wasn't large."""
+def _large(broker: str) -> Snapshot | None:
     with suppress(redis.RedisError):
-        told = newest.read(instance)
-        return _decoded(told) if told else None
+        told = newest.read(broker)
+        return _SNAPSHOTS.decode(told) if told else None
     return None
 
 
-def _decoded(told: bytes) -> live_window.Shared:
-    """A snapshot, read once for all tabs of this process."""
-    if not _newest or _newest[0][0] != told:
-        _newest[:] = [(told, live_window.Shared(_SNAPSHOTS.decode(told)))]
-    return _newest[0][1]
+_seen = Seen()
 
 
 class SameOrigin:
@@ -113,6 +146,7 @@ class LiveFeed(AsyncWebsocketConsumer):
     delayed: asyncio.Task[None] | None = None
     watching: asyncio.Task[None] | None = None
     access: Access = Access()
+    instance = ""
 
     async def connect(self) -> None:
         """Let logged-in operators in; join the group before the snapshot is read, so that nothing falls between."""
@@ -129,8 +163,11 @@ class LiveFeed(AsyncWebsocketConsumer):
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
-            found = await asyncio.to_thread(_newest_of, settings.SLUICE_INSTANCE)
-            await self._offer(found or live_window.Shared(await database_sync_to_async(live.snapshot)()))
+            names = [one.name for one in addresses_of(self.instance)]
+            found = [await _seen.large(name) for name in names]
+            shown = next((one for one in reversed(found) if one is not None), None)
+            asked = database_sync_to_async(live.snapshot)
+            await self._offer(shown or live_window.Shared(await asked(self.instance)))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""
@@ -155,9 +192,9 @@ class LiveFeed(AsyncWebsocketConsumer):
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """The broker's snapshot of this second, or the word that a large one is there."""
         if "snapshot" in event:
-            await self._offer(_decoded(event["snapshot"]))
-        elif self.newest is None or event["at"] > self.newest.at:
-            found = await asyncio.shield(_fetch(event["at"]))
+            await self._offer(_seen.told(event["snapshot"]))
+        elif event["broker"].partition("/")[0] == self.instance:
+            found = await asyncio.shield(_seen.fetch(event["broker"], event["at"]))
             if found is not None:
                 await self._offer(found)
 
@@ -175,14 +212,18 @@ class LiveFeed(AsyncWebsocketConsumer):
     async def live_decision(self, event: dict[str, Any]) -> None:
         """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
         decision, instance = _DECISIONS.decode(event["decision"]), str(event["instance"])
-        if self.sent is not None and self.access.allows(
-            Permission.VIEW, instance=instance, client=decision.client
+        if (
+            self.sent is not None
+            and instance == self.instance
+            and self.access.allows(Permission.VIEW, instance=instance, client=decision.client)
         ):
             await self._send({"type": "decision", "decision": decision})
 
     async def _offer(self, shared: live_window.Shared) -> None:
         """Send it now, or when the least interval has passed; then the newest one alone."""
         snapshot = shared.snapshot
+        if snapshot.status.instance != self.instance:
+            return
         if self.newest is not None and snapshot.at < self.newest.at:
             return  # the group's message overtook the snapshot asked for at connect
         if self.want is None:
@@ -247,6 +288,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         """Whether the session still holds and its account is still active; renews what the account may see."""
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
+        self.instance = current.chosen_in(request.session)
         user = get_user(request)
         self.access = access_of(user)
         return bool(user.is_authenticated and user.is_active)

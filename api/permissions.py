@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.conf import settings
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
+from console import current
 from console.access.rights import Need, Open
 from console.choices import Permission
 from console.services import access
@@ -34,7 +34,7 @@ class Permitted(BasePermission):
         if isinstance(need, Permission):
             kwargs = {key: str(view.kwargs[name]) for key, name in getattr(view, "scope", {}).items()}
             whole = getattr(view, "whole_installation", False)
-            instance = "" if whole else request.query_params.get("instance") or settings.SLUICE_INSTANCE
+            instance = "" if whole else request.query_params.get("instance") or current.instance_name()
             access.require(actor_of(request), need, **{"instance": instance, **kwargs})
         return True
 
@@ -51,5 +51,5 @@ def allow(
     request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = ""
 ) -> None:
     """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""
-    about = instance or request.query_params.get("instance") or settings.SLUICE_INSTANCE
+    about = instance or request.query_params.get("instance") or current.instance_name()
     access.require(actor_of(request), permission, instance=about, client=client, topic=topic)

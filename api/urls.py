@@ -32,6 +32,7 @@ urlpatterns = [
     path("tokens/<int:token_id>", access.TokenView.as_view(), name="token"),
     path("live", live.LiveView.as_view(), name="live"),
     path("flow", live.FlowView.as_view(), name="flow"),
+    path("brokers", clients.BrokersView.as_view(), name="brokers"),
     path("status", clients.StatusView.as_view(), name="status"),
     path("transports", policies.TransportsView.as_view(), name="transports"),
     path("transports/<str:name>", policies.TransportView.as_view(), name="transport"),

@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.config.roots import refuse_outside
 from broker_core.config.transports import closed_transports
 from broker_core.control import last_words
+from broker_core.control.link import LinkSettings
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.group import GroupRequests
 from broker_core.control.requests.instance import InstanceRequests
@@ -39,7 +40,7 @@ from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
 from broker_core.delivery.spool.places import refuse_unusable
 from broker_core.documents.instance import Snapshot
-from broker_core.documents.requests import Request
+from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.confirming import Change, Mode
@@ -100,9 +101,12 @@ class Broker:
         files: Files | None = None,
         roots: Sequence[Path] = (Path("/"),),
         member: Member | None = None,
+        link: LinkSettings | None = None,
+        ports_apart: int = 0,
     ) -> None:
-        """`roots`: the policy names directories below these alone. `member`: of a group, whose log it shares. Raises OperatorError outside_roots, and as
-        `Journal.open`."""
+        """`roots`: the policy names directories below these alone. `member`: of a group, whose log it shares. `link`: where control planes on
+        other machines come in. `ports_apart`: transports listen so far above the ports that the policy says. Raises OperatorError outside_roots,
+        and as `Journal.open`."""
         refuse_outside(policy, roots)
         self.paths = paths
         self._roots = roots
@@ -137,11 +141,15 @@ class Broker:
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
-        self.statistics = Statistics(self.engine)
+        self.member = member.settings.member if member is not None else ""
+        """Its name in a group."""
+        self.statistics = Statistics(self.engine, self.member)
         self.statistics.ended = last_words.read(paths.control)
         self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
         self._ports: dict[str, int] = {}
-        self._control = ControlServer(paths.control, self._handlers())
+        self._ports_apart = ports_apart
+        own = Welcome(instance=self.engine.instance, member=self.member)
+        self.control = ControlServer(paths.control, self._handlers(), own, link)
         self._ticking: asyncio.Task[None] | None = None
         self.on_shut_down: Callable[[], None] | None = None
         """How an action ends the process; set by whoever runs it."""
@@ -151,7 +159,7 @@ class Broker:
         try:
             await self.engine.recover_kept()
             await self._listen(self.engine.policy)
-            await self._control.listen()
+            await self.control.listen()
         except SluiceError:
             await self.stop()
             raise
@@ -223,14 +231,14 @@ class Broker:
             self.engine.roster.close_transport(name)
         for name, settings in wanted.items():
             if name not in self._listeners:
-                listener = self._factories[settings.kind](self.engine, settings)
+                listener = self._factories[settings.kind](self.engine, self._moved(settings))
                 try:
                     _, port = await listener.listen()
                 except OSError as problem:
                     self.engine.logons.apply(self.engine.policy)
                     raise OperatorError(
                         "port_taken",
-                        f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
+                        f"Transport {name} can't listen on {settings.host}:{self._moved(settings).port}: {problem}.",
                         "Stop what listens there, or give the transport another port.",
                     ) from None
                 self._listeners[name] = (settings, listener)
@@ -240,11 +248,15 @@ class Broker:
                 "name": t.name,
                 "kind": t.kind,
                 "host": t.host,
-                "port": self._ports.get(t.name, t.port),
+                "port": self._ports.get(t.name, self._moved(t).port),
                 "enabled": t.enabled,
             }
             for t in policy.transports
         ]
+
+    def _moved(self, transport: TransportSettings) -> TransportSettings:
+        """At its own port: members of a group on one machine share a policy. A free one, 0, stays that."""
+        return replace(transport, port=transport.port + self._ports_apart) if transport.port else transport
 
     async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
         while True:
@@ -269,7 +281,7 @@ class Broker:
             await listener.stop_listening()
         self._listeners.clear()
         await self.engine.close()
-        await self._control.close()
+        await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
 
 

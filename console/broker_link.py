@@ -1,60 +1,156 @@
-"""The port to a running broker: its control socket, one JSON object a line each way.
+"""The port to running brokers: the control protocol, one JSON object a line each way, over a Unix socket or TLS.
 
-A link opens a connection for each call: calls are few, and a broker that was restarted is then met without a word.
+A link opens a connection for each call: calls are few, and a broker that was restarted is then met without a word. One that can't be
+reached over the network is asked again after a while only, so that nobody waits for it twice in a row.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
+import ssl
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from django.conf import settings
 
 from broker_core.control import last_words
-from broker_core.documents.requests import Request, answer_of, name_of
-from broker_core.errors import OperatorError
+from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_of, name_of
+from broker_core.errors import OperatorError, SluiceError
+from console import broker_merge
+from console.broker_addresses import MOST_BROKERS, BrokerAddress
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """10,000 clients with subscriptions come to some 8 MB; more than this is not an answer of ours."""
-
-
+MAX_TOKEN_FILE = 64 * 1024
+CONNECT_S = 2.0
+"""For the way to another machine, and for the proof of who is there."""
+LEAST_WAIT_S, MOST_WAIT_S = 0.5, 10.0
+"""Between two tries at a broker that can't be reached over the network: doubled from the one to the other."""
+ASKED_AT_ONCE = 16
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class BrokerAway(OperatorError):
     """The broker doesn't answer: broker_away, it isn't running or is too busy; broker_failed, it ended while it was
-    asked, or its answer can't be read, and it may have done what it was asked."""
+    asked, or its answer can't be read, and it may have done what it was asked. Over the link also: broker_unproven, broker_other,
+    control_refused, bad_control_link."""
+
+
+class BrokerUnreached(BrokerAway):
+    """The same, and it wasn't asked for anything: whoever else can do it may."""
+
+
+class Link(Protocol):
+    """What calls a broker, or all that carry an instance."""
+
+    def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
+        """Ask; `timeout_s` bounds the whole call. Raises the broker's own error, or BrokerAway."""
 
 
 class BrokerLink:
     """Calls one broker. Each call raises the broker's own error, or BrokerAway."""
 
-    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
-        self.path = path
+    def __init__(self, place: BrokerAddress | Path, timeout_s: float | None = None) -> None:
+        self.address = BrokerAddress(place.stem, "", place) if isinstance(place, Path) else place
         self.timeout_s = settings.SLUICE_CONTROL_TIMEOUT_S if timeout_s is None else timeout_s
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
         """Ask the broker for something; returns its answer. `timeout_s` bounds the whole call."""
         allowed = timeout_s or self.timeout_s
-        line = msgspec.json.encode(request) + b"\n"
+        if self.address.path is not None:
+            return self._asked(request, allowed)
+        _waits.refuse_early(self.address)
         try:
-            with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
-                answer = _exchange(connection, str(self.path), line, time.monotonic() + allowed)
-        except TimeoutError as late:
-            raise self._away(f"did not answer `{name_of(request)}` within {allowed:g} s") from late
-        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as broken:
-            raise self._failed(
-                f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
-            ) from broken
-        except OSError as problem:
-            raise self._away(f"can't be reached: {problem.strerror or problem}", ended=True) from problem
+            answer = self._asked(request, allowed)
+        except BrokerAway as away:
+            _waits.failed(self.address, away)
+            raise
+        except SluiceError:
+            _waits.answered(self.address)
+            raise
+        _waits.answered(self.address)
+        return answer
+
+    def _asked(self, request: Request[T], allowed: float) -> T:
+        line, deadline = msgspec.json.encode(request) + b"\n", time.monotonic() + allowed
+        with contextlib.closing(self._proven(deadline)) as connection:
+            try:
+                lines = _Lines(connection, deadline)
+                lines.send(line)
+                answer = lines.read()
+            except TimeoutError as late:
+                raise self._away(f"did not answer `{name_of(request)}` within {allowed:g} s") from late
+            except OSError as broken:
+                raise self._failed(
+                    f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
+                ) from broken
         made: T = self._result(answer, _decoder_of(type(request)))
         return made
+
+    def _proven(self, deadline: float) -> socket.socket:
+        """A connection at whose other end the broker is. Raises BrokerUnreached."""
+        try:
+            if self.address.path is None:
+                return self._over_tls(deadline)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(_left(deadline))
+                connection.connect(str(self.address.path))
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        except TimeoutError as late:
+            raise self._unreached(f"did not answer within {self._patience_s(deadline):g} s") from late
+        except ssl.SSLCertVerificationError as unproven:
+            raise self._unproven(unproven.verify_message) from unproven
+        except ssl.SSLError as problem:
+            raise self._unreached(f"doesn't speak TLS as it should: {problem.reason or problem}") from problem
+        except OSError as problem:
+            raise self._unreached(f"can't be reached: {problem.strerror or problem}") from problem
+
+    def _patience_s(self, deadline: float) -> float:
+        return CONNECT_S if self.address.path is None else self.timeout_s
+
+    def _over_tls(self, deadline: float) -> socket.socket:
+        own, context, token = self.address, _context(), _token_for(self.address)
+        until = min(deadline, time.monotonic() + CONNECT_S)
+        connection = socket.create_connection((own.host, own.port), _left(until))
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(_left(until))
+            connection = context.wrap_socket(connection, server_hostname=own.host)
+            lines = _Lines(connection, until)
+            lines.send(msgspec.json.encode(Hello(token=token)) + b"\n")
+            self._refuse_other(self._result(lines.read(), _WELCOMES))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refuse_other(self, told: Welcome) -> None:
+        own = self.address
+        if told.protocol != PROTOCOL:
+            raise BrokerUnreached(
+                "broker_other", f"The broker {own.name} speaks release {told.protocol} of the link, and this console {PROTOCOL}.",
+                "Run the same release of Sluice on both machines.", instance=own.name,
+            )  # fmt: skip
+        if (told.instance, told.member) != (own.instance, own.member):
+            named = BrokerAddress(told.instance, told.member).name
+            raise BrokerUnreached(
+                "broker_other", f"At {own.place} isn't {own.name} but {named}.",
+                "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.", instance=own.name,
+            )  # fmt: skip
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
@@ -66,6 +162,11 @@ class BrokerLink:
         except (msgspec.DecodeError, ValueError) as problem:
             raise self._failed("gave an answer that can't be read, as of another release") from problem
         error = answer.error
+        if error.get("code") == "control_refused":
+            raise BrokerUnreached(
+                "control_refused", f"The broker {self.address.name} doesn't know this console's token.",
+                str(error.get("fix", "")), instance=self.address.name,
+            )  # fmt: skip
         raise OperatorError.received(
             str(error.get("code", "internal_error")),
             str(error.get("message", "The broker refused.")),
@@ -73,42 +174,207 @@ class BrokerLink:
             error.get("details"),
         )
 
-    def _away(self, why: str, *, ended: bool = False) -> BrokerAway:
-        name = self.path.stem
-        words = last_words.read(self.path) if ended else None
+    def _unreached(self, why: str) -> BrokerUnreached:
+        name, path = self.address.name, self.address.path
+        words = last_words.read(path) if path is not None else None
         if words is not None:
             said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
-            return BrokerAway("broker_away", said, words.fix, instance=name, ended=words.code)
-        fix = "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
-        return BrokerAway("broker_away", f"The broker {name} {why}.", fix, instance=name)
+            return BrokerUnreached("broker_away", said, words.fix, instance=name, ended=words.code)
+        return BrokerUnreached(
+            "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
+        )
+
+    def _away(self, why: str) -> BrokerAway:
+        name = self.address.name
+        return BrokerAway("broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name)
+
+    def _where_to_look(self) -> str:
+        if self.address.path is not None:
+            return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
+        return f"See whether it runs on its machine, listens at {self.address.place} (SLUICE_CONTROL_LISTEN), and can be reached."
+
+    def _unproven(self, why: str) -> BrokerUnreached:
+        return BrokerUnreached(
+            "broker_unproven", f"What answers at {self.address.place} doesn't prove to be {self.address.name}: {why}.",
+            f"Its certificate must name {self.address.host} and be of an authority in {settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
+            instance=self.address.name,
+        )  # fmt: skip
 
     def _failed(self, why: str) -> BrokerAway:
         fix = "Look at its log, and whether what was asked for was done."
-        return BrokerAway(
-            "broker_failed", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem
-        )
+        name = self.address.name
+        return BrokerAway("broker_failed", f"The broker {name} {why}.", fix, instance=name)
 
 
-def link_to(instance_name: str) -> BrokerLink:
-    """The link to an instance that runs on this machine."""
-    return BrokerLink(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance_name}.sock")
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """What one broker said: an answer, or why there is none."""
+
+    address: BrokerAddress
+    answer: T | None = None
+    error: SluiceError | None = None
+
+    @property
+    def member(self) -> str:
+        """Of a group, who said it."""
+        return self.address.member
 
 
-def _exchange(connection: socket.socket, path: str, request: bytes, deadline: float) -> bytes:
-    """Send the request and read one line. The deadline holds for all of it, however slowly bytes drip in."""
-    connection.settimeout(_left(deadline))
-    connection.connect(path)
-    connection.sendall(request)
-    answer = bytearray()
-    while not answer.endswith(b"\n"):
-        connection.settimeout(_left(deadline))
-        part = connection.recv(262_144)
-        if not part:
-            raise ConnectionResetError("the broker closed the connection before it answered")
-        answer += part
-        if len(answer) > MAX_ANSWER_BYTES:
-            raise ConnectionAbortedError("the answer is too long")
-    return bytes(answer)
+class MembersLink:
+    """Calls the members of a group: all at once, and makes one answer of theirs (`broker_merge`)."""
+
+    def __init__(self, links: Sequence[BrokerLink]) -> None:
+        self._links = links
+
+    def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
+        """Raises as a broker alone would: what no member could do, or BrokerAway when none that might have can be asked."""
+        if isinstance(request, broker_merge.ANY_ONE):
+            return self._first(request, timeout_s)
+        addresses = [link.address for link in self._links]
+        told = ask(addresses, broker_merge.for_each(request), timeout_s=timeout_s)
+        answers = [one.answer for one in told if one.answer is not None]
+        if not answers:
+            errors = [one.error for one in told if one.error is not None]
+            raise next((one for one in errors if isinstance(one, BrokerAway)), errors[0])
+        made: T = broker_merge.merged(request, answers)
+        return made
+
+    def _first(self, request: Request[T], timeout_s: float | None) -> T:
+        """The first that can be reached does it. One that may have done it already leaves nothing to another."""
+        away: BrokerUnreached | None = None
+        for link in self._links:
+            try:
+                return link.call(request, timeout_s=timeout_s)
+            except BrokerUnreached as problem:
+                away = away or problem
+        assert away is not None
+        raise away
+
+
+def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
+    """The brokers that carry an instance: as SLUICE_BROKERS lists them, else the one on this machine."""
+    listed = tuple(one for one in settings.SLUICE_BROKERS if one.instance == instance_name)
+    return listed or (
+        BrokerAddress(instance_name, "", settings.SLUICE_RUN_DIRECTORY / f"{instance_name}.sock"),
+    )
+
+
+def members_of(instance_name: str) -> tuple[str, ...]:
+    """The names of an instance's members; ("",) for a broker by itself."""
+    return tuple(one.member for one in addresses_of(instance_name))
+
+
+def is_here(instance_name: str, member: str = "") -> bool:
+    """Whether the broker (of a group the member's, or the first) is on this machine, with its files."""
+    found = addresses_of(instance_name)
+    return next((one for one in found if one.member == member), found[0]).path is not None
+
+
+def link_to(instance_name: str, member: str = "") -> Link:
+    """The link to an instance, of a group to all its members; or to one of them. Raises OperatorError unknown_member."""
+    found = addresses_of(instance_name)
+    if member and member != _here(instance_name):
+        found = tuple(one for one in found if one.member == member)
+        if not found:
+            raise OperatorError(
+                "unknown_member", f"{instance_name} has no member {member[:80]!r} here.",
+                f"Members: {', '.join(filter(None, members_of(instance_name))) or 'it is no group'} (SLUICE_BROKERS).",
+            )  # fmt: skip
+    elif member:
+        own = tuple(one for one in found if one.member == member)
+        found = own or found[:1]
+    return BrokerLink(found[0]) if len(found) == 1 else MembersLink([BrokerLink(one) for one in found])
+
+
+def ask(
+    addresses: Sequence[BrokerAddress], request: Request[T], *, timeout_s: float | None = None
+) -> list[Told[T]]:
+    """What each of these brokers says, in their order; they are asked at once."""
+
+    def one(address: BrokerAddress) -> Told[T]:
+        try:
+            return Told(address, BrokerLink(address).call(request, timeout_s=timeout_s))
+        except SluiceError as problem:
+            return Told(address, error=problem)
+
+    return list(map(one, addresses) if len(addresses) == 1 else _askers().map(one, addresses))
+
+
+def ask_each(instance_name: str, request: Request[T], *, timeout_s: float | None = None) -> list[Told[T]]:
+    """What each broker of an instance says, in the order of the list."""
+    return ask(addresses_of(instance_name), request, timeout_s=timeout_s)
+
+
+def _here(instance_name: str) -> str:
+    """The member that runs on this machine, by what this process was told of itself."""
+    group = settings.SLUICE_GROUP
+    return group.member if group is not None and group.instance == instance_name else ""
+
+
+class _Waits:
+    """Who can't be reached, why, and when it is tried again. Of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._away: dict[BrokerAddress, tuple[float, float, BrokerAway]] = {}
+
+    def refuse_early(self, address: BrokerAddress) -> None:
+        """Raise what was raised last, until it is time to try again."""
+        with self._lock:
+            until, _, away = self._away.get(address, (0.0, 0.0, None))
+        if away is not None and time.monotonic() < until:
+            raise BrokerUnreached.received(away.code, away.sentence, away.fix, away.details)
+
+    def failed(self, address: BrokerAddress, away: BrokerAway) -> None:
+        """Wait longer each time; the log is told when it changes."""
+        with self._lock:
+            known = self._away.get(address)
+            wait = min(known[1] * 2, MOST_WAIT_S) if known is not None else LEAST_WAIT_S
+            self._away[address] = (time.monotonic() + wait, wait, away)
+        if known is None or known[2].code != away.code:
+            logger.warning("%s: %s %s", away.code, away.sentence, away.fix)
+
+    def answered(self, address: BrokerAddress) -> None:
+        """It is there."""
+        with self._lock:
+            known = self._away.pop(address, None)
+        if known is not None:
+            logger.info("The broker %s answers again.", address.name)
+
+    def forget(self) -> None:
+        """Try everybody at once again."""
+        with self._lock:
+            self._away.clear()
+
+
+_waits = _Waits()
+
+
+class _Lines:
+    """Sends, and reads lines. The deadline holds for all of it, however slowly bytes drip in."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
+        self._held = bytearray()
+
+    def send(self, data: bytes) -> None:
+        self._connection.settimeout(_left(self._deadline))
+        self._connection.sendall(data)
+
+    def read(self) -> bytes:
+        looked = 0
+        while (end := self._held.find(b"\n", looked)) < 0:
+            looked = len(self._held)
+            if looked > MAX_ANSWER_BYTES:
+                raise ConnectionAbortedError("the answer is too long")
+            self._connection.settimeout(_left(self._deadline))
+            part = self._connection.recv(262_144)
+            if not part:
+                raise ConnectionResetError("the broker closed the connection before it answered")
+            self._held += part
+        line = bytes(self._held[: end + 1])
+        del self._held[: end + 1]
+        return line
 
 
 def _left(deadline: float) -> float:
@@ -118,12 +384,62 @@ def _left(deadline: float) -> float:
     return left
 
 
+@cache
+def _askers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(ASKED_AT_ONCE, MOST_BROKERS), "ask-broker")
+
+
+def _context() -> ssl.SSLContext:
+    """TLS that believes SLUICE_BROKERS_CA alone. Raises BrokerAway bad_control_link."""
+    path = settings.SLUICE_BROKERS_CA
+    try:
+        return _context_of(path, Path(path).stat().st_mtime_ns)
+    except (OSError, ValueError) as problem:  # an SSLError is an OSError
+        raise BrokerUnreached(
+            "bad_control_link", f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
+            "Name a PEM file with the certificate of whoever signed the brokers' certificates, or with those themselves (SLUICE_BROKERS_CA).",
+        ) from None  # fmt: skip
+
+
+@cache
+def _context_of(path: str, stamp: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(path)
+    return context
+
+
+def _token_for(address: BrokerAddress) -> str:
+    """Out of the file that SLUICE_BROKERS_TOKENS names: a line for each broker, its name and its token."""
+    path = Path(settings.SLUICE_BROKERS_TOKENS or "SLUICE_BROKERS_TOKENS")
+    try:
+        status = path.stat()
+        if status.st_mode & 0o007 or status.st_size > MAX_TOKEN_FILE:
+            raise ValueError("others may read it, or it is too long")
+        lines = [line.split() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as problem:
+        raise BrokerUnreached(
+            "bad_control_link", f"The file of tokens {path} can't be used: {problem}.",
+            "Name a file that its owner alone may read, with `orders/a TOKEN` on each line (SLUICE_BROKERS_TOKENS).",
+        ) from None  # fmt: skip
+    for words in lines:
+        if len(words) == 2 and words[0] == address.name:
+            return words[1]
+    raise BrokerUnreached(
+        "control_refused", f"There is no token for the broker {address.name} in {path}.",
+        f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.", instance=address.name,
+    )  # fmt: skip
+
+
 class _Answer(msgspec.Struct, frozen=True):
     """What comes back: a result, or an error as `SluiceError.as_dict` tells it."""
 
     ok: bool
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: dict[str, Any] | None = None
+
+
+_WELCOMES = msgspec.json.Decoder(Welcome)
 
 
 @cache

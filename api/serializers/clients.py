@@ -106,6 +106,6 @@ class DecisionSerializer(serializers.ModelSerializer[Decision]):
     class Meta:
         model = Decision
         fields = [
-            "id", "at", "client", "transport", "pool", "action", "reason", "rule", "revision", "mode", "signal",
+            "id", "at", "member", "client", "transport", "pool", "action", "reason", "rule", "revision", "mode", "signal",
             "observed", "limit", "unit", "sentence", "details",
         ]  # fmt: skip

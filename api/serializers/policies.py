@@ -125,6 +125,7 @@ class InForceSerializer(serializers.Serializer[Any]):
     """The revision wanted against the one the broker reported."""
 
     instance = serializers.CharField()
+    member = serializers.CharField(allow_blank=True)
     wanted = serializers.IntegerField()
     running = serializers.IntegerField(allow_null=True)
     converged = serializers.BooleanField()

@@ -20,6 +20,9 @@ class StatisticsQuerySerializer(serializers.Serializer[Any]):
     to = serializers.DateTimeField(required=False)
     step = serializers.IntegerField(required=False, default=1, min_value=1, max_value=86_400)
     instance = serializers.CharField(max_length=64, required=False, default="")
+    member = serializers.CharField(
+        max_length=64, required=False, default="", help_text="Of a group; not of a client."
+    )
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """`from` is a word of Python's, and can't be declared as the others are."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.views.lists import PagedView
 from broker_core.errors import OperatorError
+from console import current
 from console.services.actors import access_of_request
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "etag",
     "expected_revision",
     "instance_name",
+    "member_name",
     "needed_revision",
     "patterns_of",
     "read",
@@ -36,9 +37,14 @@ def instance_name(request: Request) -> str | None:
     return request.query_params.get("instance") or None
 
 
+def member_name(request: Request) -> str:
+    """`?member=`, or "" for all of a group."""
+    return request.query_params.get("member", "")
+
+
 def patterns_of(request: Request) -> list[str] | None:
     """Name patterns of the clients that the caller may see on the instance asked for; None is all."""
-    return access_of_request(request).client_patterns(instance_name(request) or settings.SLUICE_INSTANCE)
+    return access_of_request(request).client_patterns(instance_name(request) or current.instance_name())
 
 
 def expected_revision(request: Request) -> int | None:

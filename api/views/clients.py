@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.documents import plain
+from api.documents import plain, serializer_of
 from api.pagination import Pages
 from api.serializers.clients import (
     ActSerializer,
@@ -26,27 +26,43 @@ from api.serializers.clients import (
     SampleSerializer,
     StatusSerializer,
 )
-from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.base import PagedView, instance_name, member_name, patterns_of, read
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
 from broker_core.documents import columns
 from console.choices import Permission
-from console.queries import clients, history, live
+from console.queries import brokers, clients, history, live
+from console.queries.brokers import BrokerEntry
 from console.queries.filters import DecisionFilter
 from console.queries.policies import in_force, instance_named
 from console.services import clients as services
+from console.services.actors import access_of_request
+
+
+class BrokersView(ApiView):
+    """The brokers."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(responses=serializer_of(BrokerEntry)(many=True))
+    def get(self, request: Request) -> Response:
+        """Every broker that the console reaches, of all instances that the caller may see: whether it answers, and what it does."""
+        return Response(plain(brokers.brokers(access_of_request(request))))
 
 
 class StatusView(ApiView):
     """The broker."""
 
     needs = {"GET": Permission.VIEW}
+    by_member = ("GET",)
 
     @extend_schema(responses=StatusSerializer)
     def get(self, request: Request) -> Response:
         """Rates, totals, pools, transports and the journal; 503 while the broker is away."""
         instance = instance_named(instance_name(request))
-        return Response({**plain(live.status(instance.name)), "in_force": in_force(instance)})
+        return Response(
+            {**plain(live.status(instance.name, member_name(request))), "in_force": in_force(instance)}
+        )
 
 
 class ClientsView(PagedView):
@@ -54,6 +70,7 @@ class ClientsView(PagedView):
 
     pagination_class = Pages
     needs = {"GET": Permission.VIEW}
+    by_member = ("GET",)
 
     @extend_schema(parameters=[ClientQuerySerializer], responses=ClientSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -62,6 +79,7 @@ class ClientsView(PagedView):
         found = clients.Clients(
             asked["instance"] or None, state=asked["state"], delivery=asked["delivery"], health=asked["health"],
             transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
+            member=member_name(request),
         )  # fmt: skip
         return self.page(found, columns=columns.fields())
 

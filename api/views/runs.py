@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
@@ -22,10 +21,11 @@ from api.serializers.runs import (
     RunSerializer,
     SegmentSerializer,
 )
-from api.views.base import PagedView, instance_name, read
+from api.views.base import PagedView, instance_name, member_name, read
 from api.views.idempotency import once
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
+from console import current
 from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live, run_scope
@@ -42,14 +42,15 @@ class JournalsView(PagedView):
 
     pagination_class = Pages
     needs = {"GET": Permission.VIEW}
+    by_member = ("GET",)
 
     @extend_schema(responses=SegmentSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
         name = instance_name(request)
-        found = live.journals(name)
+        found = live.journals(name, member_name(request))
         return self.page(
-            run_scope.segments_shown(found, name or settings.SLUICE_INSTANCE, access_of_request(request))
+            run_scope.segments_shown(found, name or current.instance_name(), access_of_request(request))
         )
 
 
@@ -57,6 +58,7 @@ class JournalActionView(ApiView):
     """archive, compress, remove."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
+    by_member = ("POST",)
 
     @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
@@ -78,18 +80,22 @@ class JournalActionView(ApiView):
                 instance_name(request),
                 key,
                 in_lake=asked["in_lake"],
+                member=member_name(request),
             ),
         )
 
 
 def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
-    return planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
+    return planning.journal_plan(
+        action, asked["age"], instance_name(request), in_lake=asked["in_lake"], member=member_name(request)
+    )
 
 
 class JournalPlanView(ApiView):
     """Planning what is done with journals."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
+    by_member = ("POST",)
 
     @extend_schema(request=JournalActionSerializer, responses=PlanSerializer)
     def post(self, request: Request, action: str) -> Response:
@@ -103,6 +109,7 @@ class JournalApplyView(ApiView):
     """Doing what was planned."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
+    by_member = ("POST",)
 
     @extend_schema(request=JournalApplySerializer, responses={202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
@@ -119,6 +126,7 @@ class JournalApplyView(ApiView):
                 instance_name(request),
                 key,
                 in_lake=asked["in_lake"],
+                member=member_name(request),
             ),
         )
 

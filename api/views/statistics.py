@@ -40,6 +40,15 @@ class StatisticsView(ApiView):
         if asked["of"] == "client":
             allow(request, Permission.VIEW, client=name)
         end = asked.get("to") or now
-        found = series(instance, asked["of"], name, asked.get("from") or end - USUAL, end, asked["step"], now)
+        found = series(
+            instance,
+            asked["of"],
+            name,
+            asked.get("from") or end - USUAL,
+            end,
+            asked["step"],
+            now,
+            asked["member"],
+        )
         csv = request.accepted_renderer.format == CsvRenderer.format
         return Response(found["points"] if csv else found)

@@ -1,7 +1,8 @@
-"""The control socket: how the control plane talks to a broker. A Unix socket that only its owner can open.
+"""How the control plane talks to a broker: a Unix socket that only its owner can open, and where it is asked for a link over TLS.
 
 One JSON object a line each way: {"do": name, ...}, one of `documents.requests`, is answered {"ok": true, "result": ...} or
-{"ok": false, "error": {code, message, fix, details}}. Lines have a limit; work on files happens in a thread.
+{"ok": false, "error": {code, message, fix, details}}. Lines have a limit; work on files happens in a thread. The first line over the
+link is {"do": "hello", "token": ...}; on the socket whoever can open it is proven, and a hello only says who answers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import msgspec
 import numpy as np
 import structlog
 
+from broker_core.control.lines import Lines
+from broker_core.control.link import ControlLink, LinkSettings, refused_error
 from broker_core.control.requests.table import Handler
-from broker_core.documents.requests import Request, name_of
+from broker_core.documents.requests import Hello, Request, Welcome, name_of
 from broker_core.errors import OperatorError, SluiceError
 
 MAX_LINE = 4 * 1024 * 1024
@@ -29,12 +32,25 @@ log = structlog.get_logger("sluice.control")
 
 
 class ControlServer:
-    """Serves the control socket with a table of handlers by request."""
+    """Serves the control socket, and the link if there is one, with a table of handlers by request. `own` says who answers."""
 
-    def __init__(self, path: Path, handlers: Mapping[type[Request[Any]], Handler]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handlers: Mapping[type[Request[Any]], Handler],
+        own: Welcome | None = None,
+        link: LinkSettings | None = None,
+    ) -> None:
         self._path = path
-        self._handlers = handlers
-        self._decoder = msgspec.json.Decoder(Union[tuple(handlers)])  # noqa: UP007 (of as many as there are)
+        self._own = own
+        self._handlers: dict[type[Request[Any]], Handler] = dict(handlers)
+        if own is not None:
+            self._handlers[Hello] = self._hello
+        self._link: ControlLink | None = None
+        if link is not None:
+            refusal = _failure(refused_error())
+            self._link = ControlLink(link, self._greet, self._answer, refusal, MAX_LINE)
+        self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (of as many as there are)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -48,10 +64,19 @@ class ControlServer:
         # be the whole process's, for every file that another thread makes in that moment.
         os.fchmod(listening.fileno(), 0o600)
         listening.bind(str(self._path))
-        self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=MAX_LINE)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+        if self._link is not None:
+            await self._link.listen()
+
+    @property
+    def link_port(self) -> int:
+        """Where the link listens; 0 without one."""
+        return self._link.port if self._link is not None else 0
 
     async def close(self) -> None:
         """Stop serving and remove the socket."""
+        if self._link is not None:
+            await self._link.close()
         if self._server is not None:
             self._server.close()
             for writer in list(self._open):
@@ -63,27 +88,37 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            while line := await reader.readline():
-                writer.write(msgspec.json.encode(await self._answer(line), enc_hook=_plain) + b"\n")
-                await writer.drain()
+            lines = Lines(reader, writer)
+            while (line := await lines.read(MAX_LINE)) is not None:
+                await lines.write(await self._answer(line))
         except (ConnectionError, ValueError):
             pass  # the peer left, or sent a line over the limit: the connection ends
         finally:
             self._open.discard(writer)
             writer.close()
 
-    async def _answer(self, line: bytes) -> dict[str, object]:
+    async def _answer(self, line: bytes) -> bytes:
         try:
             request = self._read(line)
-            return {"ok": True, "result": await self._handlers[type(request)](request)}
+            return _result(await self._handlers[type(request)](request))
         except SluiceError as error:
-            return {"ok": False, "error": error.as_dict()}
+            return _failure(error)
         except Exception as problem:
             log.exception("control_request_failed")
-            failure = OperatorError(
-                "internal_error", f"The broker failed: {problem!r}.", "See the broker's log."
+            return _failure(
+                OperatorError("internal_error", f"The broker failed: {problem!r}.", "See the broker's log.")
             )
-            return {"ok": False, "error": failure.as_dict()}
+
+    async def _hello(self, asked: Hello) -> Welcome:
+        assert self._own is not None
+        return self._own
+
+    def _greet(self, line: bytes) -> tuple[str, bytes]:
+        """The first line over the link: its token, and the answer for who has a good one."""
+        try:
+            return _HELLO.decode(line).token, _result(self._own)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return "", b""
 
     def _read(self, line: bytes) -> Request[Any]:
         try:
@@ -111,6 +146,17 @@ class ControlServer:
         return OperatorError(
             "bad_request", f"{field}: {sentence}.", f"Give {field} as it is asked for.", field=field
         )
+
+
+_HELLO = msgspec.json.Decoder(Hello)
+
+
+def _result(result: object) -> bytes:
+    return msgspec.json.encode({"ok": True, "result": result}, enc_hook=_plain) + b"\n"
+
+
+def _failure(error: SluiceError) -> bytes:
+    return msgspec.json.encode({"ok": False, "error": error.as_dict()}, enc_hook=_plain) + b"\n"
 
 
 def _plain(value: object) -> object:

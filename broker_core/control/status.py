@@ -71,8 +71,10 @@ class OpenTransport(TypedDict):
 class Statistics:
     """Counts and rates of a broker. `second` is called once a second; the rest reads what it found."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, member: str = "") -> None:
+        """`member`: of a group, which one it is."""
         self._engine = engine
+        self._member = member
         self._clients = engine.roster.clients
         self._reading = Reading(engine.journal, engine.frontier, engine.subscriptions.registry)
         self._out = NOTHING
@@ -200,6 +202,7 @@ class Statistics:
         segments = engine.journal.segments()
         return InstanceStatus(
             instance=engine.instance,
+            member=self._member,
             pid=os.getpid(),
             started_at=engine.started_at // _MS,
             uptime_s=(engine.clock.now_ns() - engine.started_at) // 1_000_000_000,
@@ -288,6 +291,7 @@ class Statistics:
             seconds_behind=max((one.seconds_behind for one in subscriptions), default=0.0),
             caught_up_in_s=caught_up.in_s,
             caught_up_why_none=caught_up.why_none,
+            member=self._member,
             transport=connection.transport,
             protocol=connection.sink.protocol,
             remote=connection.sink.remote,

@@ -36,11 +36,13 @@ _TOLD = ("action", "reason", "rule", "sentence", "mode")
 
 
 class Happened(NamedTuple):
-    """One event: its kind, AMPS's variables, and what it is recognised by."""
+    """One event: its kind, AMPS's variables, and what it is recognised by. `once` is the same wherever in a group it is heard; "" where
+    nobody else hears it."""
 
     kind: str
     variables: dict[str, str]
     facts: dict[str, str]
+    once: str = ""
 
 
 class Listening(NamedTuple):
@@ -52,10 +54,14 @@ class Listening(NamedTuple):
 
 
 class Watch:
-    """The events of one instance. Belongs to the loop. `dropped` counts what the queue had no room for, since the start."""
+    """The events of one instance. Belongs to the loop. `dropped` counts what the queue had no room for, since the start.
 
-    def __init__(self, engine: Engine, capacity: int = CAPACITY) -> None:
+    `shared`: in a group, where every member hears what is in the log.
+    """
+
+    def __init__(self, engine: Engine, capacity: int = CAPACITY, *, shared: bool = False) -> None:
         self._engine = engine
+        self.shared = shared
         self.capacity = capacity
         self._queue: deque[Happened] = deque()
         self._kinds: frozenset[str] = frozenset()
@@ -84,12 +90,14 @@ class Watch:
             self._ears[new] = Subscription(_Ear(self, self._engine, new), "", 0, pattern, chosen)
             registry.add(self._ears[new])
 
-    def happened(self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None) -> None:
+    def happened(
+        self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None, once: str = ""
+    ) -> None:
         """Queue an event."""
         if len(self._queue) >= self.capacity:
             self.dropped += 1
         else:
-            self._queue.append(Happened(kind, variables, facts or {}))
+            self._queue.append(Happened(kind, variables, facts or {}, once))
 
     def take(self) -> list[Happened]:
         """What happened since the last time."""
@@ -108,12 +116,14 @@ class Watch:
             name = f"{connection.transport}-{connection.sink.remote}"
             self.happened("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
 
-    def client_events(self, bodies: Iterable[bytes]) -> None:
-        """Records of `$SLUICE.clients`."""
-        for body in bodies:
+    def client_events(self, told: Iterable[tuple[bytes, str]]) -> None:
+        """Records of `$SLUICE.clients`, with what they are recognised by. In a group those of this member's clients."""
+        for body, once in told:
             event = msgspec.json.decode(body, type=ClientEvent)
             kind, name = CLIENT_EVENTS.get(event.event, event.event), event.client
             connection = self._engine.roster.clients.get(name)
+            if self.shared and connection is None and name not in self._users:
+                continue
             if kind == "logon" and connection is not None:
                 self._users[name] = connection.user
             user = self._users.pop(name, "") if kind == "disconnect" else self._users.get(name, "")
@@ -127,14 +137,14 @@ class Watch:
                 variables["AMPS_OPTIONS"] = ""
             if kind == "disconnect":
                 variables["SLUICE_REASON"] = event.state
-            self.happened(kind, variables)
+            self.happened(kind, variables, once=once)
 
-    def decisions(self, bodies: Iterable[bytes]) -> None:
-        """Records of `$SLUICE.decisions`."""
-        for body in bodies:
+    def decisions(self, told: Iterable[tuple[bytes, str]]) -> None:
+        """Records of `$SLUICE.decisions`, with what they are recognised by."""
+        for body, once in told:
             decision = msgspec.json.decode(body, type=DecisionEntry)
-            told = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
-            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **told})
+            fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
+            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, once=once)
 
 
 class _Ear:
@@ -150,15 +160,25 @@ class _Ear:
         batch = shared.batch
         match self._listening.kind:
             case "clients":
-                self._watch.client_events(_bodies(batch, rows))
+                self._watch.client_events(self._told(batch, rows))
             case "decisions":
-                self._watch.decisions(_bodies(batch, rows))
+                self._watch.decisions(self._told(batch, rows))
             case "publish":
                 # What actions publish starts no action, so that none can call itself: custom events are for that.
                 if batch.publisher_name != BROKER_NAME or batch.topics[0].startswith("$"):
                     self._heard(batch, rows, batch.publisher_name)
             case _:
                 self._delivered(batch, rows)
+
+    def _told(self, batch: Batch, rows: Rows | None) -> list[tuple[bytes, str]]:
+        chosen = range(batch.count) if rows is None else rows.tolist()
+        return [(batch.body(row), self._once(batch, row)) for row in chosen]
+
+    def _once(self, batch: Batch, row: int) -> str:
+        """What a record of a group's log is recognised by."""
+        if not self._watch.shared or not batch.header.first_sequence:
+            return ""
+        return str(Bookmark(self._engine.instance, int(batch.sequences()[row])))
 
     def missed(self) -> None:
         """Whoever listens has missed an event, as when too many wait."""
@@ -182,7 +202,8 @@ class _Ear:
         facts = {"topic": self._listening.topic, "filter": self._listening.filter}
         for row in fitting:
             told = _message(self._engine.instance, batch, row, client)
-            self._watch.happened(self._listening.kind, told, facts)
+            once = self._once(batch, row) if self._listening.kind == "publish" else ""
+            self._watch.happened(self._listening.kind, told, facts, once)
 
 
 def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:
@@ -195,7 +216,3 @@ def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, st
         "AMPS_BOOKMARK": str(Bookmark(instance, int(batch.sequences()[row]))) if first else "",
         "AMPS_CLIENT_NAME": client,
     }
-
-
-def _bodies(batch: Batch, rows: Rows | None) -> list[bytes]:
-    return batch.bodies() if rows is None else [batch.body(row) for row in rows.tolist()]

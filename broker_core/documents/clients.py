@@ -167,6 +167,7 @@ class ClientEntry(Standing, frozen=True, kw_only=True):
 
     name: str
     health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
+    member: Annotated[str, Meta(description="The member of the group that it is connected to.")] = ""
     transport: str
     protocol: str
     remote: str

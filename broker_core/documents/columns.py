@@ -66,6 +66,7 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("health", "Health", "What it does with what it is sent, the worst first", Kind.HEALTH, shown=True),
     Column("state", "State", "Delivery by its older name", Kind.TEXT),
     Column("transport", "Transport", "The transport it came in by", Kind.TEXT, shown=True),
+    Column("member", "Member", "The member of the group that it is connected to", Kind.TEXT),
     Column("protocol", "Protocol", "What it speaks", Kind.TEXT),
     Column("remote", "Address", "Where it comes from", Kind.TEXT),
     Column("user", "User", "As whom it logged on", Kind.TEXT),

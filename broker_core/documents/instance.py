@@ -123,6 +123,9 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     """A broker as a whole. `durable_sequence` is of the newest record that is on disk and dispatched."""
 
     instance: str
+    member: Annotated[
+        str, Meta(description="Of a group, which one; empty for a broker by itself, and for all of them.")
+    ] = ""
     pid: int = 0
     started_at: Moment = 0
     uptime_s: int = 0

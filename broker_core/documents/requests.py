@@ -69,6 +69,26 @@ def answer_of(request: type[Request[Any]]) -> Any:
     return get_args(base)[0]
 
 
+# The link.
+
+PROTOCOL = 1
+"""Raised when the other side must know of a change."""
+
+
+class Welcome(Struct, frozen=True, kw_only=True):
+    """Who answers. `member` is "" for a broker by itself."""
+
+    instance: str
+    member: str
+    protocol: int = PROTOCOL
+
+
+class Hello(Request[Welcome], frozen=True, kw_only=True, tag="hello"):
+    """The first line over the link between machines. `token` proves the control plane."""
+
+    token: Annotated[str, Meta(max_length=1_024)] = ""
+
+
 # The instance.
 
 

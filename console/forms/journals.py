@@ -27,6 +27,8 @@ class JournalActionForm(forms.Form):
         help_text="The lake's files are compared by counts and checksums before anything goes.",
     )
 
+    member = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
+
     def clean_age(self) -> str:
         """An age that services read."""
         text = str(self.cleaned_data["age"]).strip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from broker_core.group.engine_config import EngineAddress, engine_config
 from broker_core.group.settings import read_settings
 from console.management import banner, startup
 from console.project.home import prepare_home
-from console.supervisor import redis_source, sockets
+from console.supervisor import sockets
 from console.supervisor.group import (
     MOST_MEMBERS,
     OneMember,
@@ -29,8 +28,6 @@ from console.supervisor.group import (
     ports_wanted,
 )
 from console.supervisor.specs import Installation
-
-PREPARED_S = 120
 
 
 def up(number: int, *, show_output: bool = False) -> int:
@@ -47,18 +44,16 @@ def up(number: int, *, show_output: bool = False) -> int:
         startup.refuse_taken(ports_wanted(engines))
         policy = startup.prepare()
         at = startup.installation()
-        # Standard transports alone: another one's port is known to nobody but the policy of the first.
-        ports = [
-            (startup.PORT_VARIABLES[one.name], one.port)
-            for one in policy.transports
-            if one.name in startup.PORT_VARIABLES
-        ]
-        members = members_of(at, names, urls, ports, [_home_of(at, name) for name in names[1:]])
+        homes = [_home_of(at, name) for name in names[1:]]
+        members = members_of(at, names, urls, _database(at.home), homes)
         for one in engines:
             _configure(one, engines)
-        _prepare(members[1:])
-        startup.say(at.redis.sentence())
         listed = [(one, transports_of(one, policy)) for one in members]
+        for one, transports in listed[1:]:
+            startup.check_ports(transports, console=False)
+            if one.at.run_directory != one.at.home / "run":
+                sockets.prepare(one.at.run_directory)
+        startup.say(at.redis.sentence())
         text = banner.group(at, listed, urls, Path(settings.BASE_DIR))
         return startup.supervise(
             group_children(members, engines, executable, at.home),
@@ -88,38 +83,18 @@ def _configure(own: EngineAddress, engines: Sequence[EngineAddress]) -> None:
 
 def _home_of(at: Installation, name: str) -> Installation:
     home = prepare_home(at.home / name)
-    run = sockets.run_directory(home, (f"{at.instance}.sock", "redis.sock"))
-    redis = redis_source.choose("", redis_source.on_path(), redis_source.bundled(), run / "redis.sock")
-    return replace(at, home=home, run_directory=run, redis=redis)
-
-
-def _prepare(members: Sequence[OneMember]) -> None:
-    """Database, policy and ports of the others, each in a process of its own: settings belong to one home."""
-    started = []
-    for one in members:
-        environment = {**startup.environment(one.at), **dict(one.environment), "REDIS_URL": ""}
-        command = (sys.executable, "manage.py", "up", "--prepare-broker")
-        process = subprocess.Popen(
-            command, cwd=settings.BASE_DIR, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )  # fmt: skip
-        started.append((one, process))
-    try:
-        for one, process in started:
-            _, said = process.communicate(timeout=PREPARED_S)
-            if process.returncode:
-                why = said.strip().rpartition("\n")[2].removeprefix("CommandError: ")
-                raise OperatorError("bad_group", f"Member {one.name} can't be made ready.", why)
-    finally:
-        for _, process in started:
-            process.kill()
-            process.wait()
+    return replace(at, home=home, run_directory=sockets.run_directory(home, (f"{at.instance}.sock",)))
 
 
 def transports_of(member: OneMember, policy: PolicyDocument) -> list[TransportSettings]:
-    """A member's transports: the first's, at its own ports."""
-    moved = dict(member.environment)
+    """A member's transports: the policy's, at its own ports."""
     return [
-        replace(one, port=int(moved.get(startup.PORT_VARIABLES[one.name], one.port)))
+        replace(one, port=one.port + member.ports_apart if one.port else 0)
         for one in policy.transports
-        if one.enabled and one.name in startup.PORT_VARIABLES
+        if one.enabled
     ]
+
+
+def _database(home: Path) -> str:
+    """What the other members' brokers find the first's database by."""
+    return os.environ.get("DATABASE_URL", "") or f"sqlite:///{home / 'sluice.sqlite3'}"

@@ -94,9 +94,8 @@ def check_ports(transports: Sequence[TransportSettings], *, console: bool = True
         variable = PORT_VARIABLES.get(transport.name)
         move = f"Set {variable} to a free port" if variable else "Stop what holds it"
         if transport.enabled:
-            wanted.append(
-                ports.PortWanted(f"transport {transport.name}", transport.host, transport.port, move)
-            )
+            port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
+            wanted.append(ports.PortWanted(f"transport {transport.name}", transport.host, port, move))
     refuse_taken(wanted)
 
 

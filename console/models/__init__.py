@@ -11,7 +11,7 @@ from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
 from console.models.history import ClientHour, ClientMinute, ClientSample, Decision, LakeFile, PlaceSample
 from console.models.identity import Identity
-from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
+from console.models.instance import ClientPolicy, Instance, Member, PoolPolicy, Transport
 from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
 from console.models.preferences import Preferences
@@ -46,6 +46,7 @@ __all__ = [
     "LakeFile",
     "Loss",
     "ManagedReplay",
+    "Member",
     "PlaceSample",
     "PolicyDraft",
     "PolicyEntry",

@@ -45,11 +45,12 @@ class RunHold(models.Model):
     """What a running run has for itself on its instance, e.g. "archive" or "action:7": one at a time of each."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")
+    member = models.CharField(max_length=64, blank=True, default="")
     kind = models.CharField(max_length=80)
     run = models.ForeignKey("console.ActionRun", on_delete=models.CASCADE, related_name="holds")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["instance", "kind"], name="run_hold_once")]
+        constraints = [models.UniqueConstraint(fields=["instance", "member", "kind"], name="run_hold_once")]
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.instance_id}"

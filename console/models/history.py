@@ -12,6 +12,7 @@ class Decision(models.Model):
     """One explained act on a client. `details` is the broker's whole decision, as it was sent to the client."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="decisions")
+    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
     at = models.DateTimeField()
     client = models.CharField(max_length=64)
     transport = models.CharField(max_length=64, blank=True)
@@ -135,6 +136,9 @@ class PlaceSample(models.Model):
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
+    member = models.CharField(
+        max_length=64, blank=True, default=""
+    )  # each has its own rows; all together are their sum
     kind = models.CharField(max_length=16, choices=PlaceKind.choices)
     name = models.CharField(max_length=64)
     seconds = models.PositiveSmallIntegerField(default=10)
@@ -157,7 +161,7 @@ class PlaceSample(models.Model):
         ordering = ["at"]
         constraints = [
             models.UniqueConstraint(
-                fields=["instance", "kind", "name", "seconds", "at"], name="place_sample_once"
+                fields=["instance", "member", "kind", "name", "seconds", "at"], name="place_sample_once"
             ),
             models.CheckConstraint(condition=models.Q(seconds__in=[10, 60, 3600]), name="place_sample_span"),
         ]

@@ -103,6 +103,22 @@ class Instance(models.Model):
         return self.name
 
 
+class Member(models.Model):
+    """One member of the group that carries an instance: the copy of the log that its own journal is."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="members")
+    name = models.CharField(max_length=64, validators=[check_name])
+    log = models.UUIDField()
+    frontier = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["instance", "name"]
+        constraints = [models.UniqueConstraint(fields=["instance", "name"], name="member_name_once")]
+
+    def __str__(self) -> str:
+        return f"{self.instance.name}/{self.name}"
+
+
 class Transport(models.Model):
     """One listener of an instance."""
 

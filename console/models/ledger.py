@@ -11,6 +11,7 @@ class Loss(models.Model):
     """One interval. `first` and `last` are bookmarks of its first and last record; "" when no journal keeps any."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
+    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
     at = models.DateTimeField()
     client = models.CharField(max_length=64)
     subscription = models.CharField(max_length=128)

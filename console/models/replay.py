@@ -18,6 +18,7 @@ class ManagedReplay(models.Model):
     """One managed replay of an instance, by its name and the moment it was made."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="replays")
+    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
     name = models.CharField(max_length=64)
     client = models.CharField(max_length=64)
     topic = models.CharField(max_length=1024)

@@ -43,6 +43,7 @@ class RevisionReport(models.Model):
     """What one broker process said it runs: a row for each revision it took up, with when first and last heard."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="reports")
+    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
     number = models.PositiveIntegerField()
     pid = models.BigIntegerField(default=0)
     reported_at = models.DateTimeField()
@@ -50,7 +51,10 @@ class RevisionReport(models.Model):
 
     class Meta:
         ordering = ["-seen_at", "-id"]
-        indexes = [models.Index(fields=["instance", "-seen_at"], name="report_newest")]
+        indexes = [
+            models.Index(fields=["instance", "-seen_at"], name="report_newest"),
+            models.Index(fields=["instance", "member", "-seen_at"], name="report_of_member"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.instance.name} runs revision {self.number}"

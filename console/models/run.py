@@ -13,7 +13,7 @@ from console.models.instance import Instance
 
 
 class ActionRun(models.Model):
-    """One execution. Unique (action, due_at): two beats never run one firing twice.
+    """One execution. Unique (action, due_at, member): two beats never run one firing twice.
 
     `parameters` of an action's run hold its name, its steps as they were when it was asked for, and the variables of its
     trigger. `steps` is what became of each step; a repetition of a lost run begins behind those that were done.
@@ -21,6 +21,9 @@ class ActionRun(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="runs")
+    member = models.CharField(
+        max_length=64, blank=True, default=""
+    )  # of a group: whose journal, and whose machine's worker
     kind = models.CharField(max_length=16, choices=RunKind.choices)
     parameters = models.JSONField(default=dict)
     trigger = models.JSONField(default=dict, blank=True)
@@ -58,9 +61,9 @@ class ActionRun(models.Model):
             models.Index(fields=["state", "created_at"], name="run_by_state"),
         ]
         constraints = [
-            models.UniqueConstraint(fields=["action", "due_at"], name="run_once_per_firing"),
+            models.UniqueConstraint(fields=["action", "due_at", "member"], name="run_once_per_firing"),
             models.UniqueConstraint(
-                fields=["instance", "kind"],
+                fields=["instance", "member", "kind"],
                 condition=Q(state__in=[str(state) for state in ACTIVE_RUN_STATES])
                 & ~Q(kind=RunKind.ACTION.value),
                 name="run_one_of_a_kind",

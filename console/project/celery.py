@@ -20,13 +20,14 @@ WORKER_KEY_LIVES_S = 15
 
 @heartbeat_sent.connect
 def say_alive(sender: Any = None, **kwargs: Any) -> None:
-    """Keep a key in Redis alive as long as a worker's loop turns; /readyz looks at it, since `inspect ping` takes a second."""
+    """Keep a key in Redis alive as long as a worker's loop turns; of each queue that it serves; /readyz looks at it, since `inspect ping` takes a second."""
     from django.conf import settings
 
-    from console.queries.readiness import WORKER_KEY
+    from console.live.workers import key_of
 
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as connection:
         try:
-            connection.set(WORKER_KEY, os.getpid(), ex=WORKER_KEY_LIVES_S)
+            for queue in app.amqp.queues.consume_from:
+                connection.set(key_of(queue), os.getpid(), ex=WORKER_KEY_LIVES_S)
         except redis.RedisError:
             return  # the worker's own connection reports it; this one only says that all is well

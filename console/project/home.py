@@ -13,6 +13,7 @@ from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 from broker_core.group.settings import GroupSettings, read_settings
 from console.access.networks import Network, parse_networks
+from console.broker_addresses import BrokerAddress, read_addresses
 
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
@@ -85,6 +86,14 @@ def group_settings(
     """What SLUICE_GROUP_* say; None for a broker by itself. Raises ImproperlyConfigured."""
     try:
         return read_settings(instance, member, engines, copies, hold_ms)
+    except OperatorError as problem:
+        raise ImproperlyConfigured(f"{problem.sentence} {problem.fix}") from problem
+
+
+def broker_addresses(texts: list[str], run: Path) -> tuple[BrokerAddress, ...]:
+    """What SLUICE_BROKERS says. Raises ImproperlyConfigured."""
+    try:
+        return read_addresses(texts, run)
     except OperatorError as problem:
         raise ImproperlyConfigured(f"{problem.sentence} {problem.fix}") from problem
 

@@ -15,6 +15,7 @@ import environ
 from broker_core.documents.clients import Delivery
 from broker_core.group.settings import HOLD_MS
 from console.project.home import (
+    broker_addresses,
     celery_broker_url,
     group_settings,
     local_zone,
@@ -54,6 +55,18 @@ SLUICE_GROUP = group_settings(
     env.int("SLUICE_GROUP_COPIES", default=0),
     env.int("SLUICE_GROUP_HOLD_MS", default=HOLD_MS),
 )
+# Brokers that the console, the API and this machine's worker reach, where it isn't this machine's own alone (docs/group.md): each
+# INSTANCE or INSTANCE/MEMBER, and tls://HOST:PORT or unix:PATH. The authority of their certificates, and the file of their tokens.
+SLUICE_BROKERS = broker_addresses(env.list("SLUICE_BROKERS", default=[]), SLUICE_RUN_DIRECTORY)
+SLUICE_BROKERS_CA = env.str("SLUICE_BROKERS_CA", default="")
+SLUICE_BROKERS_TOKENS = env.str("SLUICE_BROKERS_TOKENS", default="")
+# Where this machine's broker is reached by consoles on others: HOST:PORT, its certificate and key, the hashes of tokens.
+SLUICE_CONTROL_LISTEN = env.str("SLUICE_CONTROL_LISTEN", default="")
+SLUICE_CONTROL_CERTIFICATE = env.str("SLUICE_CONTROL_CERTIFICATE", default="")
+SLUICE_CONTROL_KEY = env.str("SLUICE_CONTROL_KEY", default="")
+SLUICE_CONTROL_TOKENS = env.str("SLUICE_CONTROL_TOKENS", default="")
+# How far above the policy's ports this machine's broker listens: for several members on one machine.
+SLUICE_PORTS_APART = env.int("SLUICE_PORTS_APART", default=0)
 # The first of the ports that the engines of `make up GROUP=3` listen at.
 SLUICE_ENGINE_PORT = env.int("SLUICE_ENGINE_PORT", default=4222)
 # A policy names journal, archive and spool directories below these alone.
@@ -134,6 +147,7 @@ MIDDLEWARE = [
     "console.web.middleware.AuditMiddleware",
     "console.web.login_gate.LoginGateMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "console.web.middleware.InstanceMiddleware",
     "console.web.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.http.ConditionalGetMiddleware",
@@ -169,17 +183,18 @@ if env.str("DATABASE_URL", default=""):
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 else:
     DATABASES = {
-        "default": {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(SLUICE_HOME / "sluice.sqlite3"),
-            "OPTIONS": {
-                "timeout": 20,
-                # A deferred transaction that reads, then writes, fails at once when another process wrote in between
-                # (SQLITE_BUSY ignores the time-out there). IMMEDIATE takes the write lock first and waits for it.
-                "transaction_mode": "IMMEDIATE",
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
-            },
-        }
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(SLUICE_HOME / "sluice.sqlite3")}
+    }
+if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    DATABASES["default"] |= {
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {
+            "timeout": 20,
+            # A deferred transaction that reads, then writes, fails at once when another process wrote in between
+            # (SQLITE_BUSY ignores the time-out there). IMMEDIATE takes the write lock first and waits for it.
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
+        },
     }
 
 # --- Mail: alerts alone; none is sent where SLUICE_SMTP_URL is not set ------------------------------------------------

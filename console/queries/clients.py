@@ -23,8 +23,9 @@ class Clients(Sequence[ClientEntry]):
     def __init__(
         self, instance_name: str | None = None, *, state: str = "", delivery: str = "", health: str = "", transport: str = "",
         search: str = "", sort: str = "", patterns: Sequence[str] | None = None,
+        member: str = "",
     ) -> None:  # fmt: skip
-        self._link = link_to(instance_named(instance_name).name)
+        self._link = link_to(instance_named(instance_name).name, member)
         self._asked = requests.PageClients(
             state=state, delivery=delivery, health=health, transport=transport, search=search, sort=sort,
             patterns=list(patterns) if patterns is not None else None,

@@ -36,6 +36,7 @@ class MomentFilter(filters.IsoDateTimeFilter):
 class DecisionFilter(filters.FilterSet):
     """Decisions: by client, what was done and why, rule, revision, and time."""
 
+    member = filters.CharFilter()
     client = filters.CharFilter()
     transport = filters.CharFilter()
     action = filters.CharFilter()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from broker_core.documents import requests
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.journals import SegmentEntry
-from console.broker_link import link_to
+from console.broker_link import link_to, members_of
 from console.queries.policies import instance_named
 
 
-def status(instance_name: str | None = None) -> InstanceStatus:
-    """The broker's status. Raises BrokerAway."""
-    return link_to(instance_named(instance_name).name).call(requests.GetStatus())
+def status(instance_name: str | None = None, member: str = "") -> InstanceStatus:
+    """The broker's status; of a group, of all members or of one. Raises BrokerAway, OperatorError unknown_member."""
+    return link_to(instance_named(instance_name).name, member).call(requests.GetStatus())
 
 
 def snapshot(instance_name: str | None = None) -> Snapshot:
@@ -19,6 +19,7 @@ def snapshot(instance_name: str | None = None) -> Snapshot:
     return link_to(instance_named(instance_name).name).call(requests.GetSnapshot())
 
 
-def journals(instance_name: str | None = None) -> list[SegmentEntry]:
-    """The segments of the journal, oldest first. Raises BrokerAway."""
-    return link_to(instance_named(instance_name).name).call(requests.ListJournals())
+def journals(instance_name: str | None = None, member: str = "") -> list[SegmentEntry]:
+    """The segments of the journal, oldest first; in a group the member's, or the first's. Raises BrokerAway."""
+    name = instance_named(instance_name).name
+    return link_to(name, member or members_of(name)[0]).call(requests.ListJournals())

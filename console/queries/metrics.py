@@ -38,22 +38,28 @@ def text() -> bytes:
     return generate_latest(registry)
 
 
+Name = tuple[str, str]
+"""Of a broker: its instance, and in a group its member's."""
+
+
 class _Instances(Collector):
     """Collects when asked."""
 
     def collect(self) -> Iterator[Metric]:
         """Metrics of all instances, a family after the other."""
-        up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance"])
+        up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance", "member"])
         revisions = GaugeMetricFamily(
-            "sluice_policy_revision", "Newest revision, and the one in force", labels=["instance", "which"]
+            "sluice_policy_revision",
+            "Newest revision, and the one in force",
+            labels=["instance", "member", "which"],
         )
         families: dict[str, Metric] = {}
         for state in in_force_everywhere():
-            name = state["instance"]
-            revisions.add_metric([name, "wanted"], state["wanted"])
-            revisions.add_metric([name, "running"], state["running"] or 0)
+            name = (state["instance"], state["member"])
+            revisions.add_metric([*name, "wanted"], state["wanted"])
+            revisions.add_metric([*name, "running"], state["running"] or 0)
             try:
-                link = link_to(name)
+                link = link_to(*name)
                 group = _group_of(link)
                 status = link.call(GetStatus(), timeout_s=2.0)
                 slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
@@ -62,9 +68,9 @@ class _Instances(Collector):
                     for health in Health
                 }
             except OperatorError:
-                up.add_metric([name], 0)
+                up.add_metric(name, 0)
                 continue
-            up.add_metric([name], 1)
+            up.add_metric(name, 1)
             for family in (
                 *_broker(name, status),
                 _healths(name, healths),
@@ -77,26 +83,28 @@ class _Instances(Collector):
         yield from (up, revisions, *families.values(), _runs())
 
 
-def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
+def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
     for key, words in _TOTALS.items():
-        counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance"])
-        counter.add_metric([instance], float(getattr(status.totals, key)))
+        counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance", "member"])
+        counter.add_metric(broker, float(getattr(status.totals, key)))
         yield counter
-    clients = GaugeMetricFamily("sluice_clients", "Clients by delivery", labels=["instance", "state"])
+    clients = GaugeMetricFamily(
+        "sluice_clients", "Clients by delivery", labels=["instance", "member", "state"]
+    )
     for state, number in status.clients_by_state.items():
-        clients.add_metric([instance, state], number)
+        clients.add_metric([*broker, state], number)
     yield clients
     for key, words in _POOL.items():
-        pool = GaugeMetricFamily(f"sluice_pool_{key}_bytes", words, labels=["instance", "pool"])
+        pool = GaugeMetricFamily(f"sluice_pool_{key}_bytes", words, labels=["instance", "member", "pool"])
         for one in status.pools:
-            pool.add_metric([instance, one.name], getattr(one, key))
+            pool.add_metric([*broker, one.name], getattr(one, key))
         yield pool
     delay = GaugeMetricFamily(
-        "sluice_delivery_seconds", "From accepted to handed over, of the last ten seconds", labels=["instance", "quantile"]
+        "sluice_delivery_seconds", "From accepted to handed over, of the last ten seconds", labels=["instance", "member", "quantile"]
     )  # fmt: skip
     if status.delay is not None:
-        delay.add_metric([instance, "0.5"], status.delay.p50_ms / 1000)
-        delay.add_metric([instance, "0.99"], status.delay.p99_ms / 1000)
+        delay.add_metric([*broker, "0.5"], status.delay.p50_ms / 1000)
+        delay.add_metric([*broker, "0.99"], status.delay.p99_ms / 1000)
     yield delay
     for key, value, words in (
         ("journal_bytes", status.journal.bytes, "Bytes of the journal's files"),
@@ -105,8 +113,8 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
         ("durable_sequence", status.durable_sequence, "Newest record on disk"),
         ("uptime_seconds", status.uptime_s, "How long the broker has been up"),
     ):
-        gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance"])
-        gauge.add_metric([instance], value)
+        gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance", "member"])
+        gauge.add_metric(broker, value)
         yield gauge
 
 
@@ -120,19 +128,19 @@ def _group_of(link: BrokerLink) -> GroupStatus | None:
         return None
 
 
-def _group(instance: str, group: GroupStatus | None) -> Iterator[Metric]:
+def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     if group is None:
         return
     for key, value, words in (
         ("downgrades", group.downgrades, "Sync members that weren't waited for any more"),
         ("upgrades", group.upgrades, "Sync members that were waited for again"),
     ):
-        counter = CounterMetricFamily(f"sluice_member_{key}", words, labels=["instance"])
-        counter.add_metric([instance], value)
+        counter = CounterMetricFamily(f"sluice_member_{key}", words, labels=["instance", "member"])
+        counter.add_metric(broker, value)
         yield counter
     labels = ["instance", "member"]
     taking_part = GaugeMetricFamily("sluice_group_taking_part", "Whether this member does", labels=labels)
-    taking_part.add_metric([instance, group.member], group.state == "taking part")
+    taking_part.add_metric(broker, group.state == "taking part")
     yield taking_part
     for key, words, of in (
         ("there", "Whether it has said something in the last seconds", lambda one: one.there),
@@ -140,25 +148,25 @@ def _group(instance: str, group: GroupStatus | None) -> Iterator[Metric]:
         ("lag_seconds", "Between its newest entry and the newest", lambda one: one.lag_ms / 1000),
         ("unconfirmed_seconds", "How long what it hasn't synced has waited", lambda one: one.unconfirmed_ms / 1000),
     ):  # fmt: skip
-        gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=labels)
+        gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=[*labels, "other"])
         for one in group.members:
-            gauge.add_metric([instance, one.name], of(one))
+            gauge.add_metric([*broker, one.name], of(one))
         yield gauge
 
 
-def _healths(instance: str, healths: Mapping[Health, int]) -> Metric:
+def _healths(broker: Name, healths: Mapping[Health, int]) -> Metric:
     clients = GaugeMetricFamily(
         "sluice_clients_health",
         "Clients by what they do with what they are sent",
-        labels=["instance", "health"],
+        labels=["instance", "member", "health"],
     )
     for health, number in healths.items():
-        clients.add_metric([instance, health.value], number)
+        clients.add_metric([*broker, health.value], number)
     return clients
 
 
-def _clients(instance: str, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
-    labels = ["instance", "client"]
+def _clients(broker: Name, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
+    labels = ["instance", "member", "client"]
     age = GaugeMetricFamily(
         "sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels
     )
@@ -167,8 +175,8 @@ def _clients(instance: str, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
     )
     for client in slowest:
         if client.lag_messages:
-            age.add_metric([instance, client.name], client.lag_ms / 1000)
-            messages.add_metric([instance, client.name], client.lag_messages)
+            age.add_metric([*broker, client.name], client.lag_ms / 1000)
+            messages.add_metric([*broker, client.name], client.lag_messages)
     yield from (age, messages)
 
 

@@ -16,6 +16,8 @@ from django.db.models.functions import Trunc
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
+from console import current
+from console.broker_link import is_here
 from console.models import (
     ActionRun,
     ClientHour,
@@ -318,8 +320,8 @@ def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float
 
 
 def fetch_disk(now: datetime) -> Disk | None:
-    """The same of the running broker; None while it is away."""
+    """The same of the running broker; None while it is away, and of one on another machine: its disk can't be looked at from here."""
     try:
-        return disk(live.journals(), now)
+        return disk(live.journals(), now) if is_here(current.instance_name()) else None
     except SluiceError:
         return None

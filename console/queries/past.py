@@ -15,6 +15,7 @@ from django.conf import settings
 
 from broker_core.errors import OperatorError
 from console.choices import PlaceKind
+from console.live import ring
 from console.models import (
     ClientMinute,
     ClientSample,
@@ -155,10 +156,15 @@ def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
     rows = PlaceSample.objects.filter(
         instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
     )
-    newest: dict[tuple[str, str], PlaceSample] = {(one.kind, one.name): one for one in rows.order_by("at")}
+    newest = {(one.kind, one.name, one.member): one for one in rows.order_by("at")}
     found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in PlaceKind}
-    for (kind, _), one in sorted(newest.items()):
-        found[kind].append(one)
+    for (kind, name, _), one in sorted(newest.items()):
+        same = found[kind]
+        if same and same[-1].name == name:  # another member's
+            for number in ring.NUMBERS["place"]:
+                setattr(same[-1], number, getattr(same[-1], number) + getattr(one, number))
+        else:
+            same.append(one)
     return found
 
 

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from django.conf import settings
 
+from console import current
+
 DAYS = 31
 """Days of history that are shown, counted back from the newest there is."""
 SUMS = ("samples", "connected_ms", "delivered_messages", "delivered_bytes", "offline_episodes", "offline_ms", "connects", "disconnects",
@@ -32,7 +34,7 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
 
     Hours in which the broker had nothing to say of the client are left out. Empty when the job hasn't run yet.
     """
-    name = instance or settings.SLUICE_INSTANCE
+    name = instance or current.instance_name()
     directory = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history"
     newest = sorted(directory.glob(f"day=*/{name}.parquet"), reverse=True)[:days]
     rows = [row for path in reversed(newest) for row in _hours_in(path, client)]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from django.conf import settings
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Max, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -15,6 +14,8 @@ from broker_core.config.instance import GROUP_SILENT
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.transports import TRANSPORT_FIELDS
 from broker_core.errors import OperatorError
+from console import current
+from console.broker_link import members_of
 from console.choices import EntryKind, RolloutState
 from console.models import (
     Decision,
@@ -38,9 +39,10 @@ TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELD
 
 
 class InForce(TypedDict):
-    """Whether a broker runs what is wanted."""
+    """Whether a broker runs what is wanted; of a group, `member` does. An empty one is a broker by itself, or all of a group."""
 
     instance: str
+    member: str
     wanted: int
     running: int | None
     converged: bool
@@ -52,7 +54,7 @@ class InForce(TypedDict):
 
 def instance_named(name: str | None = None) -> Instance:
     """The instance of that name, or this installation's own. Raises OperatorError unknown_instance."""
-    wanted = name or settings.SLUICE_INSTANCE
+    wanted = name or current.instance_name()
     found = Instance.objects.filter(name=wanted).first()
     if found is None:
         raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
@@ -130,31 +132,68 @@ def _entries(instance: Instance) -> dict[str, Any]:
 
 
 def in_force(instance: Instance, now: datetime | None = None) -> InForce:
-    """What is wanted against what the broker last reported, and why they differ if they do."""
-    return _states(Instance.objects.filter(pk=instance.pk), now)[0]
+    """What is wanted against what the broker last reported, and why they differ if they do. Of a group: what all do."""
+    states = _states(Instance.objects.filter(pk=instance.pk), now)
+    if len(states) == 1:
+        return states[0]
+    running = [state["running"] for state in states if state["running"] is not None]
+    heard = [state["reported_at"] for state in states if state["reported_at"] is not None]
+    return {
+        **states[0],
+        "member": "",
+        "running": min(running, default=None),
+        "converged": all(state["converged"] for state in states),
+        "reported_at": min(heard, default=None),
+        "why": " ".join(f"{state['member']}: {state['why']}" for state in states if state["why"]),
+    }
 
 
 def in_force_everywhere(now: datetime | None = None) -> list[InForce]:
-    """`in_force` of every instance: "in force on 2 of 2 instances". Two queries, however many there are."""
+    """Of every broker: "in force on 3 of 3 members". Three queries, however many there are."""
     return _states(Instance.objects.all(), now)
 
 
 def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce]:
     revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
-    reports = RevisionReport.objects.filter(instance=OuterRef("pk")).order_by("-seen_at", "-id")
-    rows = instances.annotate(
-        wanted=Subquery(revisions.values("number")[:1]),
-        running=Subquery(reports.values("number")[:1]),
-        seen_at=Subquery(reports.values("seen_at")[:1]),
-    ).values("pk", "name", "wanted", "running", "seen_at")
+    rows = list(
+        instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
+    )
     staged = PolicyRollout.objects.select_related("revision", "base").filter(state=RolloutState.RUNNING)
     rollouts_of = {rollout.instance_id: rollout for rollout in staged}
-    moment = now or timezone.now()
-    return [_state(row, rollouts_of.get(row["pk"]), moment) for row in rows]
+    heard, moment = _heard([row["pk"] for row in rows]), now or timezone.now()
+    return [
+        _state(row, member, heard[row["pk"]].get(member), rollouts_of.get(row["pk"]), moment)
+        for row in rows
+        for member in _expected(row["name"], heard[row["pk"]])
+    ]
 
 
-def _state(row: Mapping[str, Any], rollout: PolicyRollout | None, moment: datetime) -> InForce:
-    wanted, running, seen_at = row["wanted"] or 0, row["running"], row["seen_at"]
+_Heard = tuple[int, datetime]
+
+
+def _heard(instances: list[int]) -> dict[int, dict[str, _Heard]]:
+    """What each member of each instance reported last, and when."""
+    same = RevisionReport.objects.filter(instance=OuterRef("instance"), member=OuterRef("member"))
+    numbers = same.order_by("-seen_at", "-id").values("number")[:1]
+    rows = RevisionReport.objects.filter(instance__in=instances).order_by().values("instance", "member")
+    found: dict[int, dict[str, _Heard]] = {pk: {} for pk in instances}
+    for row in rows.annotate(newest=Max("seen_at"), running=Subquery(numbers)):
+        found[row["instance"]][row["member"]] = (row["running"], row["newest"])
+    return found
+
+
+def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...]:
+    """The members that are to run the policy: those that are listed, else the one that was heard last."""
+    listed = members_of(instance_name)
+    if any(listed) or not heard:
+        return listed
+    return (max(heard, key=lambda name: heard[name][1]),)
+
+
+def _state(
+    row: Mapping[str, Any], member: str, heard: _Heard | None, rollout: PolicyRollout | None, moment: datetime
+) -> InForce:
+    wanted, (running, seen_at) = row["wanted"] or 0, heard or (None, None)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""
     if seen_at is None:
@@ -165,6 +204,7 @@ def _state(row: Mapping[str, Any], rollout: PolicyRollout | None, moment: dateti
         why = f"The broker runs revision {running}; it is asked again each minute."
     return {
         "instance": row["name"],
+        "member": member,
         "wanted": wanted,
         "running": running,
         "converged": fresh and running == wanted,

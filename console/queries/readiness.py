@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import redis
 from django.conf import settings
 from django.db import DatabaseError, connection
 
+from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.requests import GetStatus
-from broker_core.errors import SluiceError
-from console.broker_link import link_to
+from console.broker_addresses import queue_of
+from console.broker_link import Told, addresses_of, ask
+from console.live.workers import key_of, without_worker
+from console.queries.brokers import instances
 
-WORKER_KEY = "sluice:worker"
-"""Kept alive in Redis by every worker; see console.project.celery."""
+WORKER_KEY = key_of("")
 
 
 class Part(TypedDict):
-    """One part's state."""
+    """One part's state; `problem` is a code, where it has one, and then `fix` says what to do."""
 
     name: str
     ok: bool
     problem: str
+    fix: NotRequired[str]
 
 
 def readiness() -> list[Part]:
     """Ask each part, with short time-outs."""
     alive, worker = _redis()
-    return [_database(), alive, worker, _broker()]
+    return [_database(), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
 
 
 def _database() -> Part:
@@ -53,10 +56,27 @@ def _redis() -> tuple[Part, Part]:
     return {"name": "redis", "ok": True, "problem": ""}, {"name": "worker", "ok": worker, "problem": missing}
 
 
-def _broker() -> Part:
-    try:
-        link_to(settings.SLUICE_INSTANCE).call(GetStatus(), timeout_s=2.0)
-    except SluiceError as problem:
-        # By what it ended, if it said so.
-        return {"name": "broker", "ok": False, "problem": problem.details.get("ended", problem.code)}
-    return {"name": "broker", "ok": True, "problem": ""}
+def _workers() -> list[Part]:
+    """Of each broker on another machine: whether a worker is there for its journal."""
+    queues = {queue_of(one): one.name for one in settings.SLUICE_BROKERS if queue_of(one)}
+    missed = without_worker(queues)
+    return [
+        {"name": f"worker {name}", "ok": False, "problem": "no_worker", "fix": f"Start one there: celery -A console.project worker -Q {queue}"}
+        if queue in missed
+        else {"name": f"worker {name}", "ok": True, "problem": ""}
+        for queue, name in queues.items()
+    ]  # fmt: skip
+
+
+def _brokers() -> list[Part]:
+    """Each broker that this process is told of; of one alone there is no name."""
+    told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
+    return [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
+
+
+def _part(name: str, told: Told[InstanceStatus]) -> Part:
+    if told.error is None:
+        return {"name": name, "ok": True, "problem": ""}
+    # By what it ended, if it said so.
+    code = told.error.details.get("ended", told.error.code)
+    return {"name": name, "ok": False, "problem": code, "fix": told.error.fix}

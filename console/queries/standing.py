@@ -6,12 +6,12 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from django.conf import settings
 from django.utils import timezone
 
+from console import current
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import readiness
+from console.queries.readiness import Part, readiness
 
 RESTART_TOLD = timedelta(minutes=15)
 """How long a restart is said on every page; on time axes it stays."""
@@ -56,11 +56,19 @@ _PARTS = {  # the worst first
 
 def standings() -> list[Standing]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
-    instance = Instance.objects.filter(name=settings.SLUICE_INSTANCE).first()
-    parts = {part["name"]: part for part in readiness()}
+    instance = Instance.objects.filter(name=current.instance_name()).first()
+    parts, own = readiness(), current.instance_name()
     forget("database")  # it answered above
-    found = [_away(name, instance) for name in _PARTS if _missed(name, ok=parts[name]["ok"])]
+    missed = [part for part in parts if _missed(part["name"], ok=part["ok"])]
+    found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
+    brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
     if instance is None or any(one.key == "broker" for one in found):
+        return found
+    mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
+    blind = bool(mine) and not any(part["ok"] for part in mine)
+    found += [_one_of_several(part, blind=blind) for part in missed if part in mine]
+    found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
+    if blind:
         return found
     return [*found, *_restarted(instance), *_not_in_force(instance), *_alerts(instance)]
 
@@ -92,6 +100,24 @@ def _away(name: str, instance: Instance | None) -> Standing:
     return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
+def _one_of_several(part: Part, *, blind: bool) -> Standing:
+    """Of a group, or of brokers on several machines."""
+    name = part["name"].removeprefix("broker ")
+    return Standing(
+        part["name"], f"The broker {name} doesn't answer ({part['problem']})",
+        "Its clients can't be seen or acted on, and aren't in what is shown of all.", part.get("fix", ""),
+        missed_since(part["name"]), severe=True, blind=blind,
+    )  # fmt: skip
+
+
+def _no_worker(part: Part) -> Standing:
+    name = part["name"].removeprefix("worker ")
+    return Standing(
+        part["name"], f"No worker serves the journal of {name}", "What is to be done with its segments waits.",
+        part.get("fix", ""), missed_since(part["name"]), severe=False,
+    )  # fmt: skip
+
+
 def last_heard(instance: Instance) -> datetime | None:
     """When its broker last reported."""
     newest = RevisionReport.objects.filter(instance=instance).order_by("-seen_at").first()
@@ -101,12 +127,15 @@ def last_heard(instance: Instance) -> datetime | None:
 def restarts(instance: Instance, since: datetime) -> list[datetime]:
     """When its broker began to report from another process than before; its first start isn't one."""
     rows = RevisionReport.objects.filter(instance=instance).order_by("reported_at", "pk")
-    earlier = rows.filter(reported_at__lt=since).values_list("pid", flat=True).last()
+    before = rows.filter(reported_at__lt=since)
+    running = dict(before.values_list("member", "pid"))  # the last of each
     found: list[datetime] = []
-    for at, pid in rows.filter(reported_at__gte=since).values_list("reported_at", "pid").iterator(2_000):
-        if earlier is not None and pid != earlier:
+    for at, member, pid in (
+        rows.filter(reported_at__gte=since).values_list("reported_at", "member", "pid").iterator(2_000)
+    ):
+        if running.setdefault(member, pid) != pid:
             found.append(at)
-        earlier = pid
+        running[member] = pid
     return found
 
 

@@ -13,6 +13,8 @@ from django.conf import settings
 from django.db.models import F
 
 from broker_core.errors import OperatorError
+from console.broker_addresses import name_of
+from console.broker_link import members_of
 from console.choices import PlaceKind
 from console.live import ring
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
@@ -40,9 +42,16 @@ class Series(TypedDict):
 
 
 def series(
-    instance: Instance, of: str, name: str, start: datetime, end: datetime, step: int, now: datetime
+    instance: Instance,
+    of: str,
+    name: str,
+    start: datetime,
+    end: datetime,
+    step: int,
+    now: datetime,
+    member: str = "",
 ) -> Series:
-    """The figures in [start, end). The step, in seconds, is made longer where there would be over MAX_POINTS points, and
+    """The figures in [start, end), of a group of one `member` or of all. The step, in seconds, is made longer where there would be over MAX_POINTS points, and
     where nothing finer is kept or Redis is away. Raises OperatorError bad_range, bad_kind."""
     if of not in KINDS:
         raise OperatorError(
@@ -57,15 +66,19 @@ def series(
     if least < 10 and start >= now - timedelta(seconds=ring.SECONDS + 5):
         with suppress(OperatorError):
             # Redis may have started a moment ago: then the database knows more than nothing.
-            found = ring.read(instance.name, of, name, int(start.timestamp()), int(end.timestamp())) or None
+            found = _seconds(instance, of, name, start, end, member) or None
     if found is not None:
         source = "seconds"
     elif start >= now - SAMPLES_KEPT and least < 60:
-        found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)
+        found, source, least = _rows(instance, of, name, start, end, 10, member), "samples", max(least, 10)
     elif start >= now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS) - _ON_ITS_WAY:
-        found, source, least = _rows(instance, of, name, start, end, 60), "minutes", max(least, 60)
+        found, source, least = _rows(instance, of, name, start, end, 60, member), "minutes", max(least, 60)
     else:
-        found, source, least = _hours(instance, of, name, start, end), "hours", -(-least // 3600) * 3600
+        found, source, least = (
+            _hours(instance, of, name, start, end, member),
+            "hours",
+            -(-least // 3600) * 3600,
+        )
     return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
 
 
@@ -89,21 +102,53 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
 
 
 def _hours(
-    instance: Instance, of: str, name: str, start: datetime, end: datetime
+    instance: Instance, of: str, name: str, start: datetime, end: datetime, member: str
 ) -> Iterator[Mapping[str, Any]]:
     """Hours as far as there are any, and minutes where there are none: the newest isn't over, or the lake hasn't them (yet)."""
-    hours = list(_rows(instance, of, name, start, end, 3600))
+    hours = list(_rows(instance, of, name, start, end, 3600, member))
     there = {row["at"] for row in hours}
     minutes = (
         row
-        for row in _rows(instance, of, name, start, end, 60)
+        for row in _rows(instance, of, name, start, end, 60, member)
         if row["at"].replace(minute=0, second=0) not in there
     )
     return merge(hours, minutes, key=itemgetter("at"))
 
 
+def _seconds(
+    instance: Instance, of: str, name: str, start: datetime, end: datetime, member: str
+) -> list[dict[str, Any]]:
+    """By the second, from Redis. Raises OperatorError redis_away."""
+    since, until = int(start.timestamp()), int(end.timestamp())
+    if of == "client":
+        return ring.read(instance.name, of, name, since, until)
+    found = [
+        ring.read(name_of(instance.name, one), of, name, since, until)
+        for one in ((member,) if member else members_of(instance.name))
+    ]
+    return found[0] if len(found) == 1 else list(summed(merge(*found, key=itemgetter("at"))))
+
+
+def summed(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of the same moment, of several members, as one: their sum, and of delays the longest. They come in order."""
+    held: dict[str, Any] | None = None
+    for row in rows:
+        if held is None or row["at"] != held["at"]:
+            if held is not None:
+                yield held
+            held = dict(row)
+            continue
+        for key, value in row.items():
+            if key in DELAYS:
+                held[key] = max(filter(None, (held[key], value)), default=None)
+            elif key not in ("at", "state"):
+                held[key] += value
+    if held is not None:
+        yield held
+
+
 def _rows(
-    instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int
+    instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int, member: str
 ) -> Iterable[Mapping[str, Any]]:
     if of == "client":
         model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
@@ -113,4 +158,6 @@ def _rows(
     places = PlaceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )
-    return places.order_by("at").values("at", *ring.NUMBERS["place"], *DELAYS).iterator(2_000)
+    if member:
+        places = places.filter(member=member)
+    return summed(places.order_by("at").values("at", *ring.NUMBERS["place"], *DELAYS).iterator(2_000))

@@ -19,6 +19,7 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
 from broker_core.slow_clients.rules.staging import read_stage
+from console.broker_addresses import name_of
 from console.live import newest
 from console.queries.policies import instance_named
 from console.services import policies, reports, rollouts
@@ -99,11 +100,12 @@ class BrokerReporter:
 
     async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
         """The snapshot itself, or that a large one is in Redis now."""
-        seen, instance = await self._written.json(snapshot), self._broker.engine.instance
+        seen = await self._written.json(snapshot)
+        name = name_of(snapshot.status.instance, snapshot.status.member)
         if len(seen) <= newest.INLINE:
             return {"type": "live.snapshot", "snapshot": seen}
-        await asyncio.to_thread(newest.write, instance, seen)
-        return {"type": "live.snapshot", "instance": instance, "at": snapshot.at}
+        await asyncio.to_thread(newest.write, name, seen)
+        return {"type": "live.snapshot", "broker": name, "at": snapshot.at}
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
         decisions = self._broker.engine.decisions
@@ -115,7 +117,9 @@ class BrokerReporter:
         try:
             await asyncio.to_thread(reports.record_second, snapshot)
             await asyncio.to_thread(reports.record_report, snapshot)
-            await asyncio.to_thread(reports.record_decisions, decisions, self._broker.engine.instance)
+            await asyncio.to_thread(
+                reports.record_decisions, decisions, self._broker.engine.instance, self._broker.member
+            )
             self._kept = made
             await self._store_losses()
             await self._store_refused(snapshot.at // MINUTE_MS)
@@ -130,7 +134,7 @@ class BrokerReporter:
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
         losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
-        await asyncio.to_thread(record_losses, losses, instance)
+        await asyncio.to_thread(record_losses, losses, instance, self._broker.member)
         self._lost = entered
 
     async def _store_refused(self, minute: int) -> None:

@@ -27,8 +27,8 @@ class EventReporter:
     """Called once a second by whoever runs the broker."""
 
     def __init__(self, broker: Broker) -> None:
-        self._engine = broker.engine
-        self._watch = Watch(broker.engine)
+        self._engine, self._member = broker.engine, broker.member
+        self._watch = Watch(broker.engine, shared=bool(broker.member))
         self._waiting: list[Happened] = []
         self._working: asyncio.Task[None] | None = None
         self._ticks = 0
@@ -57,7 +57,7 @@ class EventReporter:
                 return
 
     async def _start(self) -> None:
-        self._wanted = await asyncio.to_thread(watching.begin, self._engine.instance)
+        self._wanted = await asyncio.to_thread(watching.begin, self._engine.instance, self._member)
         self._listen()
 
     async def _work(self) -> None:
@@ -79,7 +79,7 @@ class EventReporter:
             # Taken out first: what is under way must not be started again by whoever closes.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
             try:
-                await asyncio.to_thread(watching.happened, self._engine.instance, _events(part))
+                await asyncio.to_thread(watching.happened, self._engine.instance, _events(part), self._member)
             except Exception:
                 self._waiting = part + self._waiting
                 raise

@@ -92,18 +92,16 @@ def delete(actor: Actor, rule: AlertRule, reason: str) -> None:
 
 def watch(now: datetime) -> None:
     """Open and close alerts by what is the case now. What can't be known (the broker is away) changes nothing."""
-    rules = AlertRule.objects.filter(instance__name=settings.SLUICE_INSTANCE).select_related("instance")
-    clients: Sequence[ClientEntry] | None = None
-    for rule in rules[:MOST_RULES]:
-        if rule.about in _FITS and clients is None:
+    found: dict[str, Sequence[ClientEntry] | None] = {}
+    for rule in AlertRule.objects.select_related("instance").order_by("pk")[:MOST_RULES]:
+        name = rule.instance.name
+        if rule.about in _FITS and name not in found:
             try:
-                clients = live.snapshot().clients
+                found[name] = live.snapshot(name).clients
             except SluiceError:
-                clients = []
-                known = False
-            else:
-                known = True
-        if rule.about in _FITS and not known:
+                found[name] = None
+        clients = found.get(name)
+        if rule.about in _FITS and clients is None:
             continue
         _judge(rule, _members(rule, clients or [], now), now)
 

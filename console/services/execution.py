@@ -30,6 +30,10 @@ PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
 
 def execute(run_id: UUID | str) -> ActionRun | None:
     """Take up a run and end it; None when another worker has it, or it was cancelled."""
+    waiting = ActionRun.objects.select_related("instance").filter(pk=run_id, state=RunState.WAITING).first()
+    if waiting is not None and runs.queue_for(waiting):
+        runs.enqueue(waiting)  # a broker on another machine asked for it, and didn't know whose it is
+        return None
     run = runs.claim(run_id, timezone.now())
     if run is None:
         return None

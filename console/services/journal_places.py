@@ -18,7 +18,7 @@ from broker_core.filters import DecoderOf
 from broker_core.journal.frontier import Known
 from broker_core.journal.segment import discover
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from console.models import Instance, PolicyRevision
+from console.models import Instance, Member, PolicyRevision
 
 
 class Directories(NamedTuple):
@@ -89,14 +89,23 @@ def directories_to_open(instance_name: str) -> Directories:
     return wanted
 
 
-def known_log(instance_name: str) -> Known | None:
-    """What was last heard of an instance's log; None for an instance that this database doesn't know."""
+def known_log(instance_name: str, member: str = "") -> Known | None:
+    """What was last heard of an instance's log, of a group of that member's; None for one that this database doesn't know."""
+    if member:
+        copy = Member.objects.filter(instance__name=instance_name, name=member).first()
+        return None if copy is None else Known(copy.log, copy.frontier)
     instance = Instance.objects.filter(name=instance_name).first()
     return None if instance is None else Known(instance.log, instance.frontier)
 
 
-def record_log(instance_name: str, log: UUID, frontier: int) -> None:
+def record_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:
     """Note what an instance's log is and how far it goes. It is compared with what the broker finds when it starts."""
+    if member:
+        instance = Instance.objects.filter(name=instance_name).first()
+        if instance is not None:
+            known = {"log": log, "frontier": frontier}
+            Member.objects.update_or_create(instance=instance, name=member, defaults=known)
+        return
     Instance.objects.filter(name=instance_name).exclude(log=log, frontier=frontier).update(
         log=log, frontier=frontier
     )

@@ -18,7 +18,7 @@ from broker_core.documents import requests
 from broker_core.documents.journals import Removal
 from broker_core.errors import OperatorError
 from broker_core.journal import maintenance
-from console.broker_link import BrokerLink, link_to
+from console.broker_link import Link, link_to, members_of
 from console.choices import JOURNAL_ACTIONS, RunKind, RunState
 from console.models import ActionRun
 from console.queries.policies import instance_named
@@ -32,15 +32,17 @@ PREPARED_FOLDER = "{instance}.prepared"
 
 
 def plan(
-    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False
+    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False, member: str = ""
 ) -> dict[str, Any]:
-    """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing.
+    """What an action would do to the journal (in a group: the member's, or the first's): segments chosen, segments skipped and why, and bytes. Changes nothing.
 
     With `in_lake` only what the lake has is removed: here by the names and counts of its files, at the run by checksums.
     """
     kind, age_s = _kind(action), parse_age(age)
     name = instance_named(instance_name).name
-    found = link_to(name).call(requests.PlanJournals(action=str(kind), age_s=age_s))
+    found = link_to(name, member or members_of(name)[0]).call(
+        requests.PlanJournals(action=str(kind), age_s=age_s)
+    )
     made = {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
     return {**_in_lake(made, name, quick=True), "in_lake": True} if in_lake else made
 
@@ -73,21 +75,26 @@ def request(
     plan_hash: str = "",
     once: runs.Once | None = None,
     in_lake: bool = False,
+    member: str = "",
 ) -> ActionRun:
-    """Ask for an action on the sealed segments older than `age`; a worker carries it out."""
+    """Ask for an action on the sealed segments older than `age`; a worker carries it out, in a group that of the member's machine."""
     kind, age_s = _kind(action), parse_age(age)
     instance = instance_named(instance_name)
     parameters = {"age": format_age(age_s), "age_s": age_s} | ({"in_lake": True} if in_lake else {})
-    made = plan(action, age_s, instance.name, in_lake=in_lake)
-    return runs.request(actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once)
+    whose = member or members_of(instance.name)[0]
+    made = plan(action, age_s, instance.name, in_lake=in_lake, member=whose)
+    return runs.request(
+        actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once, member=whose
+    )
 
 
 def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     """Carry out a run in a worker. The plan is made anew: what the run was asked for with may be days old."""
-    link = link_to(run.instance.name)
+    whose = run.member or members_of(run.instance.name)[0]
+    link = link_to(run.instance.name, whose)
     age_s = parse_age(run.parameters.get("age_s", run.parameters.get("age", "")))
     in_lake = bool(run.parameters.get("in_lake"))
-    run.plan = plan(run.kind, age_s, run.instance.name, in_lake=in_lake)
+    run.plan = plan(run.kind, age_s, run.instance.name, in_lake=in_lake, member=whose)
     if in_lake:
         progress.step(0, 1, "checking the lake")
         run.plan = _in_lake(run.plan, run.instance.name, quick=False)
@@ -102,7 +109,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     return _prepare_and_swap(run, link, chosen, progress)
 
 
-def _remove(run: ActionRun, link: BrokerLink, age_s: int, progress: Progress) -> dict[str, Any]:
+def _remove(run: ActionRun, link: Link, age_s: int, progress: Progress) -> dict[str, Any]:
     """Note what each file is before anything goes: should this worker die in between, the run still tells."""
     segments = run.plan["segments"]
     for number, segment in enumerate(segments):
@@ -133,9 +140,7 @@ def receipt_of(instance: str, segments: list[dict[str, Any]], gone: Removal) -> 
     }
 
 
-def _prepare_and_swap(
-    run: ActionRun, link: BrokerLink, chosen: list[Any], progress: Progress
-) -> dict[str, Any]:
+def _prepare_and_swap(run: ActionRun, link: Link, chosen: list[Any], progress: Progress) -> dict[str, Any]:
     paths = {entry.name: Path(entry.path) for entry in link.call(requests.ListJournals())}
     done: list[dict[str, Any]] = []
     for number, entry in enumerate(chosen):

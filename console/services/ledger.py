@@ -14,20 +14,20 @@ from console.models import Decision, Instance, Loss
 FORGET_AT_ONCE = 20_000
 
 
-def record_losses(losses: Sequence[LossEntry], instance_name: str) -> int:
+def record_losses(losses: Sequence[LossEntry], instance_name: str, member: str = "") -> int:
     """Store intervals."""
     if not losses:
         return 0
     if not connection.in_atomic_block:
         close_old_connections()  # the caller is a thread that lives for weeks
     instance = Instance.objects.get(name=instance_name)
-    Loss.objects.bulk_create([_loss(instance, loss) for loss in losses], batch_size=500)
+    Loss.objects.bulk_create([_loss(instance, member, loss) for loss in losses], batch_size=500)
     return len(losses)
 
 
-def _loss(instance: Instance, loss: LossEntry) -> Loss:
+def _loss(instance: Instance, member: str, loss: LossEntry) -> Loss:
     return Loss(
-        instance=instance, at=datetime.fromtimestamp(loss.at / 1_000, UTC), client=loss.client,
+        instance=instance, member=member, at=datetime.fromtimestamp(loss.at / 1_000, UTC), client=loss.client,
         subscription=loss.subscription, topic=loss.topic, cause=loss.cause, rule=loss.rule, messages=loss.messages,
         bytes=loss.bytes, unjournaled=loss.unjournaled, first=loss.first, last=loss.last,
     )  # fmt: skip

@@ -20,10 +20,11 @@ from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.config.roots import outside_roots
 from broker_core.documents.requests import Apply, Staged
-from broker_core.errors import OperatorError, SluiceError
+from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
+from console import current
 from console.access.policy_secrets import kept, redacted
-from console.broker_link import link_to
+from console.broker_link import ask_each
 from console.choices import EntryKind, RolloutState
 from console.models import Instance, PolicyRevision, Transport
 from console.queries import policies as read
@@ -186,16 +187,18 @@ def publish(
 
 
 def tell_broker(revision: PolicyRevision) -> Change:
-    """Ask the running broker to take up a revision, and store what it reports."""
-    instance = revision.instance
-    try:
-        answer = link_to(instance.name).call(Apply(**in_words_of_the_broker(orders(instance.name))))
-    except SluiceError as problem:
-        return Change(revision, False, problem.sentence)
-    reports.record_revision(instance, answer.revision, timezone.now())
-    if answer.revision != revision.number:
-        return Change(revision, False, f"The broker runs revision {answer.revision}.")
-    return Change(revision, True)
+    """Ask the running broker, of a group each, to take up a revision, and store what it reports."""
+    instance, problems = revision.instance, []
+    for told in ask_each(instance.name, Apply(**in_words_of_the_broker(orders(instance.name)))):
+        if told.answer is None:
+            problems.append(told.error.sentence if told.error is not None else "")
+            continue
+        reports.record_revision(instance, told.answer.revision, timezone.now(), member=told.member)
+        if told.answer.revision != revision.number:
+            problems.append(
+                f"The broker{told.member and f' {told.member}'} runs revision {told.answer.revision}."
+            )
+    return Change(revision, not problems, " ".join(problems))
 
 
 def in_words_of_the_broker(ordered: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,13 +216,12 @@ def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
 
 def reconcile() -> list[Change]:
     """Tell every broker that reports another revision than the one wanted. Called each minute."""
-    told = []
-    for state in read.in_force_everywhere():
-        if state["running"] is not None and state["running"] != state["wanted"]:
-            newest = read.newest_revision(read.instance_named(state["instance"]))
-            if newest is not None:
-                told.append(tell_broker(newest))
-    return told
+    behind = [
+        state["instance"] for state in read.in_force_everywhere()
+        if state["running"] is not None and state["running"] != state["wanted"]
+    ]  # fmt: skip
+    newest = (read.newest_revision(read.instance_named(name)) for name in dict.fromkeys(behind))
+    return [tell_broker(one) for one in newest if one is not None]
 
 
 def _change(
@@ -233,7 +235,7 @@ def _change(
     first: First | None = None,
 ) -> Change:
     """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
-    name = ensure_instance(instance_name or settings.SLUICE_INSTANCE).name
+    name = ensure_instance(instance_name or current.instance_name()).name
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
         before = newest_of(instance)

@@ -59,23 +59,25 @@ def forget(actor: Actor, name: str, instance_name: str | None = None) -> None:
     ManagedReplay.objects.filter(instance=instance, name=name).delete()
 
 
-def record(instance: Instance, replays: Sequence[ReplayEntry], complete: bool = False) -> None:
+def record(
+    instance: Instance, replays: Sequence[ReplayEntry], complete: bool = False, member: str = ""
+) -> None:
     """Store what a broker says. With `complete` these are all it has: others that weren't ended are gone with its file."""
     now = datetime.now(UTC)
     rows = [
         ManagedReplay(
-            instance=instance, name=one.name, client=one.client, topic=one.topic, state=one.state,
+            instance=instance, member=member, name=one.name, client=one.client, topic=one.topic, state=one.state,
             progress=one.progress, shown=msgspec.to_builtins(one), created_at=_moment(one.created_at), reported_at=now,
         )
         for one in replays
     ]  # fmt: skip
     ManagedReplay.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["instance", "name", "created_at"],
-        update_fields=["state", "progress", "shown", "reported_at"],
+        update_fields=["state", "progress", "shown", "reported_at", *(["member"] if complete else [])],
     )  # fmt: skip
     if complete:
         names = [one.name for one in replays]
-        ManagedReplay.objects.filter(instance=instance).exclude(name__in=names).delete()
+        ManagedReplay.objects.filter(instance=instance, member=member).exclude(name__in=names).delete()
 
 
 def _do(actor: Actor, instance: Instance, word: str, asked: requests.CreateReplay | Steering) -> ReplayEntry:

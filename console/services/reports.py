@@ -21,6 +21,7 @@ from django.db import close_old_connections, connection
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
+from console.broker_addresses import name_of
 from console.live import ring
 from console.live.places import places
 from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
@@ -42,13 +43,14 @@ class _Heard:
 
 
 # One entry for each instance that reports into this process, which is one in practice.
-_heard: dict[str, _Heard] = {}
+_heard: dict[tuple[str, str], _Heard] = {}
 
 
 def record_report(snapshot: Snapshot) -> None:
     """Store what is due of a broker's snapshot."""
     status, at_ms = snapshot.status, snapshot.at
-    heard = _heard.get(status.instance)
+    key = (status.instance, status.member)
+    heard = _heard.get(key)
     slot = at_ms - at_ms % SAMPLE_MS
     if heard is not None and heard.revision == status.revision and heard.slot == slot:
         return
@@ -57,29 +59,33 @@ def record_report(snapshot: Snapshot) -> None:
     if instance is None:
         return  # the policy was never asked for: the broker isn't one of this database's
     if heard is None or heard.instance_id != instance.pk:
-        heard = _heard[instance.name] = _Heard(instance.pk)
-    record_revision(instance, status.revision, _moment(at_ms), status.pid)
+        heard = _heard[key] = _Heard(instance.pk)
+    record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member)
     if heard.slot != slot:
         if status.log:
-            record_log(instance.name, UUID(status.log), status.durable_sequence)
+            record_log(instance.name, UUID(status.log), status.durable_sequence, status.member)
         record_samples(instance, heard, snapshot.clients, slot)
         record_places(instance, snapshot, slot)
         if snapshot.replays is not None:
-            replays.record(instance, snapshot.replays, complete=True)
+            replays.record(instance, snapshot.replays, complete=True, member=status.member)
     heard.revision, heard.slot = status.revision, slot
 
 
-def record_revision(instance: Instance, number: int, now: datetime, pid: int | None = None) -> RevisionReport:
+def record_revision(
+    instance: Instance, number: int, now: datetime, pid: int | None = None, member: str = ""
+) -> RevisionReport:
     """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`."""
-    newest = RevisionReport.objects.filter(instance=instance).order_by("-seen_at", "-id").first()
+    rows = RevisionReport.objects.filter(instance=instance, member=member)
+    newest = rows.order_by("-seen_at", "-id").first()
     if newest is not None and newest.number == number and pid in (None, newest.pid):
         newest.seen_at = max(now, newest.seen_at)
         newest.save(update_fields=["seen_at"])
         return newest
     known = newest.pid if newest is not None else 0
     return RevisionReport.objects.create(
-        instance=instance, number=number, pid=known if pid is None else pid, reported_at=now, seen_at=now
-    )
+        instance=instance, member=member, number=number, pid=known if pid is None else pid, reported_at=now,
+        seen_at=now,
+    )  # fmt: skip
 
 
 def record_samples(instance: Instance, heard: _Heard, clients: Sequence[ClientEntry], slot: int) -> int:
@@ -102,7 +108,9 @@ def record_samples(instance: Instance, heard: _Heard, clients: Sequence[ClientEn
 def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
     """Store a sample of the instance, each transport and each pool."""
     rows = [
-        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **asdict(place))
+        PlaceSample(
+            instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
+        )
         for kind, place in places(snapshot)
     ]
     PlaceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
@@ -110,18 +118,26 @@ def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
 
 def record_second(snapshot: Snapshot) -> None:
     """Put this second into Redis. What Redis doesn't take is lost, and only that: the samples are in the database."""
+    status, second = snapshot.status, snapshot.at // 1000
     clients = (("client", client) for client in snapshot.clients)
     with suppress(redis.RedisError):
-        ring.write(snapshot.status.instance, snapshot.at // 1000, chain(clients, places(snapshot)))
+        if not status.member:
+            ring.write(status.instance, second, chain(clients, places(snapshot)))
+            return
+        # A client has one history, on whichever member it is; of places each member has its own.
+        ring.write(status.instance, second, clients)
+        ring.write(name_of(status.instance, status.member), second, places(snapshot))
 
 
-def record_decisions(decisions: Sequence[DecisionEntry], instance_name: str | None = None) -> int:
+def record_decisions(
+    decisions: Sequence[DecisionEntry], instance_name: str | None = None, member: str = ""
+) -> int:
     """Store a broker's decisions."""
     if not decisions:
         return 0
     _fresh_connection()
     instance = Instance.objects.get(name=instance_name or settings.SLUICE_INSTANCE)
-    rows = [_decision(instance, decision) for decision in decisions]
+    rows = [_decision(instance, member, decision) for decision in decisions]
     Decision.objects.bulk_create(rows, batch_size=500)
     return len(rows)
 
@@ -146,10 +162,11 @@ def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
     )  # fmt: skip
 
 
-def _decision(instance: Instance, decision: DecisionEntry) -> Decision:
+def _decision(instance: Instance, member: str, decision: DecisionEntry) -> Decision:
     texts = ("client", "transport", "pool", "action", "reason", "rule", "mode", "signal", "unit", "sentence")
     return Decision(
         instance=instance,
+        member=member,
         at=_moment(decision.at),
         revision=decision.revision,
         observed=decision.observed,

@@ -84,7 +84,7 @@ def _minute(start: datetime) -> int:
 def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
     """Means and peaks of every place within a span, of the rows of the finer kind."""
     groups = PlaceSample.objects.filter(seconds=finer, at__gte=start, at__lt=start + span).order_by()
-    found = groups.values("instance_id", "kind", "name").annotate(
+    found = groups.values("instance_id", "member", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
     )
     places = [

@@ -23,6 +23,8 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from broker_core.errors import OperatorError
+from console.broker_addresses import name_of, queue_of
+from console.broker_link import addresses_of
 from console.choices import (
     ACTIVE_RUN_STATES,
     JOURNAL_ACTIONS,
@@ -32,6 +34,7 @@ from console.choices import (
     RunKind,
     RunState,
 )
+from console.live.workers import without_worker
 from console.models import ActionRun, Instance, RunHold
 from console.services import access, audit
 from console.services.actions.definition import exclusives
@@ -102,15 +105,48 @@ def request(
 
 
 def enqueue(run: ActionRun) -> None:
-    """Hand a waiting run to the workers; without a queue the run fails at once, and says so."""
+    """Hand a waiting run to the workers, of its journal's machine if it is about one; without a queue the run fails at once, and
+    says so. One whose queue nobody serves says that while it waits."""
+    queue = queue_for(run)
+    to = {"queue": queue} if queue else {}
     try:
-        current_app.send_task(EXECUTE_TASK, args=[str(run.pk)], retry=False, ignore_result=True)
+        current_app.send_task(EXECUTE_TASK, args=[str(run.pk)], retry=False, ignore_result=True, **to)
     except (OperationalError, OSError) as problem:
         error = {"code": "queue_away", "message": f"The task queue can't be reached: {problem}"[:500]}
         ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(
             state=RunState.FAILED, error=error, ended_at=timezone.now()
         )
         run.refresh_from_db()
+
+    if queue:
+        _say_who_serves(run, queue)
+
+
+def queue_for(run: ActionRun) -> str:
+    """The queue of the machine that has the journal which a run is about; "" is the usual one, whose workers are here."""
+    if not about_journals(run.kind, run.parameters):
+        return ""
+    addresses = addresses_of(run.instance.name)
+    return queue_of(next((one for one in addresses if one.member == run.member), addresses[0]))
+
+
+def about_journals(kind: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a run works on segments' files. Pure."""
+    if kind != RunKind.ACTION:
+        return kind in JOURNAL_ACTIONS
+    return any(step.get("do") in JOURNAL_ACTIONS for step in parameters.get("steps", ()))
+
+
+def _say_who_serves(run: ActionRun, queue: str) -> None:
+    error = None
+    if without_worker([queue]):
+        name = name_of(run.instance.name, run.member)
+        error = {
+            "code": "no_worker",
+            "message": f"No worker serves the queue {queue}, so it waits.",
+            "fix": f"Start one on the machine of {name}: celery -A console.project worker -Q {queue}",
+        }
+    ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(error=error)
 
 
 def holds_of(run: ActionRun) -> set[str]:
@@ -128,13 +164,13 @@ def claim(run_id: UUID | str, now: datetime) -> ActionRun | None:
     try:
         with transaction.atomic():
             claimed = ActionRun.objects.filter(pk=run_id, state=RunState.WAITING).update(
-                state=RunState.RUNNING, started_at=now, heard_at=now
+                state=RunState.RUNNING, started_at=now, heard_at=now, error=None
             )
             if not claimed:
                 return None
             run = ActionRun.objects.select_related("instance", "action").get(pk=run_id)
             for kind in sorted(holds_of(run)):
-                RunHold.objects.create(instance=run.instance, kind=kind, run=run)
+                RunHold.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
     except IntegrityError:
         return None
     return run
@@ -224,6 +260,7 @@ def repeat(actor: Actor, run: ActionRun) -> ActionRun:
     )
     return request(
         actor, run.instance, RunKind(run.kind), run.parameters, plan=run.plan, action=run.action, trigger=run.trigger,
+        member=run.member,
         steps=[step for step in run.steps if step["state"] in ("done", "held")], repeats=run, origin=run.first_id,
         needs_approval=needs_approval,
     )  # fmt: skip
@@ -257,8 +294,9 @@ def _release(run: ActionRun) -> None:
     """Give back what a run held, and queue the oldest of those that wait for it."""
     freed = set(RunHold.objects.filter(run=run).values_list("kind", flat=True))
     RunHold.objects.filter(run=run).delete()
-    taken = set(RunHold.objects.filter(instance=run.instance).values_list("kind", flat=True))
-    waiting = ActionRun.objects.filter(instance=run.instance, state=RunState.WAITING).order_by("created_at")
+    same = {"instance": run.instance, "member": run.member}
+    taken = set(RunHold.objects.filter(**same).values_list("kind", flat=True))
+    waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")
     for other in waiting[:MOST_WAITING]:
         wanted = holds_of(other)
         if wanted & freed and not wanted & taken:
@@ -285,7 +323,7 @@ def made_before(actor: Actor, once: Once) -> ActionRun | None:
 
 def _in_progress(run: ActionRun) -> OperatorError:
     active = ActionRun.objects.filter(
-        instance=run.instance, kind=run.kind, state__in=ACTIVE_RUN_STATES
+        instance=run.instance, member=run.member, kind=run.kind, state__in=ACTIVE_RUN_STATES
     ).first()
     return OperatorError(
         "run_in_progress",

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError, SluiceError
+from console import current
 from console.choices import TrayKind
 from console.models import PolicyDraft, TrayItem
 from console.queries import policies as read
@@ -163,7 +164,7 @@ def look(actor: Actor, patterns: list[str] | None = None) -> Tray:
 
 def holds_something(actor: Actor) -> bool:
     """Whether there is anything in it: one query, on every page."""
-    return actor.user_id is not None and TrayItem.objects.filter(owner_id=actor.user_id).exists()
+    return actor.user_id is not None and _rows(actor).exists()
 
 
 def drop(actor: Actor, item_id: int) -> None:
@@ -173,7 +174,7 @@ def drop(actor: Actor, item_id: int) -> None:
 
 def clear(actor: Actor) -> None:
     """Take all out."""
-    _discard(TrayItem.objects.filter(owner_id=actor.user_id))
+    _discard(_rows(actor))
 
 
 def apply(
@@ -228,11 +229,16 @@ def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
 
 
 def _items(actor: Actor) -> list[TrayItem]:
-    return list(TrayItem.objects.filter(owner_id=actor.user_id).select_related("instance", "draft"))
+    return list(_rows(actor).select_related("instance", "draft"))
+
+
+def _rows(actor: Actor) -> QuerySet[TrayItem]:
+    """Those about the instance that is looked at."""
+    return TrayItem.objects.filter(owner_id=actor.user_id, instance__name=current.instance_name())
 
 
 def _policy_item(actor: Actor) -> TrayItem | None:
-    rows = TrayItem.objects.filter(owner_id=actor.user_id, kind=TrayKind.POLICY)
+    rows = _rows(actor).filter(kind=TrayKind.POLICY)
     return rows.select_related("draft").first()
 
 

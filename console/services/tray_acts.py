@@ -187,10 +187,12 @@ def _do_publish(actor: Actor, item: TrayItem, reason: str) -> str:
 
 def _journal(item: TrayItem, _: list[str] | None) -> Told:
     in_lake = bool(item.parameters.get("in_lake"))
-    plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake)
+    member = str(item.parameters.get("member", ""))
+    plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
     chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
     word, which = TrayKind(item.kind).label, ", of those that the lake has" if in_lake else ""
-    what = f"{word} segments whose newest record is older than {plan['age']}{which}"
+    whose = f" of {member}" if member else ""
+    what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
     count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
     lines = [
         effect.Line(
@@ -225,7 +227,8 @@ _JOURNAL_DONE: Mapping[TrayKind, str] = {TrayKind.ARCHIVE: "archived", TrayKind.
 
 def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
     in_lake = bool(item.parameters.get("in_lake"))
-    run = journals.request(actor, item.kind, item.parameters.get("age", ""), in_lake=in_lake)
+    member = str(item.parameters.get("member", ""))
+    run = journals.request(actor, item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
     return f"{run.get_kind_display()}: started."
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from broker_core.group.engine_config import EngineAddress
 from console.supervisor import ready
 from console.supervisor.ports import PortWanted
-from console.supervisor.specs import ChildSpec, Installation, broker, children, redis
+from console.supervisor.specs import ChildSpec, Installation, broker, children
 
 ENGINES = 3
 MOST_MEMBERS = 5
@@ -25,6 +25,7 @@ class OneMember:
 
     name: str
     at: Installation
+    ports_apart: int
     environment: tuple[tuple[str, str], ...]
 
 
@@ -53,25 +54,31 @@ def members_of(
     at: Installation,
     names: Sequence[str],
     engines: Sequence[str],
-    ports: Sequence[tuple[str, int]],
+    database: str,
     homes: Sequence[Installation],
 ) -> list[OneMember]:
-    """The members: the first in this installation, each other in one of `homes`. `ports`: the first's, by their variables."""
+    """The members: the first in this installation, each other in one of `homes`. Database and Redis are the first's."""
+    places = list(zip(names, (at, *homes), strict=True))
+    brokers = ",".join(f"{at.instance}/{name}=unix:{place.control_socket}" for name, place in places)
     made = []
-    for number, (name, place) in enumerate(zip(names, (at, *homes), strict=True)):
-        environment = [("SLUICE_GROUP_MEMBER", name), ("SLUICE_GROUP_ENGINES", ",".join(engines))]
+    for number, (name, place) in enumerate(places):
+        environment = [
+            ("SLUICE_GROUP_MEMBER", name),
+            ("SLUICE_GROUP_ENGINES", ",".join(engines)),
+            ("SLUICE_BROKERS", brokers),
+        ]
         if number:
             environment += [
                 ("SLUICE_HOME", str(place.home)),
-                ("REDIS_URL", place.redis.url),
-                # What names a place of the first's, or its database, isn't theirs.
-                ("DATABASE_URL", ""),
+                ("DATABASE_URL", database),
+                ("SLUICE_PORTS_APART", str(number * PORTS_APART)),
+                # What names a place of the first's isn't theirs.
                 ("SLUICE_JOURNAL_DIRECTORY", str(place.home / "journal")),
                 ("SLUICE_ARCHIVE_DIRECTORY", str(place.home / "archive")),
                 ("SLUICE_SPOOL_DIRECTORY", str(place.home / "spool")),
-                *((variable, str(port + number * PORTS_APART)) for variable, port in ports),
+                ("SLUICE_CONTROL_LISTEN", ""),
             ]
-        made.append(OneMember(name, place, tuple(environment)))
+        made.append(OneMember(name, place, number * PORTS_APART, tuple(environment)))
     return made
 
 
@@ -93,12 +100,9 @@ def group_children(
     first, *others = members
     brokers = []
     for one in others:
-        if one.at.redis.executable is not None:
-            started.append(replace(redis(one.at, one.at.redis.executable), name=f"redis-{one.name}"))
         spec = broker(one.at)
-        needs = tuple(f"{need}-{one.name}" for need in spec.needs)
         brokers.append(
-            replace(spec, name=f"broker-{one.name}", needs=(*needs, *names), environment=one.environment)
+            replace(spec, name=f"broker-{one.name}", needs=(*spec.needs, *names), environment=one.environment)
         )
     specs = []
     for spec in children(first.at):

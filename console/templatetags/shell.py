@@ -13,9 +13,13 @@ from django.utils.safestring import SafeString
 
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import Delivery, Health
+from console import current as viewed
+from console.broker_link import members_of
 from console.models import Decision
+from console.queries import brokers
 from console.queries.saving import Saving, saving
 from console.queries.standing import standings as standings_now
+from console.services.actors import access_of_request
 from console.units import handbook, words
 from console.units.format import epoch_ms, size
 
@@ -189,13 +193,21 @@ def page_help(context: dict[str, Any]) -> SafeString:
 @register.simple_tag
 def instance_name() -> str:
     """The instance this console stands before."""
-    return str(settings.SLUICE_INSTANCE)
+    return viewed.instance_name()
 
 
 @register.simple_tag
 def grouped() -> bool:
     """Whether the instance is carried by a group here."""
-    return settings.SLUICE_GROUP is not None
+    return settings.SLUICE_GROUP is not None or any(members_of(viewed.instance_name()))
+
+
+@register.simple_tag(takes_context=True)
+def other_instances(context: dict[str, Any]) -> list[str]:
+    """The instances that somebody may turn to; none where there is one only."""
+    if len(brokers.instances()) < 2:
+        return []
+    return brokers.seen_by(access_of_request(context["request"]))
 
 
 @register.simple_tag(takes_context=True)

@@ -11,7 +11,9 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.documents import columns
 from broker_core.documents.clients import Delivery, Health
 from broker_core.errors import SluiceError
+from console import current
 from console.access.rights import Open
+from console.broker_link import members_of
 from console.choices import Permission, TrayKind
 from console.forms.views import ViewForm
 from console.services import audit
@@ -37,7 +39,8 @@ def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
     own = service.columns_of(request.user.pk)
     chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
-    shown = columns.drawn(frozenset(chosen))
+    whose = {"member"} if len(members_of(current.instance_name())) > 1 else set()
+    shown = columns.drawn(frozenset(chosen) | whose)
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
     told = [
         {

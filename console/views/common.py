@@ -19,6 +19,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from broker_core.documents.clients import Delivery
 from broker_core.errors import OperatorError, SluiceError
+from console import current
 from console.access.rights import Need, Open
 from console.choices import Permission
 from console.models import Instance, Preferences
@@ -55,7 +56,7 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if isinstance(need, Permission):
-                instance = "" if whole_installation else settings.SLUICE_INSTANCE
+                instance = "" if whole_installation else current.instance_name()
                 allow(request, need, instance=instance, client=str(kwargs.get(client, "")))
             return view(request, *args, **kwargs)
 
@@ -100,7 +101,7 @@ def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
 
 def patterns(request: HttpRequest) -> list[str] | None:
     """Name patterns of the clients that they may see; None is all."""
-    return access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
+    return access_of_request(request).client_patterns(current.instance_name())
 
 
 def may(request: HttpRequest) -> dict[str, bool]:
@@ -152,11 +153,13 @@ def tell(request: HttpRequest, problem: SluiceError) -> None:
 
 
 def in_force() -> dict[str, Any]:
-    """ "Revision 7 in force on 1 of 2 instances", and why not where not."""
-    states = policies.in_force_everywhere()
+    """ "Revision 7 in force on 1 of 3 members", and why not where not."""
+    own = current.instance_name()
+    states = [state for state in policies.in_force_everywhere() if state["instance"] == own]
     converged = sum(state["converged"] for state in states)
     wanted = max((state["wanted"] for state in states), default=0)
     return {
         "in_force": states, "wanted": wanted, "instances_count": len(states), "converged_count": converged,
+        "counted": "member" if any(state["member"] for state in states) else "instance",
         "converged_all": bool(states) and converged == len(states),
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -10,6 +9,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
+from console import current
+from console.broker_link import is_here, members_of
 from console.choices import Permission, TrayKind
 from console.forms.journals import JournalActionForm
 from console.queries import journal_map, live, overview, runs
@@ -52,6 +53,8 @@ def plan(request: HttpRequest) -> HttpResponse:
             form.cleaned_data["in_lake"] and kind == TrayKind.REMOVE
         ):  # nothing else takes records out of the log
             parameters["in_lake"] = True
+        if member := form.cleaned_data["member"]:
+            parameters["member"] = member
         tray_service.put(common.actor_of(request), kind, "", parameters)
     except SluiceError as problem:
         common.tell(request, problem)
@@ -64,15 +67,18 @@ def _show(
     status: int = 200,
 ) -> HttpResponse:
     segments: list[SegmentEntry] = []
-    away = None
+    members, away = members_of(current.instance_name()), None
+    member = str(form.data.get("member") or request.GET.get("member") or members[0])
     try:
-        seen = segments_shown(live.journals(), settings.SLUICE_INSTANCE, access_of_request(request))
+        seen = segments_shown(
+            live.journals(member=member), current.instance_name(), access_of_request(request)
+        )
         segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
     now, instance = timezone.now(), common.own_instance()
     chosen = request.GET.get("range", "all")
-    disk = overview.disk(segments[::-1], now)
+    disk = overview.disk(segments[::-1], now) if is_here(current.instance_name(), member) else None
     removals = list(runs.removals(instance)[:MOST_REMOVALS]) if instance is not None else []
     log = journal_map.journal_map(segments, removals, chosen, now)
     context = {
@@ -81,6 +87,7 @@ def _show(
         "kept_bytes": _kept_back(segments), "keeping": journal_map.keeping(segments, disk, now),
         "range": chosen if chosen in journal_map.RANGES else "all", "ranges": RANGES,
         "total_bytes": sum(segment.bytes for segment in segments),
+        "members": members, "member": member,
         "total_records": sum(segment.records for segment in segments),
     }  # fmt: skip
     return common.page(request, "journals.html", context, status)

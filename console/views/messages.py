@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from typing import Any, NamedTuple
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
@@ -19,6 +18,7 @@ from broker_core.bookmark import Bookmark, sequence_in
 from broker_core.documents.messages import BrowsedMessage
 from broker_core.errors import SluiceError
 from broker_core.names import EVENTS_PREFIX
+from console import current
 from console.choices import Permission, TrayKind
 from console.forms.messages import MessagesForm, PublishForm
 from console.queries import messages as read
@@ -56,7 +56,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         status = 422
     else:
         topic = form.cleaned_data["topic"] or readable[0]
-        common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE, topic=topic)
+        common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name(), topic=topic)
         try:
             found = {"topic": topic, **_found(topic, form)}
         except SluiceError as problem:
@@ -73,7 +73,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
-    common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE, topic=topic)
+    common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name(), topic=topic)
     context: dict[str, Any]
     try:
         come = read.follow(
@@ -92,7 +92,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     audit.changes_nothing(request)
     form = PublishForm(request.POST)
     common.allow(
-        request, Permission.PUBLISH, instance=settings.SLUICE_INSTANCE, topic=request.POST.get("topic", "")
+        request, Permission.PUBLISH, instance=current.instance_name(), topic=request.POST.get("topic", "")
     )
     if form.is_valid():
         try:
@@ -166,8 +166,8 @@ def _parameters(form: PublishForm) -> dict[str, Any]:
 
 def _readable(request: HttpRequest) -> list[str]:
     """The topic patterns that they may read; everything is ">". PermissionDenied when there is none."""
-    patterns = access_of_request(request).topic_patterns(settings.SLUICE_INSTANCE, Permission.READ_MESSAGES)
+    patterns = access_of_request(request).topic_patterns(current.instance_name(), Permission.READ_MESSAGES)
     if patterns == []:
-        common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE)
+        common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name())
         raise PermissionDenied
     return [EVERYTHING] if patterns is None else patterns

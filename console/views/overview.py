@@ -12,9 +12,10 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.queries import history
+from console.queries import brokers, history
 from console.queries import overview as read
 from console.services import audit, handover
+from console.services.actors import access_of_request
 from console.views import common, past
 
 NEWEST_DECISIONS = 3
@@ -32,6 +33,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
         "disk": read.fetch_disk(timezone.now()) if instance else None, **_now(request), **common.in_force(),
     }  # fmt: skip
+    if len(told := brokers.brokers(access_of_request(request))) > 1:
+        context |= {"brokers": told, "answering": sum(one.answers for one in told)}
     return common.page(request, "overview.html", context)
 
 

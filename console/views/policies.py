@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
+from console import current
 from console.choices import Permission, TransportKind
 from console.forms.limits import InstancePolicyForm, LimitsRow, PolicyForm, flatten
 from console.forms.transports import TransportPolicyForm
@@ -93,7 +93,7 @@ def _plan(
 def _show(
     request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
-    in_force = service.document_in_force(settings.SLUICE_INSTANCE)
+    in_force = service.document_in_force(current.instance_name())
     document = tray_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
     own = InstancePolicyForm(initial=flatten(parts), auto_id="instance_%s")

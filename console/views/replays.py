@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -16,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.requests import CreateReplay, RateReplay
 from broker_core.errors import SluiceError
+from console import current
 from console.choices import Permission, TrayKind
 from console.queries import replays as read
 from console.services import audit
@@ -106,7 +106,7 @@ def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
 
 
 def _list(request: HttpRequest) -> dict[str, Any]:
-    patterns = access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
+    patterns = access_of_request(request).client_patterns(current.instance_name())
     try:
         found = read.replays(patterns=patterns)
     except SluiceError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
 from broker_core.errors import SluiceError
+from console import current
 from console.choices import Permission
 from console.queries.group import group_now, is_well
 from console.views import common
@@ -18,7 +18,7 @@ def replication(request: HttpRequest) -> HttpResponse:
     """As the member on this machine sees it; a broker by itself says so."""
     status = problem = None
     try:
-        status = group_now(settings.SLUICE_INSTANCE)
+        status = group_now(current.instance_name())
     except SluiceError as refused:
         problem = refused
     context = {"group": status, "well": status is not None and is_well(status), "problem": problem}

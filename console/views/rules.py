@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from broker_core.config.vocabulary import Mode
 from broker_core.errors import SluiceError
+from console import current
 from console.choices import Permission
 from console.forms.sentence import SentenceForm
 from console.queries import policies as read
@@ -72,7 +72,7 @@ def remove(request: HttpRequest, place: int) -> HttpResponse:
 
 def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
     """Whom the rule alone would act on, carried out or not, of those it is about."""
-    document = policies.document_in_force(settings.SLUICE_INSTANCE)
+    document = policies.document_in_force(current.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
     found = drafts.preview_of(
         read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": Mode.ENFORCE}]}
@@ -99,5 +99,5 @@ def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
 
 def _listed(request: HttpRequest) -> list[dict[str, Any]]:
     planned = tray_service.planned_document(common.actor_of(request))
-    document = planned or policies.document_in_force(settings.SLUICE_INSTANCE)
+    document = planned or policies.document_in_force(current.instance_name())
     return list(document.get("rules") or [])

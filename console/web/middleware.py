@@ -10,6 +10,7 @@ from collections.abc import Callable
 from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest, HttpResponse
 
+from console import current
 from console.services import audit, sessions
 
 
@@ -24,6 +25,17 @@ class RequestIdMiddleware:
         response = self.get_response(request)
         response["X-Request-Id"] = request.request_id
         return response
+
+
+class InstanceMiddleware:
+    """Has the request answered for the instance that was chosen in its session."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        with current.answering(request.session):
+            return self.get_response(request)
 
 
 class SessionUseMiddleware:

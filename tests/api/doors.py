@@ -57,6 +57,8 @@ DOORS = [
     _api("DELETE", "tokens/1", Open.OWN_ACCOUNT),
     _api("GET", "live", P.VIEW),
     _api("GET", "flow", P.VIEW),
+    _api("GET", "brokers", P.VIEW),
+    Door("POST", "/instance/", Open.OWN_ACCOUNT, {"instance": "sluice-1"}, looks=True),
     _api("GET", "status", P.VIEW),
     _api("GET", "transports", P.VIEW),
     _api("GET", "transports/tcp", P.VIEW),

@@ -120,7 +120,7 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             assert len(told) > newest.INLINE
             assert msgspec.json.decode(told, type=Snapshot) == msgspec.structs.replace(snapshot, replays=None)
             newest.write(settings.SLUICE_INSTANCE, told, link)
-            word = {"type": "live.snapshot", "instance": settings.SLUICE_INSTANCE, "at": at}
+            word = {"type": "live.snapshot", "broker": settings.SLUICE_INSTANCE, "at": at}
             await get_channel_layer().group_send("live", word)
             change = await socket.receive_json_from(timeout=5)
             assert (change["at"], len(change["changed"]), change["removed"]) == (at, 400, ["one", "two"])

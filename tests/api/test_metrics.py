@@ -13,7 +13,10 @@ from tests.support.fake_broker import FakeBroker
 
 def values(text: str) -> dict[tuple[str, ...], float]:
     return {
-        (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        (
+            sample.name,
+            *(sample.labels[key] for key in sorted(sample.labels) if sample.labels[key]),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }

@@ -59,17 +59,21 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
     engines = engine_addresses(4222)
     urls = [one.url for one in engines]
     homes = [replace(AT, home=Path("/h") / name, run_directory=Path("/h") / name / "run") for name in "bc"]
-    members = members_of(AT, member_names(3), urls, [("SLUICE_TCP_PORT", 9007)], homes)
+    members = members_of(AT, member_names(3), urls, "sqlite:////h/db", homes)
     specs = check_needs(group_children(members, engines, Path("/nats-server"), AT.home))
     assert [spec.name for spec in specs] == [
-        "engine-1", "engine-2", "engine-3", "redis-b", "redis-c", "redis", "broker", "broker-b", "broker-c", "web", "worker", "beat"
+        "engine-1", "engine-2", "engine-3", "redis", "broker", "broker-b", "broker-c", "web", "worker", "beat"
     ]  # fmt: skip
     second = next(spec for spec in specs if spec.name == "broker-b")
-    assert set(second.needs) == {"redis-b", "engine-1", "engine-2", "engine-3"}
+    assert set(second.needs) == {"redis", "engine-1", "engine-2", "engine-3"}
     said = dict(second.environment)
-    assert (said["SLUICE_HOME"], said["SLUICE_TCP_PORT"], said["DATABASE_URL"]) == ("/h/b", "9107", "")
+    assert (said["SLUICE_HOME"], said["SLUICE_PORTS_APART"], said["DATABASE_URL"]) == (
+        "/h/b",
+        "100",
+        "sqlite:////h/db",
+    )
     assert {dict(one.environment)["SLUICE_GROUP_ENGINES"] for one in members} == {",".join(urls)}
     # Engines that somebody else runs are neither started nor waited for.
     given = group_children(members, (), None, AT.home)
     assert [spec.name for spec in given if spec.name.startswith("engine")] == []
-    assert next(spec for spec in given if spec.name == "broker-c").needs == ("redis-c",)
+    assert next(spec for spec in given if spec.name == "broker-c").needs == ("redis",)

@@ -11,6 +11,7 @@ from typing import Any
 
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
+from broker_core.control.link import LinkSettings
 from tests.support.brokers import running_broker
 
 
@@ -26,13 +27,15 @@ class BrokerThread:
 
 
 @contextmanager
-def broker_thread(home: Path, policy: PolicyDocument, socket: Path) -> Iterator[BrokerThread]:
-    """A broker with that policy until the block ends; `socket` is where the console looks for it."""
+def broker_thread(
+    home: Path, policy: PolicyDocument, socket: Path, link: LinkSettings | None = None
+) -> Iterator[BrokerThread]:
+    """A broker with that policy until the block ends; `socket` is where the console looks for it, beside its `link`."""
     ready, ended = threading.Event(), asyncio.Event()
     made: list[BrokerThread] = []
 
     async def serve() -> None:
-        async with running_broker(home, policy) as broker:
+        async with running_broker(home, policy, link=link) as broker:
             made.append(BrokerThread(broker, asyncio.get_running_loop()))
             ready.set()
             await ended.wait()

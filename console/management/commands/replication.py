@@ -141,7 +141,7 @@ class Command(BaseCommand):
             self._line(plan if json else "Nothing was done; --yes does it.")
             return
         receipt = _done(act, plan, own, source, group, found, now.isoformat(timespec="seconds"), say)
-        _record(instance, receipt)
+        _record(instance, group.member, receipt)
         if json:
             self._line(receipt)
             return
@@ -188,10 +188,10 @@ def _done(
     return reseed.reseed(plan, own, source, found, now, say)
 
 
-def _record(instance: str, receipt: reseed.Receipt) -> None:
+def _record(instance: str, member: str, receipt: reseed.Receipt) -> None:
     """The database compares what it knows of the log with what a broker finds when it starts. One that is away learns it then."""
     with suppress(DatabaseError):
-        record_log(instance, UUID(receipt.plan.log), receipt.records)
+        record_log(instance, UUID(receipt.plan.log), receipt.records, member)
 
 
 def _show(status: GroupStatus, console: Console) -> None:

@@ -78,6 +78,7 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | 
 async def _run(instance: str) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
+    from broker_core.control.link import read_link
     from broker_core.engine.interpreter import spare_the_loop
     from broker_core.group.member import member_of
     from console.reporters.broker import BrokerReporter
@@ -98,17 +99,22 @@ async def _run(instance: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    known = await asyncio.to_thread(known_log, instance)
     group = settings.SLUICE_GROUP
+    known = await asyncio.to_thread(known_log, instance, group.member if group is not None else "")
     member = member_of(None if group is None else replace(group, instance=instance))
     if member is not None:
         beginning = await _unless(stopping, member.identity(paths.journal, paths.archive))
         if stopping.is_set():
             return
         known = beginning or known
+    link = read_link(
+        settings.SLUICE_CONTROL_LISTEN, settings.SLUICE_CONTROL_CERTIFICATE, settings.SLUICE_CONTROL_KEY,
+        settings.SLUICE_CONTROL_TOKENS,
+    )  # fmt: skip
     broker = Broker(
-        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member
-    )
+        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member, link=link,
+        ports_apart=settings.SLUICE_PORTS_APART,
+    )  # fmt: skip
     broker.on_shut_down = stopping.set
     reporter, events = BrokerReporter(broker), EventReporter(broker)
 

@@ -75,17 +75,20 @@ def journals_run(
     once: Once | None = None,
     *,
     in_lake: bool = False,
+    member: str = "",
 ) -> ActionRun:
     """The same, or without a plan what doesn't destroy anything. Raises plan_needed."""
     if plan_hash:
-        return apply_journals(actor, kind, age, plan_hash, instance_name, once, in_lake=in_lake)
+        return apply_journals(
+            actor, kind, age, plan_hash, instance_name, once, in_lake=in_lake, member=member
+        )
     if kind == RunKind.REMOVE:
         raise OperatorError(
             "plan_needed",
             "What is removed is gone for good.",
             "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
         )
-    return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake)
+    return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake, member=member)
 
 
 def apply_journals(
@@ -97,12 +100,16 @@ def apply_journals(
     once: Once | None = None,
     *,
     in_lake: bool = False,
+    member: str = "",
 ) -> ActionRun:
     """Archive, compress or remove what a plan named, and nothing else."""
     if once is not None and (known := runs.made_before(actor, once)) is not None:
         return known
-    planning.check_same(plan_hash, planning.journal_plan(kind, age, instance_name, in_lake=in_lake)["hash"])
-    return journals.request(actor, kind, age, instance_name, plan_hash=plan_hash, once=once, in_lake=in_lake)
+    found = planning.journal_plan(kind, age, instance_name, in_lake=in_lake, member=member)
+    planning.check_same(plan_hash, found["hash"])
+    return journals.request(
+        actor, kind, age, instance_name, plan_hash=plan_hash, once=once, in_lake=in_lake, member=member
+    )
 
 
 def checked_variables(given: Any) -> dict[str, str]:

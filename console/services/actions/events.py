@@ -31,14 +31,16 @@ refused: Counter[str] = Counter()
 """By action: events of this process that made no run because too many waited."""
 
 
-def happened(instance: Instance, events: Sequence[Event], *, depth: int = 0) -> list[ActionRun]:
-    """The runs that these events start."""
+def happened(
+    instance: Instance, events: Sequence[Event], *, depth: int = 0, member: str = ""
+) -> list[ActionRun]:
+    """The runs that these events start. `member`: of a group, who heard them; of an event that all hear one run is made."""
     started = []
     actions = [action for action in Action.objects.filter(instance=instance, enabled=True) if action.when]
     for event in events:
         for action in actions:
             trigger = next((one for one in action.when if fires(one, event)), None)
-            if trigger is not None and (run := _start(action, trigger, event, depth)) is not None:
+            if trigger is not None and (run := _start(action, trigger, event, depth, member)) is not None:
                 started.append(run)
     return started
 
@@ -65,7 +67,9 @@ def start(
     )  # fmt: skip
 
 
-def _start(action: Action, trigger: Mapping[str, Any], event: Event, depth: int) -> ActionRun | None:
+def _start(
+    action: Action, trigger: Mapping[str, Any], event: Event, depth: int, member: str
+) -> ActionRun | None:
     if ActionRun.objects.filter(action=action, state=RunState.WAITING).count() >= MOST_WAITING:
         refused[action.name] += 1
         logger.warning(
@@ -73,4 +77,9 @@ def _start(action: Action, trigger: Mapping[str, Any], event: Event, depth: int)
         )
         return None
     actor = Actor(ActorKind.ACTION, action.name)
-    return start(actor, action, {**trigger, "depth": depth}, event.variables, timezone.now())
+    once = runs.Once.of(f"{action.pk}|{event.once}"[:200]) if event.once else None
+    if once is not None and runs.made_before(actor, once) is not None:
+        return None
+    return start(
+        actor, action, {**trigger, "depth": depth}, event.variables, timezone.now(), member=member, once=once
+    )

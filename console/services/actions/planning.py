@@ -51,10 +51,10 @@ def digest(promise: Any) -> str:
 
 
 def journal_plan(
-    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False
+    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False, member: str = ""
 ) -> dict[str, Any]:
     """A journal action's plan with its hash."""
-    found = journals.plan(action, age, instance_name, in_lake=in_lake)
+    found = journals.plan(action, age, instance_name, in_lake=in_lake, member=member)
     return {**found, "hash": digest(counts(found))}
 
 
@@ -77,7 +77,9 @@ def check_unchanged(run: ActionRun) -> None:
         found = plan(run.instance, run.parameters["steps"], run.parameters["variables"])["hash"]
     else:
         in_lake = bool(run.parameters.get("in_lake"))
-        found = journal_plan(run.kind, run.parameters["age_s"], run.instance.name, in_lake=in_lake)["hash"]
+        found = journal_plan(
+            run.kind, run.parameters["age_s"], run.instance.name, in_lake=in_lake, member=run.member
+        )["hash"]
     check_same(run.plan_hash, found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from console.broker_link import BrokerLink, link_to
+from console.broker_link import Link, link_to
 from console.models import ActionRun, Instance
 from console.services.actors import Actor
 from console.services.progress import Progress
@@ -26,9 +26,9 @@ class Scene:
     number: int = 0
 
     @property
-    def link(self) -> BrokerLink:
-        """The instance's broker."""
-        return link_to(self.instance.name)
+    def link(self) -> Link:
+        """The instance's broker; of a group the one that the run is about, or any."""
+        return link_to(self.instance.name, self.run.member)
 
     @property
     def once_key(self) -> str:

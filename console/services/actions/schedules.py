@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.choices import ACTIVE_RUN_STATES, MissedPolicy
+from console.broker_link import members_of
+from console.choices import ACTIVE_RUN_STATES, MissedPolicy, RunKind
 from console.models import Action, ActionRun
+from console.services import runs
 from console.services.actions import events, schedule
 from console.services.actors import schedule_actor
 
@@ -51,26 +53,33 @@ def fire_due(now: datetime) -> list[ActionRun]:
     started = []
     for action in Action.objects.filter(enabled=True).select_related("instance"):
         for trigger, parsed in triggers_of(action):
-            try:
-                run = _fire(action, trigger, parsed, now)
-            except OperatorError as busy:
-                logger.info("action %s: %s", action.name, busy.sentence)
-            else:
-                started += [run] if run is not None else []
+            for member in _places(action):
+                try:
+                    run = _fire(action, trigger, parsed, now, member)
+                except OperatorError as busy:
+                    logger.info("action %s: %s", action.name, busy.sentence)
+                else:
+                    started += [run] if run is not None else []
     return started
 
 
+def _places(action: Action) -> tuple[str, ...]:
+    """What is done to journals is done to each member's; all else once."""
+    about_journals = runs.about_journals(RunKind.ACTION, {"steps": action.steps})
+    return members_of(action.instance.name) if about_journals else ("",)
+
+
 def _fire(
-    action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime
+    action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime, member: str
 ) -> ActionRun | None:
     start = interval_start(action) if isinstance(parsed, schedule.Interval) else action.started_at
     due_at = parsed.newest(now, start)
     if due_at is None or (action.missed == MissedPolicy.SKIP and now - due_at > PUNCTUAL):
         return None
-    mine = ActionRun.objects.filter(action=action)
+    mine = ActionRun.objects.filter(action=action, member=member)
     if (
         mine.filter(due_at=due_at).exists()
         or mine.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists()
     ):
         return None
-    return events.start(schedule_actor(action.name), action, trigger, {}, now, due_at=due_at)
+    return events.start(schedule_actor(action.name), action, trigger, {}, now, due_at=due_at, member=member)

@@ -95,6 +95,8 @@ class Event:
     kind: str
     variables: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    once: str = ""
+    """What it is recognised by, where several brokers hear of it."""
 
 
 def fires(trigger: Trigger, event: Event) -> bool:

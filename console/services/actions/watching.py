@@ -25,11 +25,11 @@ class Wanted:
     file_systems: frozenset[tuple[str, str]] = frozenset()
 
 
-def begin(instance_name: str) -> Wanted:
+def begin(instance_name: str, member: str = "") -> Wanted:
     """The broker has started: intervals count from now, and actions on its start get their runs."""
     _fresh_connection()
     Instance.objects.filter(name=instance_name).update(started_at=timezone.now())
-    happened(instance_name, [Event("startup")])
+    happened(instance_name, [Event("startup")], member)
     return wanted(instance_name)
 
 
@@ -51,14 +51,14 @@ def wanted(instance_name: str) -> Wanted:
     return Wanted(frozenset(kinds), frozenset(messages), frozenset(file_systems))
 
 
-def happened(instance_name: str, found: Sequence[Event]) -> int:
+def happened(instance_name: str, found: Sequence[Event], member: str = "") -> int:
     """Start the runs that these events are for; how many. All or none: whoever calls tries again after an error."""
     _fresh_connection()
     instance = Instance.objects.filter(name=instance_name).first()
     if instance is None:
         return 0
     with transaction.atomic():
-        return len(events.happened(instance, found))
+        return len(events.happened(instance, found, member=member))
 
 
 def fullness(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:

@@ -39,7 +39,7 @@ def test_many_instances_take_no_more_queries_than_one(
     for number in range(2, 7):
         other = services.ensure_instance(f"sluice-{number}")
         reports.record_revision(other, 1, now)
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         states = policies.in_force_everywhere(now)
     assert [state["instance"] for state in states] == [f"sluice-{number}" for number in range(1, 7)]
     assert [state["converged"] for state in states] == [False, True, True, True, True, True]

@@ -21,6 +21,7 @@ class Part:
     kind: str
     parameters: dict[str, Any]
     instance: Instance
+    member: str
     pk: UUID
     plan: Any = None
     plan_hash: str = ""
@@ -44,7 +45,7 @@ def counts(found: dict[str, Any]) -> Any:
 def _perform(kind: str, scene: Scene, options: Options) -> Done:
     age_s = parse_age(options["age"])
     parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
-    part = Part(kind, parameters, scene.instance, scene.run.pk)
+    part = Part(kind, parameters, scene.instance, scene.run.member, scene.run.pk)
     result = journals.perform(part, scene.progress)  # type: ignore[arg-type]
     variables = {
         "SLUICE_SEGMENTS": str(len(result.get("segments", ()))),

@@ -1,0 +1,85 @@
+"""Which brokers this process can reach, and where: its own by its Unix socket, others as SLUICE_BROKERS lists them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.errors import OperatorError
+from broker_core.names import is_name
+
+MOST_BROKERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker: a member of a group, or ("") a broker by itself. `path` is its control socket's; else it is dialled at `host`."""
+
+    instance: str
+    member: str
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    @property
+    def name(self) -> str:
+        """As people call it: orders, or orders/a."""
+        return name_of(self.instance, self.member)
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return str(self.path) if self.path is not None else f"{self.host}:{self.port}"
+
+
+def name_of(instance: str, member: str) -> str:
+    """As people call a broker: orders, or orders/a."""
+    return f"{instance}/{member}" if member else instance
+
+
+def queue_of(address: BrokerAddress) -> str:
+    """The queue whose worker is on the broker's machine; "" is the usual one, of this machine."""
+    return "" if address.path is not None else f"sluice.{address.name.replace('/', '.')}"
+
+
+def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]:
+    """What SLUICE_BROKERS says: orders/a=tls://HOST:PORT, or unix:PATH; `unix:` alone is the socket in `run`.
+
+    Raises OperatorError bad_control_link.
+    """
+    made = tuple(_read(text.strip(), run) for text in texts if text.strip())
+    if len(made) > MOST_BROKERS:
+        raise _bad(f"SLUICE_BROKERS names over {MOST_BROKERS} brokers.")
+    names = [one.name for one in made]
+    for name in names:
+        if names.count(name) > 1:
+            raise _bad(f"SLUICE_BROKERS names {name} twice.")
+    for one in made:
+        if not one.member and any(other.instance == one.instance and other.member for other in made):
+            raise _bad(f"SLUICE_BROKERS has {one.instance} as a broker by itself and as a group.")
+    return made
+
+
+def _read(text: str, run: Path) -> BrokerAddress:
+    name, _, address = text.partition("=")
+    instance, slash, member = name.partition("/")
+    if not is_name(instance) or (slash and not is_name(member)):
+        raise _bad(f"{name[:100]!r} names no broker.")
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:").removeprefix("//")
+        return BrokerAddress(instance, member, Path(path) if path else run / f"{instance}.sock")
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+    if (
+        not address.startswith("tls://")
+        or not host
+        or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536)
+    ):
+        raise _bad(f"{address[:100]!r} is no address of {name}.")
+    return BrokerAddress(instance, member, None, host.strip("[]"), int(port))
+
+
+def _bad(sentence: str) -> OperatorError:
+    return OperatorError(
+        "bad_control_link", sentence, "SLUICE_BROKERS=orders/a=tls://HOST:PORT,orders/b=tls://HOST:PORT"
+    )

@@ -1,0 +1,193 @@
+"""One answer of the members of a group, out of what each said. Pure.
+
+Clients, rates and what is used are each member's own, and are added up. The log is everybody's: sequences are the newest of any.
+What concerns one client is answered by the members that have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from msgspec import structs
+
+from broker_core.control import listing
+from broker_core.documents import columns, requests
+from broker_core.documents.clients import ClientEntry, ClientsPage
+from broker_core.documents.instance import (
+    DelayEntry,
+    InstanceStatus,
+    PoolEntry,
+    Rates,
+    Snapshot,
+    Totals,
+    TransportEntry,
+)
+from broker_core.documents.policies import PolicyEffect, Running
+from broker_core.documents.requests import Request
+from broker_core.errors import OperatorError
+
+T = TypeVar("T")
+ANY_ONE: Final = (
+    requests.GetGroup,
+    requests.Browse,
+    requests.Publish,
+    requests.PublishBytes,
+    requests.CreateReplay,
+    requests.ListJournals,
+    requests.PlanJournals,
+)
+"""Requests that the first member does that can be reached: what it has, all have; or it must be done once."""
+ONE_BY_NAME: Final = (
+    requests.SwapJournal,
+    requests.RemoveJournals,
+    requests.ShutDown,
+)
+"""Requests that are about one member's files or process: whoever asks says which."""
+
+
+def for_each(request: Request[T]) -> Request[T]:
+    """What each is asked, when all are: of a page, everything up to its end. Raises OperatorError unknown_member."""
+    if isinstance(request, ONE_BY_NAME):
+        raise OperatorError(
+            "unknown_member",
+            f"`{requests.name_of(request)}` is for one member of a group.",
+            "Say which: `member`.",
+        )
+    if isinstance(request, requests.PageClients):
+        most = min(request.offset + request.limit, requests.MOST_CLIENTS)
+        return structs.replace(request, offset=0, limit=most)
+    return request
+
+
+def merged(request: Request[Any], answers: Sequence[Any]) -> Any:
+    """The answers of at least one as one."""
+    if len(answers) == 1 and not isinstance(request, requests.PageClients):
+        return answers[0]
+    made = _MERGES.get(type(request))
+    return answers[0] if made is None else made(request, answers)
+
+
+def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
+    """Of all members: `member` is "", and the revision the oldest that one of them runs."""
+    first = parts[0]
+    return structs.replace(
+        first,
+        member="",
+        uptime_s=max(one.uptime_s for one in parts),
+        revision=min(one.revision for one in parts),
+        staged=next((one.staged for one in parts if one.staged is not None), None),
+        next_sequence=max(one.next_sequence for one in parts),
+        durable_sequence=max(one.durable_sequence for one in parts),
+        transports=_transports(parts),
+        pools=_pools(parts),
+        rates=Rates(**_summed(Rates, [one.rates for one in parts])),
+        totals=Totals(**_summed(Totals, [one.totals for one in parts])),
+        delay=_delay([one.delay for one in parts if one.delay is not None]),
+        clients_by_state=dict(sum((Counter(one.clients_by_state) for one in parts), Counter())),
+        connections=sum(one.connections for one in parts),
+        ended=next((one.ended for one in parts if one.ended is not None), None),
+    )
+
+
+def snapshot(parts: Sequence[Snapshot]) -> Snapshot:
+    """Of all members."""
+    if len(parts) == 1:
+        return parts[0]
+    told = [one.replays for one in parts if one.replays is not None]
+    return Snapshot(
+        at=max(one.at for one in parts),
+        status=status(None, [one.status for one in parts]),
+        clients=_once([one.clients for one in parts]),
+        replays=list(chain.from_iterable(told)) if told else None,
+    )
+
+
+def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
+    """Everybody. Of a client that hopped, and that one member hasn't missed yet, the newer connection."""
+    found: dict[str, ClientEntry] = {}
+    for one in chain.from_iterable(parts):
+        known = found.get(one.name)
+        if known is None or one.connected_at > known.connected_at:
+            found[one.name] = one
+    return list(found.values())
+
+
+def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
+    """`parts` are everything up to the page's end, filtered by each."""
+    found = listing.in_order(_once([one.clients for one in parts]), asked.sort or columns.DEFAULT_SORT)
+    return ClientsPage(
+        total=sum(one.total for one in parts), clients=found[asked.offset : asked.offset + asked.limit]
+    )
+
+
+def _transports(parts: Sequence[InstanceStatus]) -> list[TransportEntry]:
+    """By name, with the addresses of the first member that has it."""
+    found: dict[str, TransportEntry] = {}
+    for one in chain.from_iterable(part.transports for part in parts):
+        known = found.get(one.name)
+        found[one.name] = (
+            one if known is None else structs.replace(known, clients=known.clients + one.clients)
+        )
+    return list(found.values())
+
+
+def _pools(parts: Sequence[InstanceStatus]) -> list[PoolEntry]:
+    found: dict[str, PoolEntry] = {}
+    for one in chain.from_iterable(part.pools for part in parts):
+        known = found.get(one.name)
+        if known is not None:
+            figures = ("memory_used", "memory_limit", "disk_used", "disk_limit")
+            one = structs.replace(
+                known, **{name: getattr(known, name) + getattr(one, name) for name in figures}
+            )
+        found[one.name] = one
+    return list(found.values())
+
+
+def _summed(kind: type[Rates | Totals], parts: Sequence[Any]) -> dict[str, Any]:
+    return {name: sum(getattr(one, name) for one in parts) for name in kind.__struct_fields__}
+
+
+def _delay(parts: Sequence[DelayEntry]) -> DelayEntry | None:
+    """The worst member's: medians of several can't be made one."""
+    if not parts:
+        return None
+    return DelayEntry(
+        p50_ms=max(one.p50_ms for one in parts),
+        p99_ms=max(one.p99_ms for one in parts),
+        messages=sum(one.messages for one in parts),
+    )
+
+
+def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
+    lists, counts = (
+        ("touched", "acted_on", "cut_off"),
+        ("clients", "touched_in_all", "acted_on_in_all", "cut_off_in_all"),
+    )
+    return PolicyEffect(
+        **{name: list(chain.from_iterable(getattr(one, name) for one in parts)) for name in lists},
+        **{name: sum(getattr(one, name) for one in parts) for name in counts},
+    )  # fmt: skip
+
+
+def _all(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(parts))
+
+
+_MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
+    requests.GetStatus: status,
+    requests.GetSnapshot: lambda _, parts: snapshot(parts),
+    requests.ListClients: lambda _, parts: _once(parts),
+    requests.PageClients: _page,
+    requests.GetClient: lambda _, parts: max(parts, key=lambda one: one.connected_at),
+    requests.ListDecisions: lambda _, parts: sorted(chain.from_iterable(parts), key=lambda one: one.at),
+    requests.ListLosses: _all,
+    requests.ListDurables: _all,
+    requests.ListReplays: _all,
+    requests.Preview: _effect,
+    requests.Apply: lambda _, parts: Running(revision=min(one.revision for one in parts)),
+}
+"""Others concern one client, durable subscription or replay: the first that has it answers."""

@@ -1,0 +1,29 @@
+"""`manage.py controltoken`: a token for the control link of one broker, shown once, and what the broker keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from broker_core.access.secrets import hash_token, make_token
+
+
+class Command(BaseCommand):
+    help = "Make a token with which a console on another machine reaches a broker. Nothing is stored."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("broker", help="whose it is: INSTANCE, or INSTANCE/MEMBER")
+        parser.add_argument(
+            "--label", default="console", help="a name behind the hash, for people (%(default)s)"
+        )
+
+    def handle(self, *args: Any, broker: str, label: str, **options: Any) -> None:
+        token = make_token()
+        self.stdout.write(
+            "A line for the console's file (SLUICE_BROKERS_TOKENS); it isn't shown again:\n"
+            f"{broker} {token}\n"
+            "A line for the broker's file (SLUICE_CONTROL_TOKENS):\n"
+            f"{hash_token(token)} {label}"
+        )

@@ -1,0 +1,73 @@
+"""Every broker that this console is told of: whether it answers, and what it does now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.conf import settings
+from msgspec import Meta
+
+from broker_core.documents.base import Document
+from broker_core.documents.instance import InstanceStatus, Rates
+from broker_core.documents.requests import GetStatus
+from console.access.rights import Access
+from console.broker_addresses import BrokerAddress
+from console.broker_link import Told, addresses_of, ask
+from console.choices import Permission
+
+PATIENCE_S = 2.0
+
+
+class BrokerEntry(Document, frozen=True, kw_only=True):
+    """One broker, as it answers now."""
+
+    name: Annotated[str, Meta(description="INSTANCE, or INSTANCE/MEMBER.")]
+    instance: str
+    member: Annotated[str, Meta(description="Of a group; empty for a broker by itself.")]
+    place: Annotated[
+        str, Meta(description="Where it is reached: HOST:PORT, or the path of a socket on this machine.")
+    ]
+    answers: bool
+    code: Annotated[str, Meta(description="What is wrong, of docs/api.md; empty when it answers.")] = ""
+    problem: str = ""
+    fix: str = ""
+    revision: int = 0
+    clients: int = 0
+    rates: Rates = Rates()
+    durable_sequence: int = 0
+    uptime_s: int = 0
+
+
+def instances() -> tuple[str, ...]:
+    """The instances whose brokers this console reaches, its own first."""
+    return tuple(
+        dict.fromkeys([settings.SLUICE_INSTANCE, *(one.instance for one in settings.SLUICE_BROKERS)])
+    )
+
+
+def seen_by(access: Access) -> list[str]:
+    """Those that somebody may look at."""
+    return [name for name in instances() if access.allows(Permission.VIEW, instance=name)]
+
+
+def brokers(access: Access) -> list[BrokerEntry]:
+    """Of those instances, asked all at once."""
+    addresses = [one for name in seen_by(access) for one in addresses_of(name)]
+    return [_entry(one) for one in ask(addresses, GetStatus(), timeout_s=PATIENCE_S)]
+
+
+def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
+    at, status = told.address, told.answer
+    if status is None:
+        error = told.error
+        assert error is not None
+        code = str(error.details.get("ended", error.code))
+        return BrokerEntry(**_who(at), answers=False, code=code, problem=error.sentence, fix=error.fix)
+    return BrokerEntry(
+        **_who(at), answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
+        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s,
+    )  # fmt: skip
+
+
+def _who(at: BrokerAddress) -> dict[str, str]:
+    return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.place}

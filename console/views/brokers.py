@@ -1,0 +1,27 @@
+"""Which instance the pages are about."""
+
+from __future__ import annotations
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from console import current
+from console.access.rights import Open
+from console.queries import brokers
+from console.services import audit
+from console.services.actors import access_of_request
+from console.views import common
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_POST
+def choose(request: HttpRequest) -> HttpResponse:
+    """From now on those of this session are about another one."""
+    audit.changes_nothing(request)
+    wanted = request.POST.get("instance", "")
+    if wanted not in brokers.seen_by(access_of_request(request)):
+        raise PermissionDenied("There is no such instance here, or it isn't yours to see.")
+    request.session[current.KEY] = wanted
+    return redirect("overview")

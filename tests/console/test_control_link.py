@@ -1,0 +1,194 @@
+"""The control link between machines: a real broker behind TLS, and what keeps others out."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.access.secrets import hash_token, make_token
+from broker_core.control import link as control_link
+from broker_core.control.link import LinkSettings
+from broker_core.documents.requests import GetStatus
+from broker_core.errors import OperatorError
+from console import broker_link
+from console.broker_addresses import read_addresses
+from console.broker_link import BrokerAway, BrokerUnreached, link_to
+from console.queries.readiness import readiness
+from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.brokers import tcp_policy
+from tests.support.certificates import Authority
+from tests.support.cut_wire import wire_to
+
+
+class Machine:
+    """A broker `test-1` behind TLS, and the files of both sides."""
+
+    def __init__(self, place: Path, settings: Any) -> None:
+        self.place, self.settings = place, settings
+        self.authority = Authority(place)
+        self.tokens = place / "hashes"
+        self.token = make_token()
+        self.tokens.write_text(
+            f"# whose\n{hash_token(make_token())} other\n{hash_token(self.token)} console\n"
+        )
+        self.port = 0
+        settings.SLUICE_BROKERS_CA = str(self.authority.certificate)
+        settings.SLUICE_BROKERS_TOKENS = str(place / "tokens")
+        self.know(self.token)
+
+    def know(self, token: str) -> None:
+        """The token that the console has."""
+        file = Path(self.settings.SLUICE_BROKERS_TOKENS)
+        file.write_text(f"other {make_token()}\ntest-1 {token}\ntest-1/a {token}\n")
+        file.chmod(0o600)
+
+    def at(self, port: int, name: str = "test-1", host: str = "localhost") -> None:
+        """Where the console looks for it."""
+        self.settings.SLUICE_BROKERS = read_addresses([f"{name}=tls://{host}:{port}"], self.place)
+        broker_link._waits.forget()
+
+    @contextmanager
+    def running(self) -> Iterator[BrokerThread]:
+        link = LinkSettings("127.0.0.1", 0, self.authority.transport(), self.tokens)
+        with broker_thread(self.place / "home", tcp_policy(), self.place / "unused.sock", link) as thread:
+            self.port = thread.broker.control.link_port
+            self.at(self.port)
+            yield thread
+
+    def refused(self, kind: type[BrokerAway] = BrokerUnreached) -> BrokerAway:
+        """What a call is told."""
+        with pytest.raises(kind) as away:
+            link_to("test-1").call(GetStatus())
+        return away.value
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: Any) -> Iterator[Machine]:
+    yield Machine(tmp_path, settings)
+    broker_link._waits.forget()
+
+
+def test_who_has_the_token_is_answered_and_who_has_another_is_not(machine: Machine) -> None:
+    with machine.running():
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+
+        machine.know(make_token())
+        refused = machine.refused()
+        assert refused.code == "control_refused"
+        assert "controltoken" in refused.fix
+        machine.know(machine.token)
+        machine.at(machine.port)
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+
+        machine.tokens.write_text("")  # revoked
+        assert machine.refused().code == "control_refused"
+        Path(machine.settings.SLUICE_BROKERS_TOKENS).chmod(0o644)
+        machine.at(machine.port)
+        assert machine.refused().code == "bad_control_link"
+
+
+def test_who_answers_must_be_the_broker_that_was_meant(machine: Machine, tmp_path: Path) -> None:
+    with machine.running():
+        own = machine.settings.SLUICE_BROKERS_CA
+        (tmp_path / "others").mkdir()
+        machine.settings.SLUICE_BROKERS_CA = str(Authority(tmp_path / "others").certificate)
+        assert machine.refused().code == "broker_unproven"
+        machine.settings.SLUICE_BROKERS_CA = own
+        machine.at(
+            machine.port, host="127.0.0.2"
+        )  # its certificate is for 127.0.0.1; nobody listens there as well
+        assert machine.refused().code in ("broker_unproven", "broker_away")
+        machine.at(machine.port, "test-1/a")
+        other = machine.refused()
+        assert (other.code, other.sentence) == (
+            "broker_other",
+            f"At localhost:{machine.port} isn't test-1/a but test-1.",
+        )
+
+
+def test_link_that_is_cut_is_away_for_everybody_at_once_and_comes_back(machine: Machine) -> None:
+    with machine.running(), wire_to("127.0.0.1", machine.port) as wire:
+        machine.at(wire.port)
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+        wire.cut()
+        first = machine.refused()
+        assert (first.code, f"localhost:{wire.port}" in first.fix) == ("broker_away", True)
+        wire.join()
+        # Until it is tried again everybody is told the same at once; the wait is bounded.
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert link_to("test-1").call(GetStatus()).instance == "test-1"
+                break
+            except BrokerAway as away:
+                assert away.code == "broker_away"
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+@pytest.mark.django_db
+def test_readiness_names_what_is_wrong_with_the_link(machine: Machine) -> None:
+    machine.at(1)
+    machine.settings.SLUICE_INSTANCE = "test-1"
+    (told,) = [part for part in readiness() if part["name"].startswith("broker")]
+    assert (told["ok"], told["problem"]) == (False, "broker_away")
+
+
+def test_who_is_not_proven_has_little_room_and_no_word(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_link, "MOST_UNPROVEN", 2)
+    context = ssl.create_default_context(cafile=str(machine.authority.certificate))
+
+    def peer() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", machine.port), 20)
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    with machine.running():
+        with peer() as one:
+            one.sendall(b'{"do": "status"}\n')
+            assert b"control_refused" in one.recv(4_096)
+            assert one.recv(4_096) == b""
+        with peer() as one:
+            one.sendall(b" " * 200_000)
+            with _ended():
+                while one.recv(4_096):
+                    pass
+        held = [peer(), peer()]
+        with peer() as third:
+            assert third.recv(1) == b""
+        for one in held:
+            one.close()
+        deadline = time.monotonic() + 60
+        while True:  # the broker has seen them leave
+            try:
+                assert link_to("test-1").call(GetStatus()).instance == "test-1"
+                break
+            except BrokerAway:
+                broker_link._waits.forget()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+@contextmanager
+def _ended() -> Iterator[None]:
+    """An end of the stream, or a reset."""
+    try:
+        yield
+    except ConnectionError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["a b=tls://h:1", "a=tcp://h:1", "a=tls://h", "a=tls://:1", "a=tls://h:99999", "a/b c=unix:", "a"]
+)
+def test_address_that_names_nothing_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="bad_control_link"):
+        read_addresses([text], tmp_path)
