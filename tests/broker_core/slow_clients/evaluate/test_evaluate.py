@@ -11,9 +11,9 @@ from broker_core.config.vocabulary import Action, Mode, Reason
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.judge import NOTHING
-from broker_core.slow_clients.evaluate.signals import PoolSignals
+from broker_core.slow_clients.evaluate.signals import PoolSignals, Waiting
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from tests.support.signals import ClientSignals, evaluate
+from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
 from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
@@ -55,6 +55,31 @@ def test_nothing_is_decided_exactly_at_every_limit() -> None:
     assert judge(client("a", memory=500), client("b", memory=500)) == []
     assert judge(client("a", disk=2_000), client("b", disk=2_000)) == []
     assert judge(client("a", memory=1, age_ms=30_000)) == []
+
+
+def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_up_once() -> None:
+    """It costs as much as there are subscriptions: a thousand decisions would stop the loop."""
+    looks = []
+
+    class Counted(ClientSignals):
+        __slots__ = ()
+
+        def waiting(self) -> Waiting:
+            looks.append(self.name)
+            return super().waiting()
+
+    warn = {
+        "name": "w",
+        "mode": "enforce",
+        "signal": "backlog_messages",
+        "limit": 10,
+        "scope": {"topic": "t"},
+    }
+    book = rules(rules=[{**warn, "ladder": [{"action": "warn"}]}])
+    many = tuple(SubscriptionSignals(str(n), "t", backlog_messages=11) for n in range(50))
+    busy = [Counted(name, "tcp", "instance", subscriptions=many) for name in ("a", "b")]
+    assert len(judge(*busy, by=book)) == 100
+    assert looks == ["a", "b"]
 
 
 def test_over_its_share_of_memory_a_client_is_offlined() -> None:
