@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import NOTHING, Account, Amount, Cause, delivered_of, sum_of
+from broker_core.delivery.account import NOTHING, Account, Amount, Cause, delivered_of, sum_of, total
 from broker_core.delivery.entry import OutboxEntry, of_log
 from broker_core.delivery.in_flight import MANY, InFlight
 from broker_core.delivery.lane import Lane
@@ -46,6 +46,14 @@ class Ending(NamedTuple):
     kept: Amount
     lost: Amount
     first: int
+
+    def plus(self, other: Ending) -> Ending:
+        """Both together: who goes on with both begins with the earlier record."""
+        first = min((one for one in (self.first, other.first) if one), default=0)
+        return Ending(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
+
+
+NOTHING_OWED: Final = Ending(NOTHING, NOTHING, 0)
 
 
 class Backlog:
@@ -142,16 +150,16 @@ class Backlog:
 
     @property
     def owed(self) -> Amount:
-        """Waiting here or in flight. What waits in the log only makes nobody slow, nor does what is on its way from there."""
-        messages = nbytes = 0
-        of_the_log = self._of_the_log()
-        for stream, one in self.recipients.items():
-            if stream in of_the_log:
-                continue
-            (some, size), (out, unread) = one.account.owed, one.account.in_log
-            messages += some - out
-            nbytes += size - unread
-        return Amount(messages, nbytes)
+        """As rules count it, of all subscriptions."""
+        return total(map(self.owed_of, self.recipients.values()))
+
+    def owed_of(self, one: Recipient) -> Amount:
+        """Waiting or in flight, as rules count it. What waits in the log only makes nobody slow, nor does what is on its way from
+        there; but where the application itself says what it has, all counts that it may have."""
+        by_its_word, account = self.acknowledges(one.stream), one.account
+        if one.returns_to_log and not by_its_word:
+            return NOTHING
+        return account.owed if by_its_word and not one.paused else account.owed.minus(account.in_log)
 
     @property
     def owed_messages(self) -> int:
@@ -592,7 +600,7 @@ class Backlog:
             return self.leave(recipient, Cause.UNSUBSCRIBED, "")
         self.lanes.end(recipient.stream)
         self._finished[recipient.stream] = self.recipients.pop(recipient.stream)
-        return Ending(NOTHING, NOTHING, 0)
+        return NOTHING_OWED
 
     def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
         """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
@@ -653,24 +661,21 @@ class Backlog:
 
     def close(self) -> Ending:
         """Give up everything that isn't acknowledged, and remove the spool. All that was owed, together."""
-        kept = lost = NOTHING
+        together = NOTHING_OWED
         if self.state is ClientState.CLOSED:
-            return Ending(kept, lost, 0)
+            return together
         self.state = next_state(self.state, Event.CLOSE)
         self.look()
-        waiting, firsts = self.firsts(), list[int]()
+        waiting = self.firsts()
         for stream, recipient in (self.recipients | self._finished).items():
-            ending = self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, "")
-            kept, lost = kept.plus(ending.kept), lost.plus(ending.lost)
-            if ending.first:
-                firsts.append(ending.first)
+            together = together.plus(self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, ""))
         self.recipients.clear()
         self._finished.clear()
         self.outbox.take_all()
         self._end_offline()
         self.lanes.clear()
         self._wake_paced()
-        return Ending(kept, lost, min(firsts, default=0))
+        return together
 
 
 def _done(waiter: asyncio.Future[None]) -> None:

@@ -86,6 +86,7 @@ class Subscriber:
         self.account = Account()
         self.shares = False
         self.returns_to_log = False
+        self.paused = False
 
     def first_needed(self, waiting: int) -> int:
         return waiting
