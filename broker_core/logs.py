@@ -2,6 +2,8 @@
 
 * What is written to stdout and stderr goes into a queue of 1 MiB each, and a thread writes it on. When the queue is full, lines
   are dropped and counted, and the count is said as soon as there is room. The loop never waits for a reader.
+* A traceback has no values: among them are passwords and what messages say, and of a client with a thousand subscriptions
+  they are thousands of lines.
 * Of one kind of line 20 are written a minute. Those over it are counted, and the next one that is written says how many.
 
 `logging.handlers.QueueListener` holds its handler's lock while it writes, and joins its thread at the end: with a pipe that
@@ -151,8 +153,12 @@ def install() -> None:
         handler.addFilter(repeats.filter)
         if isinstance(handler, logging.StreamHandler) and handler.stream in before:
             handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)
+    *processors, _ = structlog.get_config()["processors"]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=before[0].isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
     structlog.configure(
-        processors=[repeats, *structlog.get_config()["processors"]],
+        processors=[repeats, *processors, renderer],
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", output)),
     )
 

@@ -21,15 +21,16 @@ KEPT_TOPIC: Final = f"{EVENTS_PREFIX}kept"
 TRAFFIC_TOPIC: Final = f"{EVENTS_PREFIX}traffic"
 """A look each second at each client for whom something waits."""
 
-_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 MAX_NAME = 64
 """Characters of a client's or an instance's name."""
 
 
 @lru_cache(maxsize=65_536)
 def is_name(text: str) -> bool:
-    """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores."""
-    return 0 < len(text) <= MAX_NAME and _NAME_CHARACTERS.issuperset(text)
+    """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores; not dots alone,
+    which lead elsewhere in addresses and paths."""
+    return 0 < len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text) and text.strip(".") != ""
 
 
 def name_fits(pattern: str, name: str) -> bool:

@@ -158,14 +158,25 @@ class PacedProtocol(WebSocketProtocol):
         try:
             self.unfinished.hold(len(self.data) + self.partial + self.application_queue.nbytes)
         except ClientError as error:
-            self.reading = False
-            self.transport.pauseProducing()
-            self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
-            self.unfinished.hold(0)
-            if self.on_overflow is not None:
-                self.on_overflow(error.with_traceback(None))
-            else:
-                self.drop()
+            self._take_no_more(error)
+
+    def _take_no_more(self, error: ClientError) -> None:
+        """Let go of what is there, read nothing more, and have the connection end with a word."""
+        self.reading = False
+        self.transport.pauseProducing()
+        self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
+        self.unfinished.hold(0)
+        if self.on_overflow is not None:
+            self.on_overflow(error.with_traceback(None))
+        else:
+            self.drop()
+
+    def _max_message_size_exceeded(self, msg_size: int, max_msg_size: int, reason: str) -> None:
+        """Autobahn's own cuts the connection, and its peer isn't told why."""
+        self.failedByMe = True  # what is left of the message is passed over
+        sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
+        fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
+        self._take_no_more(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:

@@ -25,9 +25,9 @@ from broker_core.connections.places import Left
 from broker_core.connections.ports import Following, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
-from broker_core.delivery.account import NOTHING, Account, Cause
+from broker_core.delivery.account import Account, Cause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.gone import Ending
+from broker_core.delivery.gone import NOTHING_OWED, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, JournalError, SluiceError
@@ -39,9 +39,6 @@ from broker_core.replay.client_subscription import ClientSubscription
 log = structlog.get_logger("sluice.connection")
 MAX_UNREAD_REPLIES = 1_000
 """Answers that may wait for a peer whose socket takes nothing."""
-
-
-NOTHING_OWED = Ending(NOTHING, NOTHING, 0)
 
 
 class Connection:
@@ -214,13 +211,21 @@ class Connection:
             self.close(error.code, error.sentence, error.fix, error.details.get("retry_after_ms"))
 
     def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
-        """End the connection with a last word. Everything that waits for it is forgotten."""
-        if not self.closed:
-            self._say_closing(code, message, fix, retry_after_ms)
-            self.leave(code)
-            self.sink.close(code, message)
+        """End the connection with a last word. Everything that waits for it is forgotten, and what that was is said."""
+        self.dismiss(code, message, fix, retry_after_ms)
 
-    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
+    def dismiss(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> Ending:
+        """The same; what was owed to it, for whoever has it closed."""
+        if self.closed:
+            return NOTHING_OWED
+        ending = self.leave(code)
+        self._say_closing(code, message, fix, retry_after_ms, ending)
+        self.sink.close(code, message)
+        return ending
+
+    def close_by_decision(
+        self, identity: str, notice: replies.Notice, ending: Ending, settled: Settled
+    ) -> None:
         """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
 
         def close(told: str) -> None:
@@ -230,7 +235,7 @@ class Connection:
 
         self.services.roster.parting.add(self)
         self.notices.tell(identity, notice, close)
-        self._say_closing(notice.code, notice.message, "", notice.retry_after_ms)
+        self._say_closing(notice.code, notice.message, "", notice.retry_after_ms, ending)
 
     def leave(self, why: str) -> Ending:
         """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
@@ -265,9 +270,21 @@ class Connection:
         now = self._clock.now_ns()
         self.services.note(now, self.name, event, state, topic, filter, self.transport, account)
 
-    def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
+    def _say_closing(
+        self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: Ending
+    ) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
-        self.sink.send_reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
+        self.sink.send_reply(
+            replies.Closing(
+                code=code,
+                message=message,
+                fix=fix,
+                retry_after_ms=come_back,
+                kept=ending.kept.messages,
+                lost=ending.lost.messages,
+                bookmark=self.resume_bookmark(ending),
+            )
+        )
 
     # Commands.
 

@@ -172,7 +172,7 @@ class Preparation:
         return newest + 1
 
     def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
-        ends = (self._bookmark(first), self._bookmark(newest)) if first <= newest else ("", "")
+        ends = (self._bookmark(first - 1), self._bookmark(newest)) if first <= newest else ("", "")
         self.resumed = replies.Resumed(
             id=self.command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]
         )

@@ -261,7 +261,7 @@ class Statistics:
             made[id] = figures
             if number % SUBSCRIPTIONS_A_TURN == 0:
                 yield
-        return made
+        return {id: one for id, one in made.items() if _goes_on(connection, id, one)}
 
     def _entry(
         self, connection: Member, figures: dict[str, Figures], now: int, crowded: bool = False

@@ -139,6 +139,8 @@ class Account:
     """The part of what waits that is in the log only: it was given back, or came while the subscription was behind."""
     together: Owed | None = field(default=None, compare=False)
     """What it is owed is part of that."""
+    behind: Owed | None = field(default=None, compare=False)
+    """And what of it is in the log only of that."""
 
     def side(self, journaled: bool) -> Side:
         """The half that such messages belong to."""
@@ -161,7 +163,7 @@ class Account:
                 self.matched_upto = batch.last_sequence
             else:
                 fresh = fresh_of(batch, self.matched_upto)
-                self.in_log = self.in_log.minus(Amount(messages, nbytes).minus(fresh))
+                self._leaves_log(Amount(messages, nbytes).minus(fresh))
                 messages, nbytes = fresh
                 self.matched_upto = max(self.matched_upto, batch.last_sequence)
         side.matched += messages
@@ -197,20 +199,31 @@ class Account:
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
-        self.in_log = self.in_log.plus(fresh)
+        self._goes_to_log(fresh)
 
     def give_back(self, batch: Batch) -> None:
         """A queued batch of the log isn't queued any more: it will be read again."""
-        self.in_log = self.in_log.plus(amount_of(batch))
+        self._goes_to_log(amount_of(batch))
         if self.together is not None:
             self.together.remove(amount_of(batch))
 
     def leave_log(self) -> Amount:
         """Nothing of what waits is in the log only any more: it doesn't have it, or isn't asked. How much that was."""
-        what, self.in_log = self.in_log, NOTHING
+        what = self.in_log
+        self._leaves_log(what)
         if self.together is not None:
             self.together.add(what)
         return what
+
+    def _goes_to_log(self, what: Amount) -> None:
+        self.in_log = self.in_log.plus(what)
+        if self.behind is not None:
+            self.behind.add(what)
+
+    def _leaves_log(self, what: Amount) -> None:
+        self.in_log = self.in_log.minus(what)
+        if self.behind is not None:
+            self.behind.remove(what)
 
     def hand_over(self, batch: Batch) -> None:
         """A batch was given to the transport."""

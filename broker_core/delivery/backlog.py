@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import NOTHING, Account, Amount, Cause, Owed, delivered_of, sum_of
+from broker_core.delivery.account import NOTHING, Account, Amount, Cause, Owed, delivered_of, sum_of, total
 from broker_core.delivery.entry import OutboxEntry, of_log
-from broker_core.delivery.gone import Ending, Gone
+from broker_core.delivery.gone import NOTHING_OWED, Ending, Gone
 from broker_core.delivery.in_flight import MANY, InFlight
 from broker_core.delivery.lane import Lane
 from broker_core.delivery.lanes import Lanes
@@ -52,7 +52,9 @@ class Backlog:
         self._of_the_log: set[int] = set()
         """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
         self._owed = Owed()
-        """Of the others."""
+        """Of the others, without what waits in the log only."""
+        self._behind = Owed()
+        """What waits there for those who say themselves what they have."""
         self._ended = Account()
         """Of the subscriptions that it had."""
         self._gone = Gone(owner, facilities)
@@ -129,16 +131,28 @@ class Backlog:
 
     @property
     def owed(self) -> Amount:
-        """Waiting here or in flight. What waits in the log only makes nobody slow, nor does what is on its way from there."""
-        return Amount(self._owed.messages, self._owed.nbytes)
+        """As rules count it, of all subscriptions: the sum of what is owed of each."""
+        owed = Amount(self._owed.messages, self._owed.nbytes)
+        if not self._behind.messages:  # almost always
+            return owed
+        read = (one for one in self.recipients.values() if one.account.behind is not None and not one.paused)
+        return owed.plus(total(one.account.in_log for one in read))
+
+    def owed_of(self, one: Recipient) -> Amount:
+        """Waiting or in flight, as rules count it. What waits in the log only makes nobody slow, nor does what is on its way from
+        there; but where the application itself says what it has, all counts that it may have."""
+        by_its_word, account = self.acknowledges(one.stream), one.account
+        if one.returns_to_log and not by_its_word:
+            return NOTHING
+        return account.owed if by_its_word and not one.paused else account.owed.minus(account.in_log)
 
     @property
     def owed_messages(self) -> int:
-        return self._owed.messages
+        return self.owed.messages
 
     @property
     def owed_bytes(self) -> int:
-        return self._owed.nbytes
+        return self.owed.nbytes
 
     @property
     def oldest_at(self) -> int:
@@ -247,6 +261,8 @@ class Backlog:
             self._of_the_log.add(stream)
         else:
             recipient.account.together = self._owed
+            if self.acknowledges(stream):
+                recipient.account.behind = self._behind
 
     def _forget(self, recipient: Recipient) -> None:
         """It is no longer one of the client's; what it may still be owed isn't either."""
@@ -254,6 +270,9 @@ class Backlog:
         if account.together is not None:
             account.together.remove(account.owed.minus(account.in_log))
             account.together = None
+        if account.behind is not None:
+            account.behind.remove(account.in_log)
+            account.behind = None
         self._of_the_log.discard(recipient.stream)
         del self.recipients[recipient.stream]
 
@@ -574,7 +593,7 @@ class Backlog:
         self.lanes.end(recipient.stream)
         self._forget(recipient)
         self._finished[recipient.stream] = recipient
-        return Ending(NOTHING, NOTHING, 0)
+        return NOTHING_OWED
 
     def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
         ending = self._gone.all_owed(recipient, waiting, cause, rule)
@@ -608,17 +627,14 @@ class Backlog:
 
     def close(self) -> Ending:
         """Give up everything that isn't acknowledged, and remove the spool. All that was owed, together."""
-        kept = lost = NOTHING
+        together = NOTHING_OWED
         if self.state is ClientState.CLOSED:
-            return Ending(kept, lost, 0)
+            return together
         self.state = next_state(self.state, Event.CLOSE)
         self.look()
-        waiting, firsts = self.firsts(), list[int]()
+        waiting = self.firsts()
         for stream, recipient in (self.recipients | self._finished).items():
-            ending = self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, "")
-            kept, lost = kept.plus(ending.kept), lost.plus(ending.lost)
-            if ending.first:
-                firsts.append(ending.first)
+            together = together.plus(self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, ""))
         for recipient in list(self.recipients.values()):
             self._forget(recipient)
         self._finished.clear()
@@ -626,7 +642,7 @@ class Backlog:
         self._end_offline()
         self.lanes.clear()
         self._wake_paced()
-        return Ending(kept, lost, min(firsts, default=0))
+        return together
 
 
 def _done(waiter: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ What the log keeps is never lost with a connection: there it is called kept. Wha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker_core.delivery.account import NOTHING, Amount, Cause
 from broker_core.delivery.ledger import Tally
@@ -20,6 +20,14 @@ class Ending(NamedTuple):
     kept: Amount
     lost: Amount
     first: int
+
+    def plus(self, other: Ending) -> Ending:
+        """Both together: who goes on with both begins with the earlier record."""
+        first = min((one for one in (self.first, other.first) if one), default=0)
+        return Ending(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
+
+
+NOTHING_OWED: Final = Ending(NOTHING, NOTHING, 0)
 
 
 class Gone:

@@ -43,6 +43,10 @@ class Recipient(Protocol):
     def returns_to_log(self) -> bool:
         """Whether what its client doesn't take is read from the log when it does."""
 
+    @property
+    def paused(self) -> bool:
+        """Whether its client has it wait where it is in the log."""
+
     def first_needed(self, waiting: int) -> int:
         """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
 

@@ -222,10 +222,14 @@ class EffectiveSetting(Document, frozen=True, kw_only=True):
 
 
 class Disconnected(Document, frozen=True, kw_only=True):
-    """A client was disconnected and told why."""
+    """A client was disconnected and told why. Of what it was owed `kept` messages are in the log, behind `bookmark`, and `lost`
+    nothing brings back."""
 
     name: str
     reason: str
+    kept: int = 0
+    lost: int = 0
+    bookmark: str = ""
 
 
 class Offlined(Document, frozen=True, kw_only=True):

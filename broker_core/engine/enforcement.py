@@ -18,8 +18,8 @@ import structlog
 from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.delivery.account import NOTHING, Amount, Cause
-from broker_core.delivery.gone import Ending
+from broker_core.delivery.account import Amount, Cause
+from broker_core.delivery.gone import NOTHING_OWED, Ending
 from broker_core.delivery.latest import keep_latest, would_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
@@ -223,15 +223,15 @@ class Enforcement:
     def _cancel_subscription(self, connection: Member, act: UnderWay) -> None:
         """End the subscription and say so; the client's others go on."""
         connection.keep_places()
-        decision, kept, lost, first = act.decision, NOTHING, NOTHING, 0
+        decision, together = act.decision, NOTHING_OWED
         for target in _targets(connection, decision):
             ending = connection.end(target, Cause.CANCELLED, decision.rule)
-            kept, lost, first = kept.plus(ending.kept), lost.plus(ending.lost), ending.first or first
+            together = together.plus(ending)
             connection.reply(
                 replies.Cancelled(
                     id=target.id,
                     code=decision.reason.value,
-                    message=sentence(decision),
+                    message=sentence(_with_ending(connection, decision, ending)),
                     decision=act.identity,
                     retry_after_ms=RETRY_AFTER_MS,
                     kept=ending.kept.messages,
@@ -239,7 +239,7 @@ class Enforcement:
                     bookmark=connection.resume_bookmark(ending),
                 )
             )
-        self._note_ending(connection, act, Ending(kept, lost, first))
+        act.decision = _with_ending(connection, decision, together)
         self._tell(connection, act)
 
     def _ask_to_close(self, connection: Member, act: UnderWay) -> None:
@@ -275,17 +275,8 @@ class Enforcement:
         token = connection.resume_token()
         # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
         ending = connection.leave(act.decision.reason.value)
-        self._note_ending(connection, act, ending)
-        act.decision = replace(act.decision, resume_token=token)
-        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), act.record)
-
-    def _note_ending(self, connection: Member, act: UnderWay, ending: Ending) -> None:
-        act.decision = replace(
-            act.decision,
-            kept=ending.kept.messages,
-            lost=ending.lost.messages,
-            resume_bookmark=connection.resume_bookmark(ending) or "",
-        )
+        act.decision = replace(_with_ending(connection, act.decision, ending), resume_token=token)
+        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.record)
 
 
 def pause(connection: Member, target: ClientSubscription, for_ms: int = 0) -> None:
@@ -353,6 +344,16 @@ def _key_of(target: ClientSubscription) -> KeyOf:
 def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
     """Those of which something may be given up: what is shared is others' too."""
     return [target for target in targets if not target.shares]
+
+
+def _with_ending(connection: Member, decision: Decision, ending: Ending) -> Decision:
+    """The decision with what its act came to: before it that can only be guessed."""
+    return replace(
+        decision,
+        kept=ending.kept.messages,
+        lost=ending.lost.messages,
+        resume_bookmark=connection.resume_bookmark(ending) or "",
+    )
 
 
 def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.Notice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_core.connections.member import Member
-from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.account import Amount
 from broker_core.delivery.lane import Lane
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
@@ -39,12 +39,7 @@ class LiveSubscription:
 
     @property
     def _owed(self) -> Amount:
-        """What only waits in the log makes nobody slow, but where the application itself says what it has."""
-        if self._served_by_log:
-            return NOTHING
-        account = self.target.account
-        by_its_word = self.prefetch and not self.target.cursor.paused
-        return account.owed if by_its_word else account.owed.minus(account.in_log)
+        return self._backlog.owed_of(self.target)
 
     @property
     def backlog_bytes(self) -> int:

@@ -50,7 +50,7 @@ class Traffic:
 
     def _note(self, connection: Member, use: PoolUse, now_ns: int) -> None:
         backlog, subscriptions = connection.backlog, connection.subscriptions
-        messages = nbytes = acknowledged = owed_messages = owed_bytes = unjournaled = 0
+        messages = nbytes = acknowledged = unjournaled = 0
         # By hand: sums of accounts as objects take three times as long, and there may be thousands of clients.
         for account in (backlog.ended, *[one.account for one in backlog.recipients.values()]):
             for side in (account.journaled, account.unjournaled):
@@ -58,13 +58,10 @@ class Traffic:
                     messages += side.matched
                     nbytes += side.matched_bytes
                     acknowledged += side.acknowledged_bytes
-                    (waiting, waits), (sent, flies) = side.lost_waiting, side.lost_in_flight
-                    owed = side.matched - side.acknowledged - waiting - sent
-                    owed_messages += owed
-                    owed_bytes += side.matched_bytes - side.acknowledged_bytes - waits - flies
-                    unjournaled += owed if side is account.unjournaled else 0
-            owed_messages -= account.in_log.messages
-            owed_bytes -= account.in_log.nbytes
+                    if side is account.unjournaled:
+                        waiting, sent = side.lost_waiting.messages, side.lost_in_flight.messages
+                        unjournaled += side.matched - side.acknowledged - waiting - sent
+        owed = backlog.owed
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""
         self._whose.append(Who(use.name, use.transport, use.user, connection.connected_at // _MS, topic))
         self._figures.extend(
@@ -78,8 +75,8 @@ class Traffic:
                 nbytes,
                 acknowledged,
                 backlog.taken_bytes,
-                owed_messages,
-                owed_bytes,
+                owed.messages,
+                owed.nbytes,
                 backlog.oldest_at // _MS,
                 backlog.unacked_at // _MS,
                 backlog.blocked_since // _MS,

@@ -34,8 +34,8 @@ MAX_ACK_RANGES = 1_000
 MOST_DELIVERIES = 1_000
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
-_NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`"
-_Name = Annotated[str, stated(_NAME_LETTERS, pattern=rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
+_NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`, not dots alone"
+_Name = Annotated[str, stated(_NAME_LETTERS, pattern=rf"^(?!\.+\Z)[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
 _ClientName = Annotated[str, stated(_NAME_LETTERS)]
 """Checked by `names.check_client_name`, which has a code of its own."""
 _Topic = Annotated[str, stated(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
@@ -352,7 +352,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
 def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
     try:
         tag = _decode_tag(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ClientError("bad_command", "A command is a JSON object, and this is something else.", _FIX)
     details: dict[str, Any] = {"id": tag.id} if isinstance(tag.id, str) else {}
     if tag.c is None:
@@ -362,7 +362,7 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
     if tag.c not in NAMES:
         return ClientError(
             "unknown_command",
-            f"There is no command {str(tag.c)[:40]!r}.",
+            f"There is no command {str(tag.c)[:40] if isinstance(tag.c, str | int) else type(tag.c).__name__!r}.",
             f"The commands are {', '.join(NAMES)}.",
             field="c",
             **details,

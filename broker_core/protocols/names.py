@@ -16,7 +16,7 @@ MAX_SUBSCRIPTION_ID = 128
 
 def check_client_name(name: str) -> str:
     """The name itself when a client may have it, else ClientError bad_client_name."""
-    if not is_name(name) or not name.strip("."):
+    if not is_name(name):
         raise ClientError(
             "bad_client_name",
             f"{name[:80]!r} can't be a client's name.",

@@ -133,6 +133,11 @@ class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
     message: str = ""
     fix: str = ""
     retry_after_ms: _Wait | None = None
+    kept: Annotated[int, stated(unit="messages")] = 0
+    """Of what its subscriptions were owed, and that the log keeps: subscribing with `bookmark` brings them."""
+    lost: Annotated[int, stated(unit="messages")] = 0
+    """Of the same, and that nothing brings back."""
+    bookmark: str | None = None
 
 
 class Message(_Base, frozen=True, kw_only=True, tag="message"):

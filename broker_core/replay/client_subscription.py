@@ -148,6 +148,11 @@ class ClientSubscription:
         return self.cursor.span is not None
 
     @property
+    def paused(self) -> bool:
+        """Whether its client has it wait where it is in the log."""
+        return self.cursor.paused
+
+    @property
     def returns_to_log(self) -> bool:
         """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
         (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker_core.errors import ClientError
-from broker_core.names import MAX_NAME, is_name, name_fits
+from broker_core.names import MAX_NAME, NAME_CHARACTERS, name_fits
 from broker_core.subscriptions.topics import TopicPattern
 from console.choices import Permission
 
@@ -91,7 +91,7 @@ class Access:
 
 def is_name_pattern(text: str) -> bool:
     """Whether a text can be a pattern of client names."""
-    return len(text) <= MAX_NAME and is_name(text.replace("*", "") or "x")
+    return len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text.replace("*", ""))
 
 
 def topic_within(pattern: str, asked: str) -> bool:

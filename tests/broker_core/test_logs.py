@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 
+import pytest
 import structlog
 
 from broker_core.logs import MOST_ALIKE, LogPipe, Repeats
@@ -54,6 +57,21 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
     assert said("spool_failed") == [80, *[None] * (MOST_ALIKE - 1)]
     clock.passes(600)
     assert said("spool_failed") == [30, *[None] * (MOST_ALIKE - 1)]
+
+
+def test_a_traceback_has_no_values(capfd: pytest.CaptureFixture[str]):
+    """A password is in the locals of many a function."""
+    script = (
+        "from broker_core import logs; logs.install(); import structlog\n"
+        "def fails(password):\n    raise ValueError('of the command')\n"
+        "try: fails('se' + 'cret')\n"
+        "except ValueError: structlog.get_logger().exception('command_failed', client='x')\n"
+        "logs.settle()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    said = capfd.readouterr().out
+    assert "command_failed" in said and "ValueError: of the command" in said and "in fails" in said
+    assert "secret" not in said
 
 
 def test_libraries_lines_are_of_a_kind_by_their_text_without_its_values():

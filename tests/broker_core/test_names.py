@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
+import pytest
+
 from broker_core import names
+from broker_core.errors import ClientError
+from broker_core.protocols.commands import parse_command
+from broker_core.protocols.stomp.subscribing import durable_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +41,15 @@ def test_the_brokers_topics_are_its_own() -> None:
     for topic in (names.CLIENTS_TOPIC, names.DECISIONS_TOPIC, names.LEDGER_TOPIC):
         assert topic.startswith(names.EVENTS_PREFIX) and topic.startswith(names.OWN)
     assert not names.is_name(names.BROKER_NAME), "else a client could be called so"
+
+
+@pytest.mark.parametrize("name", [".", "..", "." * names.MAX_NAME])
+def test_dots_alone_name_nothing_that_has_an_address(name: str) -> None:
+    assert not names.is_name(name)
+    assert durable_name(name).startswith(name[:50]) and names.is_name(durable_name(name))
+    for command in ("durable", "managed"):
+        with pytest.raises(ClientError) as caught:
+            parse_command(
+                json.dumps({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", command: name})
+            )
+        assert caught.value.details["field"] == command

@@ -89,8 +89,14 @@ class ClientRequests:
     async def disconnect(self, asked: requests.Disconnect) -> Disconnected:
         connection = self._connection(asked.name)
         why = f"An operator disconnected this client: {asked.reason}"
-        connection.close("operator_disconnect", why, retry_after_ms=1_000)
-        return Disconnected(name=connection.name, reason=asked.reason)
+        ending = connection.dismiss("operator_disconnect", why, retry_after_ms=1_000)
+        return Disconnected(
+            name=connection.name,
+            reason=asked.reason,
+            kept=ending.kept.messages,
+            lost=ending.lost.messages,
+            bookmark=connection.resume_bookmark(ending) or "",
+        )
 
     async def offline(self, asked: requests.Offline) -> Offlined:
         """As policy would. It is live again when it has taken what waits. OperatorError not_live, also when its spool can't

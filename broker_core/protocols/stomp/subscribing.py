@@ -17,7 +17,7 @@ from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, moment_text
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.filters.selectors import filter_text
-from broker_core.names import MAX_NAME, is_name
+from broker_core.names import MAX_NAME, NAME_CHARACTERS, is_name
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_subscription_id
 from broker_core.protocols.stomp.destinations import Destination, Kind, not_supported, subscribe_to
@@ -62,10 +62,10 @@ def is_multicast(headers: Mapping[str, str]) -> bool:
 
 
 def durable_name(text: str) -> str:
-    """A name as the broker keeps it: letters that it doesn't take are told apart by a hash behind the rest."""
+    """A name as the broker keeps it: letters that it doesn't take, and dots alone, are told apart by a hash behind the rest."""
     if is_name(text):
         return text
-    plain = "".join(letter if is_name(letter) else "_" for letter in text)[: MAX_NAME - 9]
+    plain = "".join(letter if letter in NAME_CHARACTERS else "_" for letter in text)[: MAX_NAME - 9]
     return f"{plain}-{blake2b(text.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Unit
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OUTBOX
-from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
+from broker_core.slow_clients.evaluate.signals import ClientView, Sample, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 
 _ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
+
+
+class Circumstances(NamedTuple):
+    """What every decision about a client says of it. It costs as much as the client has subscriptions, so whoever decides
+    about each of them looks once."""
+
+    waiting: Waiting
+    samples: Sequence[Sample]
+
+    @classmethod
+    def of(cls, client: ClientView, now_ns: int) -> Circumstances:
+        return cls(client.backlog.waiting(), client.recent(now_ns))
 
 
 def decide(
@@ -23,11 +36,12 @@ def decide(
     used: int,
     runner_up: Candidate | None,
     now_ns: int,
+    found: Circumstances,
     cut: int = 0,
 ) -> Decision | None:
     """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing.
     `cut` as in `Hold`."""
-    waiting = client.backlog.waiting()
+    waiting = found.waiting
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
@@ -55,7 +69,7 @@ def decide(
         kept=kept,
         lost=lost,
         resume_bookmark=waiting.resume_bookmark,
-        samples=client.recent(now_ns),
+        samples=found.samples,
         subscription="" if subscription is None else subscription.id,
         topic="" if subscription is None else subscription.topic,
         rung=rung,
@@ -73,7 +87,9 @@ def decide_largest(
     """The same about the first of a pool's users, who are ranked by their use; the second is who would have been next."""
     used, client = ranked[0]
     runner_up = Candidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
-    return decide(rule, rung, client, None, observed, used, runner_up, now_ns)
+    return decide(
+        rule, rung, client, None, observed, used, runner_up, now_ns, Circumstances.of(client, now_ns)
+    )
 
 
 def _action(

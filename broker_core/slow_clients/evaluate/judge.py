@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.scopes import glob
 from broker_core.config.vocabulary import FINAL_ACTIONS, WAITING_SIGNALS, Action, Mode, Signal, Unit
-from broker_core.slow_clients.evaluate.decide import decide, decide_largest, remaining
+from broker_core.slow_clients.evaluate.decide import Circumstances, decide, decide_largest, remaining
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
 from broker_core.slow_clients.evaluate.signal_table import (
@@ -127,7 +127,7 @@ _NONE: Final = _Effects()
 class _Pass:
     """One pass over one mode's rules. What it writes to is made when there is something to write."""
 
-    __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools")
+    __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools", "_seen")
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class _Pass:
         self._now = now_ns
         self._outcome = outcome
         self._effects = _NONE
+        self._seen: tuple[ClientView, Circumstances] | None = None
 
     def all(self, pool_rules: Sequence[Rule]) -> Verdict:
         mode = self._mode
@@ -183,7 +184,10 @@ class _Pass:
                 value = remaining(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
         after, rung, observed = look(rule, value, before, self._now, client.backlog.taken_bytes)
         if rung is not None:
-            decision = decide(rule, rung, client, subscription, observed, observed, None, self._now, cut)
+            found = self._look_at(client)
+            decision = decide(
+                rule, rung, client, subscription, observed, observed, None, self._now, found, cut
+            )
             if decision is not None:
                 self._take(decision, client)
                 if decision.action is Action.DISCARD_OLDEST and self._mode is Mode.SHADOW:
@@ -194,6 +198,12 @@ class _Pass:
         after = after._replace(cut=cut) if after.cut != cut else after
         if after != before:
             self._remember(client, key, after)
+
+    def _look_at(self, client: ClientView) -> Circumstances:
+        """What its decisions say of it: nothing is done before all of them are made, so for all of them the same."""
+        if self._seen is None or self._seen[0] is not client:
+            self._seen = (client, Circumstances.of(client, self._now))
+        return self._seen[1]
 
     def _take(self, decision: Decision, client: ClientView) -> None:
         """Note a decision, and what it will bring about."""

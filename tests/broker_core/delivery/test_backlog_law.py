@@ -89,6 +89,7 @@ class Subscriber:
         self.account = Account()
         self.shares = False
         self.returns_to_log = False
+        self.paused = False
 
     def first_needed(self, waiting: int) -> int:
         return waiting
@@ -234,8 +235,7 @@ class Scene:
 
     def check_running(self, backlog: Backlog) -> None:
         """The figures that are kept, or found in order, against those of everything looked at."""
-        mine = [one.account for one in backlog.recipients.values()]
-        assert backlog.owed == total(one.owed.minus(one.in_log) for one in mine)
+        assert backlog.owed == total(map(backlog.owed_of, backlog.recipients.values()))
         lanes = list(backlog.lanes.values())
         assert backlog.lanes.messages == sum(one.messages for one in lanes)
         assert backlog.lanes.nbytes == sum(one.nbytes for one in lanes)

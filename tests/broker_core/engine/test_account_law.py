@@ -314,8 +314,11 @@ class World:
             assert account.waiting.messages - account.in_log.messages == self.queued(target), name
         assert self.engine.ledger.messages == lost
         backlog, mine = connection.backlog, connection.subscriptions.values()
-        counted = [one.account for one in mine if not one.returns_to_log or backlog.acknowledges(one.stream)]
-        assert backlog.owed == total(one.owed.minus(one.in_log) for one in counted)
+        assert backlog.owed == total(map(backlog.owed_of, mine))
+        for one in mine:
+            read, account = backlog.acknowledges(one.stream) and not one.paused, one.account
+            if read or not one.returns_to_log:
+                assert backlog.owed_of(one) == (account.owed if read else account.owed.minus(account.in_log))
         assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(ended))
 
     def queued(self, target: ClientSubscription) -> int:

@@ -200,6 +200,56 @@ async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path:
         await until(there.balanced)
 
 
+async def test_what_a_cancel_says_of_each_subscription_and_of_all_is_what_it_came_to(tmp_path: Path) -> None:
+    """The rule cancels all of the client's: the resume bookmark is before the first record that any of them is owed."""
+    of_all = {**rule("cancel_subscription", limit=20), "scope": {}}
+    async with slow_client(tmp_path, of_all) as there:
+        for id, topic in (("later", "other"), ("lost", "scratch.x")):
+            there.slow.command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 2})
+            await there.slow.until("processed")
+        await there.publish(1, 5)
+        await there.publish(6, 5, "other")
+        await there.publish(11, 11, "scratch.x")
+        said = {one["id"]: one for one in [await there.slow.until("cancelled") for _ in range(3)]}
+        assert "5 messages are in the journal and can be replayed from test-1|0|." in said["s"]["message"]
+        assert (said["later"]["kept"], said["later"]["bookmark"]) == (5, "test-1|5|")
+        assert "5 messages are in the journal and can be replayed from test-1|5|." in said["later"]["message"]
+        assert "11 messages are lost" in said["lost"]["message"] and said["lost"]["lost"] == 11
+        notice = await there.slow.until("notice")
+        assert (notice["kept"], notice["lost"], notice["resume"]) == (10, 11, "test-1|0|")
+
+
+async def test_whoever_is_closed_is_told_what_of_it_is_kept_and_lost_and_so_is_the_operator(
+    tmp_path: Path,
+) -> None:
+    async with slow_client(tmp_path) as there:
+        there.slow.command({"c": "subscribe", "id": "u", "topic": "scratch.x", "ack": "client"})
+        await there.slow.until("processed")
+        await there.publish(1, 7)
+        await there.publish(8, 3, "scratch.x")
+        answer = await ask(there.broker, "disconnect", name="slow", reason="because")
+        assert (answer["kept"], answer["lost"], answer["bookmark"]) == (7, 3, "test-1|0|")
+        closing = await there.slow.until("closing")
+        assert (closing["code"], closing["kept"], closing["lost"]) == ("operator_disconnect", 7, 3)
+        again = await RawClient.connect(there.broker, "slow")
+        again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": closing["bookmark"]})
+        assert await again.deliveries(7) == numbered(1, 7)
+        again.close()
+
+
+async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too(tmp_path: Path) -> None:
+    """As for a rule on the subscription: its application says itself what it has, wherever the rest waits."""
+    of_client = {**rule("warn"), "scope": {"client": "slow"}}
+    async with slow_client(tmp_path, bookmark="0|1|") as there:
+        (target,) = there.broker.engine.roster.clients["slow"].subscriptions.values()
+        await there.publish(1, 20)
+        there.broker.engine.control.fall_back(target)
+        await until(lambda: target.cursor.reading and target.account.in_log.messages > 10)
+        await there.broker.apply(policy_with(of_client, revision=2))
+        notice = await there.slow.until("notice")
+        assert (notice["observed"], notice["limit"]) == (20, 10)
+
+
 async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
@@ -322,7 +372,10 @@ async def test_a_dropped_client_resumes_from_the_log_with_its_token(tmp_path: Pa
         again = await RawClient.connect(there.broker, "slow")
         again.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
         resumed = await again.until("resumed")
-        assert (resumed["how"], resumed["missed"], resumed["from"]) == ("log", 0, "test-1|1|")
+        assert (resumed["how"], resumed["missed"]) == ("log", 0)
+        assert (resumed["from"], resumed["to"]) == ("test-1|0|", "test-1|25|"), (
+            "after the one, up to the other"
+        )
         assert await again.deliveries(25) == numbered(1, 25), "what wasn't acknowledged comes again"
         again.close()
 

@@ -142,4 +142,7 @@ def test_every_command_is_tried() -> None:
 def test_a_name_that_is_wrong_is_told_in_words() -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(b'{"c":"subscribe","id":"s","topic":"a","durable":"a b"}')
-    assert caught.value.sentence == "subscribe: durable isn't text, 1 to 64 of A-Z a-z 0-9 _ . -."
+    assert (
+        caught.value.sentence
+        == "subscribe: durable isn't text, 1 to 64 of A-Z a-z 0-9 _ . -, not dots alone."
+    )

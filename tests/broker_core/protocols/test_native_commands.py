@@ -79,6 +79,8 @@ def test_a_wrong_command_names_the_field(text: str, code: str, field: str) -> No
         b"[1]",
         b"\xff\xfe",
         b"[" * 100_000,
+        b'{"c":"logon","name":%b%b}' % (b"[" * 50_000, b"]" * 50_000),
+        b'{"c":%b%b}' % (b"[" * 50_000, b"]" * 50_000),
         b'"logon"',
         b'{"c":"logon",}',
         b'{"c":"publish","topic":"a","text":"\\ud800"}',

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import Action, Mode, Reason, Shape, Signal
 from broker_core.documents.records import Candidate
-from broker_core.slow_clients.evaluate.decide import decide
+from broker_core.slow_clients.evaluate.decide import Circumstances, decide
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.judge import NOTHING, spared
-from broker_core.slow_clients.evaluate.signals import PoolSignals
+from broker_core.slow_clients.evaluate.signals import PoolSignals, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import Subject
@@ -61,6 +61,31 @@ def test_nothing_is_decided_exactly_at_every_limit() -> None:
     assert judge(client("a", memory=500), client("b", memory=500)) == []
     assert judge(client("a", disk=2_000), client("b", disk=2_000)) == []
     assert judge(client("a", memory=1, age_ms=30_000)) == []
+
+
+def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_up_once() -> None:
+    """It costs as much as there are subscriptions: a thousand decisions would stop the loop."""
+    looks = []
+
+    class Counted(ClientSignals):
+        __slots__ = ()
+
+        def waiting(self) -> Waiting:
+            looks.append(self.name)
+            return super().waiting()
+
+    warn = {
+        "name": "w",
+        "mode": "enforce",
+        "signal": "backlog_messages",
+        "limit": 10,
+        "scope": {"topic": "t"},
+    }
+    book = rules(rules=[{**warn, "ladder": [{"action": "warn"}]}])
+    many = tuple(SubscriptionSignals(str(n), "t", backlog_messages=11) for n in range(50))
+    busy = [Counted(name, "tcp", "instance", subscriptions=many) for name in ("a", "b")]
+    assert len(judge(*busy, by=book)) == 100
+    assert looks == ["a", "b"]
 
 
 def test_over_its_share_of_memory_a_client_is_offlined() -> None:
@@ -164,7 +189,9 @@ def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
 ) -> None:
     rule = Rule("r", "r", "", Signal.OLDEST_AGE, Shape.HARD, 1_000, (Rung(wanted),), 1)
     view = SubscriptionSignals("s", "t", **figures) if figures is not None else None
-    decision = decide(rule, 0, client("a", **of_client), view, 1_001, 1_001, None, START)
+    judged = client("a", **of_client)
+    found = Circumstances.of(judged, START)
+    decision = decide(rule, 0, judged, view, 1_001, 1_001, None, START, found)
     assert (decision.action if decision is not None else None) == done
 
 
