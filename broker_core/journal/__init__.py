@@ -4,7 +4,7 @@ journal      the segments of one instance, in order
 segment      FORMAT: names of the files, and the header before the batches
 compressed   FORMAT: a segment as gzip members that can be sought in
 index        what is known of a segment: sequence and time to offset, topics, holes
-sidecar      FORMAT: the index as a file; sealed_topics: which segments needn't be read for a topic
+sidecar      FORMAT: the index as a file; topic_index: FORMAT of its second part, which stretches hold which topics; sealed_topics: which segments needn't be read for a topic
 reader       whole, checked batches from an offset, over any form of a segment
 scan         one segment from end to end
 recovery     opening: torn tails, damage, numbering, publishers

@@ -489,6 +489,8 @@ class FakeBroker:
             return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
         return msgspec.to_builtins(self.group)
 
+    do_downgrade_member = do_upgrade_member = do_group
+
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Two, one of them of a client that is away."""
         return self.durables

@@ -47,7 +47,7 @@ async def test_what_can_not_be_used_is_named(
 
 async def test_every_request_has_somebody_who_answers_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        assert set(broker._handlers()) == set(Request.__subclasses__())
+        assert set(broker.control._handlers) == set(Request.__subclasses__())
 
 
 async def test_answers_are_what_their_requests_say(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "disconnect": {"client": "{{AMPS_CLIENT_NAME}}", "reason": "said {{AMPS_DATA}}"},
     "offline": {"client": "{{AMPS_CLIENT_NAME}}"},
     "replay": {"name": "nightly", "change": "pause"},
+    "replication": {"member": "b"},
     "revision": {"number": "1"},
     "pipeline": {"job": "lake"},
     "event": {"name": "told"},

@@ -20,7 +20,7 @@ MOST_BODY = 1024 * 1024
 
 def _pipeline(scene: Scene, options: Options) -> Done:
     parameters = {"job": options["job"], "options": pipeline.options_of(options["options"])}
-    part = Part(RunKind.PIPELINE, parameters, scene.instance, scene.run.pk)
+    part = Part(RunKind.PIPELINE, parameters, scene.instance, scene.run.member, scene.run.pk)
     return Done(pipeline.perform(part, scene.progress))  # type: ignore[arg-type]
 
 
