@@ -50,9 +50,12 @@ class Acknowledger:
         self._upto = max(self._upto, last)
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Say now what is done and hasn't been said: before the subscription ends, or its turn of the loop does."""
+        if not self._due:
+            return
         self._due = False
         if self.mode != "client-individual":
             if self._upto:

@@ -353,6 +353,8 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self.delete = delete
+            if self._acknowledger is not None:
+                self._acknowledger.flush()  # behind the end of its subscription an acknowledgement says nothing
             self._on_close(self)
             self._wake()
 

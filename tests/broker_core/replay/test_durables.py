@@ -48,6 +48,18 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
             assert await take(subscription, 7) == numbered(4, 7)
 
 
+@pytest.mark.parametrize("mode", ["client", "client-individual"])
+async def test_what_is_acknowledged_and_left_at_once_does_not_come_again(tmp_path: Path, mode: str) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            subscription = await reader.subscribe("t", durable="orders", ack=mode)
+            await writer.publish_many("t", numbered(1, 5))
+            assert await take(subscription, 3) == numbered(1, 3)
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            subscription = await reader.subscribe("t", durable="orders", ack=mode)
+            assert await take(subscription, 2) == numbered(4, 2)
+
+
 async def test_it_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         async with AsyncClient(address_of(broker), "reader") as reader:
