@@ -28,7 +28,7 @@ _TOLD: Final = (
     ("retry_after_ms", "retry-after-ms"),
     ("subscription", "subscription"),
 )
-"""Fields of a decision's notice that are headers of the ERROR."""
+"""Fields of a decision's notice, and of a last word, that are headers of the ERROR."""
 
 Last = replies.Error | replies.Closing | replies.Notice | replies.Cancelled
 """Replies after which a STOMP connection ends."""
@@ -68,21 +68,20 @@ def error_frame(reply: Last, receipt: str, version: Version) -> bytes:
         headers += _told(reply)
         body, kind = msgspec.json.encode(reply), "application/json"
     else:
-        headers += _details(reply)
+        headers += _told(reply) if isinstance(reply, replies.Closing) else _details(reply)
         body, kind = f"{reply.message}\n{reply.fix}\n".encode(errors="replace"), "text/plain"
     return encode_frame("ERROR", [*headers, ("content-type", kind)], body, version)
 
 
-def _told(reply: replies.Notice | replies.Cancelled) -> Iterator[tuple[str, Any]]:
+def _told(reply: replies.Notice | replies.Cancelled | replies.Closing) -> Iterator[tuple[str, Any]]:
     for field, header in _TOLD:
         value = getattr(reply, field, None)
         if value not in (None, ""):
             yield f"x-sluice-{header}", value
 
 
-def _details(reply: replies.Error | replies.Closing) -> Iterator[tuple[str, Any]]:
-    details = reply.details if isinstance(reply, replies.Error) else {"retry_after_ms": reply.retry_after_ms}
-    for key, value in details.items():
+def _details(reply: replies.Error) -> Iterator[tuple[str, Any]]:
+    for key, value in reply.details.items():
         if key == "version":
             yield "version", VERSIONS
         elif isinstance(value, str | int | float) and not isinstance(value, bool):

@@ -178,6 +178,30 @@ async def test_a_disconnect_is_answered_when_everything_before_it_is_done(tmp_pa
             await until(lambda: "c" not in broker.engine.roster.clients)
 
 
+async def test_who_is_closed_by_an_operator_is_told_where_to_go_on_and_finds_everything_there(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker:
+        async with stomp_client(broker, client_id="c") as client, stomp_client(broker) as publisher:
+            await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=2)
+            for number in range(5):
+                await publisher.asked("SEND", b"%d" % number, destination="/topic/a")
+            first = [await client.read() for _ in range(2)][0]
+            client.send("ACK", id=first.headers["ack"], receipt="r")
+            assert {(await client.read()).command for _ in range(2)} == {"RECEIPT", "MESSAGE"}
+            await ask(broker, "disconnect", name="c", reason="tidying")
+            error = await client.error()
+            assert (error.headers["x-sluice-kept"], error.headers["x-sluice-lost"]) == ("4", "0")
+        async with stomp_client(broker, client_id="c") as client:
+            client.send(
+                "SUBSCRIBE",
+                id="s",
+                destination="/topic/a",
+                x_sluice_bookmark=error.headers["x-sluice-resume-bookmark"],
+            )
+            assert [(await client.read()).body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+
+
 async def test_a_replay_starts_where_it_is_asked_to(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client:
