@@ -9,6 +9,7 @@ from typing import Any
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views import defaults
+from rest_framework.permissions import SAFE_METHODS
 
 from api.problems import CONTENT_TYPE, document
 from console.views import errors as pages
@@ -43,8 +44,13 @@ def failed(request: HttpRequest) -> HttpResponse:
         answer = _problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "database_away",
-            "The database can't be reached.",
-            "See whether it runs.",
+            "The database can't be reached, or can't be written.",
+            "See whether it runs and its disk has room."
+            + (
+                ""
+                if request.method in SAFE_METHODS
+                else " What you asked for may have been done: look before you ask again."
+            ),
         )
         answer["Retry-After"] = "5"
         return answer

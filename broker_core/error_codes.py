@@ -269,7 +269,7 @@ CODES: Final = MappingProxyType({
     "control_refused": ErrorCode("The broker doesn't know the console's token, or doesn't any more", _OPERATOR, _AWAY, None, SHORTLY),
     "bad_control_link": ErrorCode("The control link between machines can't be set up as it is asked for", _OPERATOR, _AWAY, None, SHORTLY),
     "unknown_member": ErrorCode("The instance has no such member, or its policy doesn't list it as sync (`listed`)", _OPERATOR, HTTPStatus.NOT_FOUND),
-    "database_away": ErrorCode("The control plane's database can't be reached", Told(0), _AWAY, None, SHORTLY),
+    "database_away": ErrorCode("The control plane's database can't be reached, or can't be written as on a full disk. What changes something may have been done", Told(0), _AWAY, None, SHORTLY),
     "no_worker": ErrorCode("No worker serves the queue of the broker's machine: what is to be done with its journal waits", _OPERATOR),
     "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connection
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -51,6 +52,23 @@ def test_disconnect_needs_a_reason_and_is_audited(api: APIClient, broker: FakeBr
     assert api.post("/api/v1/clients/board-jfk/disconnect", {"reason": "again"}).status_code == 404
     events = AuditEvent.objects.filter(action="client.disconnect")
     assert sorted(events.values_list("result", flat=True)) == ["done", "failed"]
+
+
+def test_a_database_that_takes_no_record_of_an_act_does_not_say_that_nothing_was_done(
+    api: APIClient, broker: FakeBroker
+) -> None:
+    """As on a full disk: a broker is asked, and only then is it written down."""
+    api.raise_request_exception = False
+
+    def full(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith("INSERT"):
+            raise OperationalError("database or disk is full")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(full):
+        answer = api.post("/api/v1/clients/carrier-aa/offline", {}).json()
+    assert broker.asked[-1] == {"do": "offline", "name": "carrier-aa"}
+    assert answer["code"] == "database_away" and "may have been done" in answer["fix"]
 
 
 def test_nothing_changes_on_a_get(api: APIClient, broker: FakeBroker) -> None:
