@@ -186,7 +186,7 @@ async def test_who_is_closed_by_an_operator_is_told_where_to_go_on_and_finds_eve
             await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=2)
             for number in range(5):
                 await publisher.asked("SEND", b"%d" % number, destination="/topic/a")
-            first = [await client.read() for _ in range(2)][0]
+            first, _ = await client.read(), await client.read()
             client.send("ACK", id=first.headers["ack"], receipt="r")
             assert {(await client.read()).command for _ in range(2)} == {"RECEIPT", "MESSAGE"}
             await ask(broker, "disconnect", name="c", reason="tidying")
