@@ -148,7 +148,7 @@ class Offline:
 
     def _to_spool(self, entry: OutboxEntry) -> None:
         if entry.source is None:
-            self.spool.append_copy(entry.stream, entry.batch)
+            self.spool.append_copy(entry.stream, entry.batch, entry.accepted_at)
             return
         if self._pin is None:
             self._keep_log(entry.batch.first_sequence)

@@ -149,9 +149,9 @@ def encode_reference(
     return _CRC.pack(crc32c(tail)) + tail
 
 
-def encode_copy(stream: int, batch: Batch) -> bytes:
+def encode_copy(stream: int, batch: Batch, accepted_at: int) -> bytes:
     """A copy's bytes."""
-    head = ENTRY.pack(0, COPY, 0, stream, batch.count, batch.nbytes, batch.nbytes, 0, 0, batch.accepted_at)
+    head = ENTRY.pack(0, COPY, 0, stream, batch.count, batch.nbytes, batch.nbytes, 0, 0, accepted_at)
     tail = head[4:] + bytes(batch.buf)
     return _CRC.pack(crc32c(tail)) + tail
 

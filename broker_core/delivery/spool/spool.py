@@ -136,9 +136,9 @@ class Spool:
         self._enter(first_sequence)
         self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
-    def append_copy(self, stream: int, batch: Batch) -> None:
-        """Queue a batch that isn't journaled, whole. Errors as for a reference."""
-        self._append(encode_copy(stream, batch))
+    def append_copy(self, stream: int, batch: Batch, accepted_at: int) -> None:
+        """Queue a batch that isn't journaled, whole, whose age counts from `accepted_at`, ns. Errors as for a reference."""
+        self._append(encode_copy(stream, batch, accepted_at))
         self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence)
         self._enter(0)
         self.copied_messages += batch.count

@@ -356,7 +356,18 @@ LANES_APART = [
 CONFLATED_WHILE_MORE_CAME = [("publish", 2, 2), ("conflate", 2, 0), ("publish", 2, 1)]
 
 
+COPIES_IN_THE_SPOOL = [
+    ("publish", 1, 5),
+    ("publish", 3, 1),
+    ("pause", 3, 1),
+    ("read", 217, 0),
+    ("offline", 0, 0),
+]
+"""What isn't journaled keeps its age on the disk and back."""
+
+
 @settings(max_examples=150, deadline=None)
+@example(plan=COPIES_IN_THE_SPOOL, stalled_after_s=1.0)
 @example(plan=CONFLATED_WHILE_MORE_CAME, stalled_after_s=1.0)
 @example(plan=LANES_APART, stalled_after_s=1.0)
 @given(steps, st.sampled_from((1.0, 0.0)))

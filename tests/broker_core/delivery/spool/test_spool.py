@@ -20,6 +20,9 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import Files
 from broker_core.journal.segment import Position
 
+AT = 77
+"""From when a copy's age counts: later than its batch was accepted, as for who subscribed in between."""
+
 
 @pytest.fixture
 def spool(tmp_path):
@@ -36,7 +39,7 @@ def reference(spool, number, *, rows=None, count=5, length=1_000):
 
 def copy(body=b"x" * 100, count=1):
     batch = Batch.parse(build_one_topic("p", "t", [body] * count))
-    batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=77)
+    batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=70)
     return batch
 
 
@@ -53,7 +56,7 @@ def test_golden_bytes_of_a_reference():
 
 def test_what_goes_in_comes_out_in_order(spool):
     reference(spool, 0)
-    spool.append_copy(3, copy())
+    spool.append_copy(3, copy(), AT)
     reference(spool, 2, rows=np.array([0, 4, 65_535]))
     assert (spool.messages, spool.copied_messages, spool.entries) == (9, 1, 3)
     first, second, third = spool.pull(10**9)
@@ -64,7 +67,7 @@ def test_what_goes_in_comes_out_in_order(spool):
         1_000,
         5,
     )
-    assert (second.stream, second.kind, second.accepted_at) == (3, "copy", 77)
+    assert (second.stream, second.kind, second.accepted_at) == (3, "copy", AT)
     assert bytes(second.batch.buf) == bytes(copy().buf)
     assert third.rows.tolist() == [0, 4, 65_535]
     assert spool.empty
@@ -132,7 +135,7 @@ def test_a_full_disk_keeps_the_reference_that_was_growing(tmp_path):
     joined(spool, 4_096, [1_000, 1_000])
     files.full = True
     with pytest.raises(JournalError, match="disk_full"):
-        spool.append_copy(1, copy(b"x" * 20_000))
+        spool.append_copy(1, copy(b"x" * 20_000), AT)
     assert (spool.entries, spool.messages, spool.disk_bytes) == (1, 10, 40)
     assert [(entry.length, entry.count) for entry in spool.pull(10**9)] == [(2_000, 10)]
     spool.close()
@@ -149,7 +152,7 @@ def test_a_pull_takes_one_at_least_and_about_what_was_asked(spool):
 def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     for number in range(4):
         reference(spool, number)
-    spool.append_copy(7, copy())
+    spool.append_copy(7, copy(), AT)
     reference(spool, 5)
     pulled = spool.pull(10**9)
     assert spool.empty and spool.first_sequence == 0
@@ -208,7 +211,7 @@ def test_first_sequence_never_passes_what_waits(spool):
     for taken in range(1, 5_000):
         spool.pull(1)
         assert taken - 1_024 <= spool.first_sequence <= taken + 1
-    spool.append_copy(1, copy())
+    spool.append_copy(1, copy(), AT)
     spool.pull(10**9)
     assert spool.first_sequence == 0
 
@@ -271,12 +274,12 @@ def test_disk_full_refuses_the_entry_and_keeps_those_before(tmp_path):
     reference(spool, 0)
     files.full = True
     with pytest.raises(JournalError) as caught:
-        spool.append_copy(1, copy(b"x" * 20_000))
+        spool.append_copy(1, copy(b"x" * 20_000), AT)
     assert caught.value.code == "disk_full"
     assert (spool.entries, spool.backlog_bytes) == (1, 1_000)
     assert [entry.accepted_at for entry in spool.pull(10**9)] == [1]
     files.full = False
-    spool.append_copy(1, copy(b"x" * 20_000))
+    spool.append_copy(1, copy(b"x" * 20_000), AT)
     assert spool.pull(1)[0].kind == "copy"
     spool.close()
 
@@ -354,8 +357,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
             offset += size * 8
         elif step == "copy":
             batch = copy(b"y" * size, 2 if flag else 1)
-            batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=number)
-            spool.append_copy(1, batch)
+            spool.append_copy(1, batch, number)
             model.append((number, batch.count, batch.nbytes))
         else:
             pulled = spool.pull(size)
