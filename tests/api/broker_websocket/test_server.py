@@ -1,5 +1,4 @@
-"""When a WebSocket that was sent to is waited for: once a message that counts is on its way, not for each small one. And what is
-held of what it sent."""
+"""What a WebSocket's server holds of what was sent to it and by it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import pytest
 from twisted.internet.abstract import FileDescriptor
 
 from api.broker_websocket.consumer import ClientConsumer
-from api.broker_websocket.server import INCOMING_BYTES, UNAWAITED_BYTES, PacedProtocol
+from api.broker_websocket.server import GATHERED_BYTES, INCOMING_BYTES, PacedProtocol
 from api.broker_websocket.waiting import Gate, Incoming
 from broker_core.connections.anteroom import Anteroom, Unfinished
 
@@ -22,7 +21,7 @@ from broker_core.connections.anteroom import Anteroom, Unfinished
 def protocol() -> PacedProtocol:
     """An open connection whose transport writes nothing by itself."""
     made = PacedProtocol()
-    made.room, made.unawaited_bytes = Gate(is_open=True), 0
+    made.room, made.send_queue = Gate(is_open=True), []
     reactor = SimpleNamespace(removeReader=lambda _: None)
     made.state, made.transport = made.STATE_OPEN, FileDescriptor(reactor=reactor)
     made.muted, made.client_addr, made.known, made.reading, made.resuming = False, None, True, True, False
@@ -31,26 +30,47 @@ def protocol() -> PacedProtocol:
     return made
 
 
-async def test_small_messages_go_on_without_a_wait_until_they_are_many(protocol: PacedProtocol) -> None:
-    for _ in range(UNAWAITED_BYTES // 128 - 1):
-        protocol.handed_over(128)
-        assert protocol.room.is_set()
-    protocol.handed_over(128)
-    assert not protocol.room.is_set() and protocol.transport.producerPaused
-    protocol.resumeProducing()
-    protocol.handed_over(128)
-    assert protocol.room.is_set(), "they are counted anew"
+class Kernel(FileDescriptor):
+    """Takes so many bytes and then none, until there is room again."""
+
+    connected = 1
+
+    def __init__(self, room: int) -> None:
+        super().__init__(SimpleNamespace(addWriter=lambda _: None, removeWriter=lambda _: None))
+        self.room, self.got = room, b""
+
+    def writeSomeData(self, data: bytes) -> int:
+        taken, self.room = bytes(data[: self.room]), max(self.room - len(data), 0)
+        self.got += taken
+        return len(taken)
 
 
-async def test_a_large_message_is_waited_for_at_once(protocol: PacedProtocol) -> None:
-    protocol.handed_over(UNAWAITED_BYTES)
-    assert not protocol.room.is_set() and protocol.transport.producerPaused
+async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
+    protocol: PacedProtocol,
+) -> None:
+    large, small = b"x" * 2 * GATHERED_BYTES, b"z" * 100
+    protocol.transport = Kernel(room=len(large) + 100)
+    protocol.transport.registerProducer(protocol, True)
+    protocol.sendData(large)
+    assert protocol.room.is_set() and protocol.transport.got == large
+    protocol.sendData(large)
+    assert not protocol.room.is_set() and protocol.held_bytes() == len(large) - 100
+    protocol.sendData(small)
+    protocol.transport.room = 1 << 20
+    while protocol.held_bytes():
+        protocol.transport.doWrite()
+    assert protocol.room.is_set() and protocol.transport.got == large + large + small, "in order"
 
 
-async def test_nothing_is_waited_for_on_a_connection_that_is_closing(protocol: PacedProtocol) -> None:
-    protocol.state = protocol.STATE_CLOSING
-    protocol.handed_over(1 << 20)
-    assert protocol.room.is_set(), "what is sent now is never written, so nobody would be called back"
+async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(protocol: PacedProtocol) -> None:
+    protocol.transport = Kernel(room=1 << 20)
+    protocol.transport.registerProducer(protocol, True)
+    for _ in range(GATHERED_BYTES // 128):
+        assert protocol.room.is_set() and not protocol.transport.got
+        protocol.sendData(b"x" * 128)
+    assert not protocol.room.is_set()
+    protocol.transport.doWrite()
+    assert protocol.room.is_set() and len(protocol.transport.got) == GATHERED_BYTES
 
 
 async def test_large_messages_that_wait_are_counted_and_no_more_are_read(protocol: PacedProtocol) -> None:
