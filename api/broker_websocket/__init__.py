@@ -5,6 +5,7 @@
     stomp.py     the same of a client that speaks STOMP
     listener.py  the two together, as what the broker starts for a transport
     waiting.py   what its tasks wait for
+    whole_messages.py   messages that came whole, cut in one step
     reactor.py   Twisted's reactor on the loop that a broker runs on
     tls.py       Twisted's contexts from a transport's settings; the web process (web_server.py) uses them too
 

@@ -35,6 +35,7 @@ from zope.interface import implementer
 
 from api.broker_websocket.tls import context_factory, peer_names
 from api.broker_websocket.waiting import Gate, Incoming
+from api.broker_websocket.whole_messages import Cut, Incomplete, cut
 from broker_core.config import TlsSettings
 from broker_core.connections.anteroom import Anteroom, Unfinished
 from broker_core.errors import ClientError
@@ -206,8 +207,23 @@ class PacedProtocol(WebSocketProtocol):
         if self.state not in (self.STATE_OPEN, self.STATE_CLOSING):
             super().consumeData()
             return
-        while self.reading and self.processData() and self.state != self.STATE_CLOSED:
-            pass
+        while self.reading and self.state != self.STATE_CLOSED:
+            if self._take_whole() or not self.reading or not self.processData():
+                return
+
+    def _take_whole(self) -> bool:
+        """Take the messages that came whole, as far as the application has room; whether what follows them is best looked at when
+        more of it is there."""
+        if self.state != self.STATE_OPEN or self.current_frame is not None or self.inside_message:
+            return False
+        data, at, found = self.data, 0, None
+        while self.reading and isinstance(found := cut(data, at, self.maxFramePayloadSize), Cut):
+            at = found.end
+            self.onMessage(found.message, True)
+        if at:
+            self.data = data[at:]
+        # A larger one would be copied again with each read.
+        return isinstance(found, Incomplete) and found.end - at <= READ_BYTES
 
     def taken(self) -> None:
         """The application took a message; go on in the next turn of the loop once few are waiting."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,8 +18,11 @@ from typing import Any
 
 import pytest
 import websockets
+from websockets.frames import Frame, Opcode
 
+from broker_core.batch import build_one_topic
 from broker_core.client import AsyncClient
+from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 
 ROOT = Path(__file__).parents[3]
 
@@ -228,6 +232,62 @@ async def test_of_a_crowd_that_stops_reading_the_server_holds_a_message_each(bro
     finally:
         for one in crowd:
             one.close()
+
+
+def framed(message: bytes, rng: random.Random) -> bytes:
+    """A message as a client may send it: in one frame, or in parts with pings between them."""
+    if rng.random() < 0.5:
+        return Frame(Opcode.BINARY, message).serialize(mask=True)
+    at = rng.randrange(len(message))
+    parts = (
+        Frame(Opcode.BINARY, message[:at], fin=False),
+        Frame(Opcode.PING, b"p"),
+        Frame(Opcode.CONT, message[at:]),
+    )
+    return b"".join(part.serialize(mask=True) for part in parts)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_messages_come_in_order_however_they_are_framed_and_cut(
+    broker: RunningBroker, seed: int
+) -> None:
+    rng, topic = random.Random(seed), f"framed-{seed}"
+    bodies = [b"%d" % number + b"x" * rng.choice((0, 30, 400, 3_000, 70_000)) for number in range(150)]
+    logon = encode_command({"c": "logon", "name": f"raw-{seed}"})
+    frames: list[bytes] = []
+    for body in bodies:
+        batch = build_one_topic(f"raw-{seed}", topic, [body])
+        frames.append(encode_frame_header(PUBLISH, 0, len(batch)) + bytes(batch))
+    wire = b"".join(framed(frame, rng) for frame in frames)
+    async with AsyncClient(f"tcp://127.0.0.1:{broker.tcp}", f"framed-reader-{seed}") as reader:
+        subscription = await reader.subscribe(topic)
+        raw_reader, raw = await asyncio.open_connection("127.0.0.1", broker.websocket)
+        raw.write(UPGRADE)
+        await raw_reader.readuntil(b"\r\n\r\n")
+        raw.write(Frame(Opcode.BINARY, logon).serialize(mask=True))
+        assert b"logon" in await raw_reader.read(4_096)
+        sending = asyncio.create_task(in_pieces(raw, wire, rng))
+        answers = asyncio.create_task(raw_reader.read(-1))
+        seen: list[bytes] = []
+        async with asyncio.timeout(30):
+            async for found in subscription.batches():
+                seen += found.bodies()
+                if len(seen) == len(bodies):
+                    break
+        assert seen == bodies
+        await sending
+        raw.close()
+        assert b"error" not in await answers
+
+
+async def in_pieces(raw: asyncio.StreamWriter, wire: bytes, rng: random.Random) -> None:
+    at = 0
+    while at < len(wire):
+        piece = rng.choice((1, 3, 100, 5_000, 300_000))
+        raw.write(wire[at : at + piece])
+        at += piece
+        await raw.drain()
+        await asyncio.sleep(0)
 
 
 async def test_frames_over_a_websocket_carry_whole_batches(broker: RunningBroker) -> None:
