@@ -24,10 +24,8 @@ from rich.table import Table
 
 from bench.processes import cpu_of, family
 from bench.spark_jobs import backtest_table, lake_table, same_table, start_table
-from bench.spark_topics import compress, topics_table
-from broker_core.batch import Batch, build
-from broker_core.journal.appender import JournalOptions
-from broker_core.journal.journal import Journal
+from bench.spark_logs import INSTANCE, Published, compress, make_log
+from bench.spark_topics import topics_table
 from pipeline.session import start_session
 from sluice_spark import journal
 
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 TOPICS, PUBLISHERS = 500, 200
 COMMON, RARE = "t.common", "t.rare"
 COMMON_SHARE, RARE_SHARE = 0.15, 0.0001
-START = 1_795_262_400_000_000_000
-INSTANCE = "bench"
 
 
 class Cost(NamedTuple):
@@ -94,25 +90,13 @@ def _topics(random: np.random.Generator, count: int) -> list[str]:
 
 
 def _make_journal(directory: Path, records: int, size: int) -> None:
-    random, options = np.random.default_rng(1), JournalOptions(preallocated=1)
-    log = Journal.open(directory, INSTANCE, None, options)
-    while (first := log.next_sequence) <= records:
-        group: list[Batch] = []
-        for _ in range(50):
-            count = min(size, records - first + 1)
-            if count <= 0:
-                break
-            publisher = f"publisher-{int(random.integers(PUBLISHERS)):03d}"
-            raw = build(publisher, _topics(random, count), _bodies(random, first, count), None, first)
-            made = Batch.parse(raw, verify=False)
-            at = START + first * 100_000
-            made.stamp(origin=log.origin, epoch=log.epoch, first_sequence=first, accepted_at=at)
-            group.append(made)
-            first += count
-        log.write(group)
-        log.sync()
-        log.preallocate()
-    log.close()
+    random = np.random.default_rng(1)
+
+    def publish(first: int, count: int) -> Published:
+        publisher = f"publisher-{int(random.integers(PUBLISHERS)):03d}"
+        return Published(publisher, _topics(random, count), _bodies(random, first, count))
+
+    make_log(directory, records, size, publish)
 
 
 def _make_text(data: Data) -> None:

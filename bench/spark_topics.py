@@ -13,18 +13,13 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from broker_core.batch import Batch, build
-from broker_core.journal.appender import JournalOptions
-from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment
+from bench.spark_logs import INSTANCE, Published, compress, make_log
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, parts, plan, read_spans
 
 TOPICS = 10_000
 RARE, RARE_SHARE = "t.rare", 0.0001
 EIGHTEEN = "t.eighteen"
-START = 1_795_262_400_000_000_000
-INSTANCE = "bench"
 
 
 def log_in(directory: Path, records: int, size: int) -> Path:
@@ -39,43 +34,20 @@ def log_in(directory: Path, records: int, size: int) -> Path:
 
 def _make(directory: Path, records: int, size: int) -> None:
     random = np.random.default_rng(1)
-    log = Journal.open(directory, INSTANCE, None, JournalOptions(preallocated=1))
     names = np.array([f"orders.{n:05d}.new" for n in range(TOPICS - 2)])
     shares = 1 / np.arange(1, TOPICS - 1)
     shares /= shares.sum()
     eighteen = set((np.arange(18) * records // 18 + records // 40).tolist())
-    while (first := log.next_sequence) <= records:
-        group: list[Batch] = []
-        for _ in range(50):
-            count = min(size, records - first + 1)
-            if count <= 0:
-                break
-            topics = random.choice(names, count, p=shares).astype(object)
-            topics[random.random(count) < RARE_SHARE] = RARE
-            for at in eighteen.intersection(range(first, first + count)):
-                topics[at - first] = EIGHTEEN
-            bodies = [b'{"id": %d, "note": "%s"}' % (first + n, b"x" * 120) for n in range(count)]
-            made = Batch.parse(build("publisher", topics.tolist(), bodies, None, first), verify=False)
-            at = START + first * 100_000
-            made.stamp(origin=log.origin, epoch=log.epoch, first_sequence=first, accepted_at=at)
-            group.append(made)
-            first += count
-        log.write(group)
-        log.sync()
-        log.finish_sealed()
-        log.preallocate()
-    log.close()
-    Journal.open(directory, INSTANCE, None, JournalOptions(preallocated=1)).close()
 
+    def publish(first: int, count: int) -> Published:
+        topics = random.choice(names, count, p=shares).astype(object)
+        topics[random.random(count) < RARE_SHARE] = RARE
+        for at in eighteen.intersection(range(first, first + count)):
+            topics[at - first] = EIGHTEEN
+        bodies = [b'{"id": %d, "note": "%s"}' % (first + n, b"x" * 120) for n in range(count)]
+        return Published("publisher", topics.tolist(), bodies)
 
-def compress(source: Path, target: Path) -> None:
-    """A journal's directory once more, with its sealed segments compressed."""
-    target.mkdir()
-    for path in source.iterdir():
-        if path.suffix == ".journal" and path.with_name(f"{path.stem}.index.gz").exists():
-            compress_segment(path, target / f"{path.name}.gz")
-        elif path.suffix in (".journal", ".gz", ".durable"):
-            (target / path.name).write_bytes(path.read_bytes())
+    make_log(directory, records, size, publish)
 
 
 def cost(directory: Path, request: Request) -> tuple[float, int]:

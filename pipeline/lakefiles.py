@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -31,10 +31,16 @@ def write_parquet(
 
 
 def write_groups(
-    groups: Iterable[pa.Table], path: Path, dictionary: list[str], facts: Mapping[str, str] | None = None
+    groups: Iterable[pa.Table],
+    path: Path,
+    dictionary: list[str],
+    facts: Mapping[str, str] | None = None,
+    counting: Sequence[str] = (),
 ) -> int:
-    """The same of a table that comes in row groups, one at least, so that it needn't be in memory whole."""
-    told = {f"{FACT}{name}": value for name, value in (facts or {}).items()}
+    """The same of a table that comes in row groups, one at least, so that it needn't be in memory whole.
+
+    `counting` are columns of numbers of which each is as a rule a little more than the one before it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Names that start with a dot are ignored by Spark and by pyarrow; the random part keeps a repeated task apart.
     temporary = path.parent / f"{_TEMPORARY}{uuid4().hex}"
@@ -42,17 +48,20 @@ def write_groups(
     try:
         for group in groups:
             if writer is None:
-                schema = group.schema.with_metadata({**(group.schema.metadata or {}), **told} or None)
                 writer = pq.ParquetWriter(
                     temporary,
-                    schema,
+                    group.schema,
                     compression="zstd",
                     compression_level=1,
                     use_dictionary=dictionary,
+                    column_encoding=dict.fromkeys(counting, "DELTA_BINARY_PACKED"),
                     write_statistics=True,
+                    # Readers get texts, however they came here.
+                    store_schema=not any(map(pa.types.is_dictionary, group.schema.types)),
                 )
-            writer.write_table(group.replace_schema_metadata(schema.metadata), ROW_GROUP)
+            writer.write_table(group, ROW_GROUP)
         assert writer is not None, "a table has a row group"
+        writer.add_key_value_metadata({f"{FACT}{name}": value for name, value in (facts or {}).items()})
         writer.close()
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -69,7 +78,7 @@ def write_groups(
 
 def facts_of(file: pq.ParquetFile) -> dict[str, str]:
     """What `write_parquet` was given as facts."""
-    told = {key.decode(): value.decode() for key, value in (file.schema_arrow.metadata or {}).items()
+    told = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()
             if key.startswith(FACT.encode())}  # fmt: skip
     return {key.removeprefix(FACT): value for key, value in told.items()}
 

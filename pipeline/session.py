@@ -21,6 +21,7 @@ from pipeline.config import BASE, Settings
 from pipeline.cpu import note_cpu_below
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 JAVA_NEEDED = 17
@@ -123,8 +124,8 @@ def _no_java(why: str) -> OperatorError:
 
 
 @contextmanager
-def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
-    """A session for one job, ended with it. OperatorError java_missing before anything is started.
+def spark_context(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkContext]:
+    """Spark for one job, without its SQL, ended with it. OperatorError java_missing before anything is started.
 
     `heavy`: the JVM itself has much to do, as it hasn't where the work is done in the Python workers. Then its better compiler
     is worth what it takes.
@@ -135,7 +136,7 @@ def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iter
         compiler = "" if heavy else "-XX:TieredStopAtLevel=1 "
         options = {"spark.driver.extraJavaOptions": f"{compiler}-XX:+UseSerialGC -Xms64m {archive.options}"}
         try:
-            spark = start_session(
+            context = start_context(
                 settings.master,
                 f"sluice {name}",
                 settings.lake / ".spark",
@@ -144,13 +145,34 @@ def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iter
         except Exception as error:  # whatever Py4J makes of what the JVM says
             raise _not_started(settings.master, error) from error
         try:
-            yield spark
+            yield context
+            if archive.awaited:
+                with suppress(Exception):  # of a gain of time for later jobs, which this one needn't fail for
+                    _load_sql(context)
         finally:
             note_cpu_below()
-            spark.stop()
+            context.stop()
             if archive.awaited:
                 # When all is told: nobody's result waits for classes.
                 atexit.register(_leave_classes, archive, held.pop_all())
+
+
+@contextmanager
+def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
+    """The same with SQL."""
+    with spark_context(settings, name, heavy=heavy) as context:
+        yield _session_of(context)
+
+
+def _session_of(context: SparkContext) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession(context)
+
+
+def _load_sql(context: SparkContext) -> None:
+    """The classes are kept for jobs that want SQL, too, whichever job is the first."""
+    _session_of(context).range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
 
 
 def _leave_classes(archive: Archive, held: ExitStack) -> None:
@@ -187,8 +209,15 @@ def first_line(text: str) -> str:
 def start_session(
     master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
+    """The same with SQL, until it is stopped."""
+    return _session_of(start_context(master, name, scratch, extra))
+
+
+def start_context(
+    master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
+) -> SparkContext:
     """Start Spark with what was measured to be right for a Python data source."""
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf, SparkContext
 
     path = os.pathsep.join(
         dict.fromkeys([str(BASE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
@@ -197,14 +226,13 @@ def start_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(name)
+    chosen = SparkConf().setAppName(name)
     if master:
-        builder = builder.master(master)
-    for key, value in {**_settings_of(master, path, scratch), **(extra or {})}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+        chosen.setMaster(master)
+    chosen.setAll([*{**_settings_of(master, path, scratch), **(extra or {})}.items()])
+    context = SparkContext.getOrCreate(chosen)
+    context.setLogLevel("ERROR")
+    return context
 
 
 def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
@@ -229,9 +257,8 @@ def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
 
 
 @contextmanager
-def watched(spark: SparkSession, report: Callable[[int, int], None]) -> Iterator[None]:
+def watched(context: SparkContext, report: Callable[[int, int], None]) -> Iterator[None]:
     """While the block runs, report (tasks done, tasks known) when it changes, from a thread of its own."""
-    context = spark.sparkContext
     context.setJobGroup(_GROUP, "a pipeline job", interruptOnCancel=True)
     ended = threading.Event()
 

@@ -92,7 +92,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     clients, silent, too_new = judged(hours, newest - arguments.recent)
     with (
         spark_session(settings, "anomalies") as spark,
-        watched(spark, partial(reporter.progress, what="tasks")),
+        watched(spark.sparkContext, partial(reporter.progress, what="tasks")),
     ):
         inverted = inverse(correlations(spark, clients))
         names, groups = grouped(spark, clients)

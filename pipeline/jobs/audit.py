@@ -24,7 +24,7 @@ from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.lake import held
 from pipeline.lakefiles import facts_of
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from pipeline.transforms.accounts import ACCOUNTS, checked
 from pipeline.transforms.digest import Digest, digest_of
@@ -78,11 +78,11 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     spans = plan_log(log, request)
     with (
         leased(log.place, "audit", first, reporter.note),
-        spark_session(settings, "audit") as spark,
-        watched(spark, partial(reporter.progress, what="tasks")),
+        spark_context(settings, "audit") as context,
+        watched(context, partial(reporter.progress, what="tasks")),
     ):
-        seen = gather(spark, spans, partial(look, log.place), SEEN)
-        accounts = gather(spark, spans, partial(accounts_of, log.place), ACCOUNTS)
+        seen = gather(context, spans, partial(look, log.place), SEEN)
+        accounts = gather(context, spans, partial(accounts_of, log.place), ACCOUNTS)
         files = compare_lake(settings, log, first, last, reporter)
     runs = joined(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
     publishers, findings = judged(runs)

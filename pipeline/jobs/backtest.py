@@ -13,14 +13,16 @@ import json
 import os
 import shutil
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,11 +37,11 @@ from pipeline.asked import asked_spans
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
 from pipeline.plots import Plot
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from pipeline.transforms.agreement import agreement
-from pipeline.transforms.replayed import Try
-from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from pipeline.transforms.replayed import try_all
+from pipeline.transforms.traces import ACTS, TRAFFIC, Trace, traces_of
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
 from sluice_spark.log import examine
@@ -59,7 +61,8 @@ HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
 )
 TASKS_A_CORE: Final = 3
-"""Shares of the policies: each makes the recording ready once, and few are done before the others."""
+"""Shares of the policies: policies of one share have the recording read once, and few shares are done before the others."""
+LOOKS_OF_A_TABLE: Final = 16_384
 _TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
 _LEFT_OUT: Final = pa.field("left_out", pa.int64())
 
@@ -87,21 +90,21 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     try:
         with (
             leased(log.place, "backtest", log.first, reporter.note),
-            spark_session(settings, "backtest") as spark,
-            watched(spark, partial(reporter.progress, what="tasks")),
+            spark_context(settings, "backtest") as context,
+            watched(context, partial(reporter.progress, what="tasks")),
         ):
             looks = gather(
-                spark, spans, partial(looks_of, log.place, request), pa.schema([*TRAFFIC, _LEFT_OUT])
+                context, spans, partial(looks_of, log.place, request), pa.schema([*TRAFFIC, _LEFT_OUT])
             )
-            acts = gather(spark, spans, partial(acts_of, log.place, request), ACTS)
+            acts = gather(context, spans, partial(acts_of, log.place, request), ACTS)
             left_out = pc.sum(looks.column("left_out")).as_py() or 0
             scratch.mkdir(parents=True)
             pq.write_table(looks.select(TRAFFIC.names), scratch / "looks.parquet")
             pq.write_table(acts, scratch / "acts.parquet")
             numbered = list(enumerate(one for _, one in policies))
-            tasks = min(len(numbered), spark.sparkContext.defaultParallelism * TASKS_A_CORE)
+            tasks = min(len(numbered), context.defaultParallelism * TASKS_A_CORE)
             shares = [numbered[place::tasks] for place in range(tasks)]
-            tried = gather(spark, shares, partial(try_some, scratch, memory), _TRIED)
+            tried = gather(context, shares, partial(try_some, scratch, memory), _TRIED)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     found = [json.loads(row["told"]) for row in tried.sort_by("policy").to_pylist()]
@@ -198,18 +201,35 @@ def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table
 
 
 def looks_in(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
-    """A table of each record of traffic; what isn't one is left out."""
+    """Tables of many records of traffic each; what isn't one is left out."""
+    whose: list[Who] = []
+    columns = [array("q") for _ in Figures._fields]
+    left_out: list[int] = []
     for body in bodies:
         try:
             entry = msgspec.json.decode(body, type=TrafficEntry)
-            whose, columns = unpack(entry)
+            found, figures = unpack(entry)
         except (msgspec.DecodeError, ValueError):
             continue
-        if whose:
-            table: dict[str, Any] = {name: [getattr(who, name) for who in whose] for name in Who._fields}
-            table |= dict(zip(Figures._fields, columns, strict=True))
-            left_out = [entry.left_out] + [0] * (len(whose) - 1)
-            yield pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
+        if not found:
+            continue
+        whose += found
+        for column, values in zip(columns, figures, strict=True):
+            column.extend(values)
+        left_out += [entry.left_out] + [0] * (len(found) - 1)
+        if len(whose) >= LOOKS_OF_A_TABLE:
+            yield _looks(whose, columns, left_out)
+            whose, columns, left_out = [], [array("q") for _ in Figures._fields], []
+    if whose:
+        yield _looks(whose, columns, left_out)
+
+
+def _looks(whose: list[Who], columns: list[array[int]], left_out: list[int]) -> pa.Table:
+    table: dict[str, Any] = dict(zip(Who._fields, map(list, zip(*whose, strict=True)), strict=True))
+    table |= {
+        name: np.frombuffer(column, np.int64) for name, column in zip(Figures._fields, columns, strict=True)
+    }
+    return pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
 
 
 def acts_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
@@ -232,11 +252,16 @@ def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterat
 
 
 def try_some(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
-    """Some policies on everything that was recorded, which is made ready once for all of them."""
-    traces = traces_of(pq.read_table(scratch / "looks.parquet"), pq.read_table(scratch / "acts.parquet"))
-    for number, document in share:
-        tried = Try(PolicyDocument.from_dict(document), memory).run(traces)
+    """Some policies on everything that was recorded."""
+    documents = [PolicyDocument.from_dict(document) for _, document in share]
+    for (number, _), tried in zip(share, try_all(documents, memory, _traces_in(scratch)), strict=True):
         yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
+
+
+@lru_cache(maxsize=1)
+def _traces_in(scratch: Path) -> list[Trace]:
+    """Made ready once for all shares that a worker has."""
+    return traces_of(pq.read_table(scratch / "looks.parquet"), pq.read_table(scratch / "acts.parquet"))
 
 
 # What comes of it.

@@ -31,7 +31,7 @@ from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.backtest import looks_in, read_policy
 from pipeline.plots import Plot
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from pipeline.transforms.capacity import (
     DAY_S,
@@ -89,10 +89,10 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     check_machine(settings)
     with (
         leased(log.place, "capacity", log.first, reporter.note),
-        spark_session(settings, "capacity") as spark,
-        watched(spark, partial(reporter.progress, what="tasks")),
+        spark_context(settings, "capacity") as context,
+        watched(context, partial(reporter.progress, what="tasks")),
     ):
-        seen = gather(spark, spans, partial(look, log.place, request), SEEN)
+        seen = gather(context, spans, partial(look, log.place, request), SEEN)
     bounds_s = seen.filter(pc.equal(seen.column("kind"), "bounds"))
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6

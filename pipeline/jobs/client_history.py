@@ -79,7 +79,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         with (
             leased(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
             spark_session(settings, "client-history") as spark,
-            watched(spark, report),
+            watched(spark.sparkContext, report),
         ):
             write_manifest(settings.client_history, manifest)
             fresh = collect_hours(spark, settings, request)

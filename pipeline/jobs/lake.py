@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,8 @@ from pipeline.jobs import Reporter, add_options
 from pipeline.lakefiles import ROW_GROUP, one_writer, unwritable, write_groups
 from pipeline.manifest import Manifest, claim, write_manifest
 from pipeline.schemas import WRITTEN
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.session import check_machine, spark_context, watched
+from pipeline.tasks import gather
 from pipeline.transforms.digest import Digest, digest_of
 from pipeline.transforms.lake import (
     LakeFile,
@@ -41,13 +42,12 @@ from pipeline.transforms.lake import (
 )
 from pipeline.transforms.typed import PREFIX, Fields, infer, typed
 from pipeline.typed import read_typed, write_typed
-from sluice_spark.columns import COLUMNS, spark_ddl
+from sluice_spark.columns import COLUMNS
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, plan_log, read_span
 from sluice_spark.segments import Span
-from sluice_spark.worker import settle_worker
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
 MAX_FILE_BYTES = 96 * 1024 * 1024
@@ -62,6 +62,7 @@ GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
 """Holds an empty file per interval that was skipped; Spark and pyarrow ignore names that start with "_"."""
 REPEATING = ["origin", "topic", "publisher", "epoch"]
+COUNTING = ["sequence", "publisher_sequence"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -283,28 +284,18 @@ def write_spans(
 ) -> list[dict[str, Any]]:
     """Have the workers write them; a row per file. SluiceError of the first that failed."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
-    work = worker(log.place, settings.records, spans, skip_gaps)
     report = partial(reporter.progress, what="spans")
-    with spark_session(settings, "lake") as spark, watched(spark, report):
-        numbers = spark.range(0, len(spans), 1, len(spans))
-        rows: list[dict[str, Any]] = numbers.mapInArrow(work, spark_ddl(WRITTEN)).toArrow().to_pylist()
+    work = partial(written, log.place, settings.records, skip_gaps)
+    with spark_context(settings, "lake") as context, watched(context, report):
+        rows: list[dict[str, Any]] = gather(context, spans, work, WRITTEN).to_pylist()
     raise_first(rows)
     return rows
 
 
-def worker(
-    place: LogPlace, directory: Path, spans: list[Span], skip_gaps: bool
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark's workers run: numbers of spans in, rows of WRITTEN out."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                rows = written_or_error(place, directory, spans[number], skip_gaps)
-                yield pa.RecordBatch.from_pylist(rows, schema=WRITTEN)
-
-    return work
+def written(place: LogPlace, directory: Path, skip_gaps: bool, span: Span) -> Iterator[pa.Table]:
+    """What one task does."""
+    rows = written_or_error(place, directory, span, skip_gaps)
+    yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
 
 def written_or_error(place: LogPlace, directory: Path, span: Span, skip_gaps: bool) -> list[dict[str, Any]]:
@@ -362,7 +353,9 @@ def write_records(
     fields = read_typed(records)
     told = Unfit(fields)
     groups = sorted_parts(columns, ROW_GROUP)
-    size = write_groups(groups if fields is None else map(told.typed, groups), path, REPEATING, facts)
+    size = write_groups(
+        groups if fields is None else map(told.typed, groups), path, REPEATING, facts, COUNTING
+    )
     name = f"{path.parent.name}/{path.name}"
     row = {"file": name, "first": first, "last": last, "records": digest.records, "bytes": size}
     return row | told.as_row()
@@ -379,7 +372,7 @@ class Unfit:
     def typed(self, table: pa.Table) -> pa.Table:
         """The table with its typed columns."""
         assert self._fields is not None
-        made = typed(table.column("topic"), table.column("body"), self._fields)
+        made = typed(table.column("topic").cast(pa.string()), table.column("body"), self._fields)
         self._unfit, self._not_json = self._unfit + made.unfit, self._not_json + made.not_json
         self._new |= made.new_fields
         for field, column in zip(made.columns.schema, made.columns.columns, strict=True):

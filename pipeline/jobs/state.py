@@ -18,7 +18,7 @@ from broker_core.errors import OperatorError
 from pipeline.asked import asked_spans, in_order
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
@@ -79,15 +79,15 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     work = partial(last_of_span, log.place, request, arguments.key)
     with (
         leased(log.place, "state", log.first, reporter.note),
-        spark_session(settings, "state") as spark,
-        watched(spark, partial(reporter.progress, what="tasks")),
+        spark_context(settings, "state") as context,
+        watched(context, partial(reporter.progress, what="tasks")),
     ):
-        now = newest(gather(spark, spans, work, STATE))
+        now = newest(gather(context, spans, work, STATE))
         before: pa.Table | None = None
         if since != Bound():
             before = newest(
                 gather(
-                    spark,
+                    context,
                     plan_log(log, earlier),
                     partial(last_of_span, log.place, earlier, arguments.key),
                     STATE,

@@ -23,6 +23,9 @@ Interval = tuple[int, int]
 DAY_US = 86_400_000_000
 SUFFIX = ".parquet"
 TAG_LENGTH = 8
+MOST_SMALL = 1 << 16
+REPEATED = 8
+"""How often a text has to stand in a file, on average, to be worth a dictionary of the whole of it."""
 
 
 class LakeFile(NamedTuple):
@@ -71,18 +74,40 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.Table]:
     """By topic, then sequence, in tables of so many rows. The records come in sequence, so a stable sort of the topics' ranks is
-    enough, and sorting small numbers is many times faster than sorting texts.
+    enough, and sorting small numbers is many times faster than sorting texts. Texts are dictionaries from here on: they repeat, and
+    what is moved and written of them is numbers.
 
     Takes the columns out of what it is given, so that there is never more than one of them in memory twice.
     """
-    whole = {name: columns.pop(name).combine_chunks() for name in list(columns)}
-    topics = pc.dictionary_encode(whole["topic"])
-    ranks = np.empty(len(topics.dictionary), np.uint32)
-    ranks[pc.sort_indices(topics.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.uint32)
-    order = pa.array(np.argsort(ranks[topics.indices.to_numpy(zero_copy_only=False)], kind="stable"))
-    for start in range(0, len(order), rows):
-        some = order.slice(start, rows)
-        yield pa.table({name: column.take(some) for name, column in whole.items()})
+    names = list(columns)
+    topics = columns.pop("topic").dictionary_encode().combine_chunks()
+    whole = {name: _compact(columns.pop(name)) for name in list(columns)}
+    by_rank = pc.sort_indices(topics.dictionary)
+    # Of numbers this small NumPy's sort goes by their digits, five times faster.
+    ranks = np.empty(len(by_rank), np.uint16 if len(by_rank) <= MOST_SMALL else np.uint32)
+    ranks[by_rank.to_numpy()] = np.arange(len(ranks), dtype=ranks.dtype)
+    ranked = ranks[topics.indices.to_numpy(zero_copy_only=False)]
+    places = np.argsort(ranked, kind="stable").astype(np.uint32)
+    ranked, ordered = ranked[places], topics.dictionary.take(by_rank)
+    for start in range(0, len(places), rows):
+        some = pa.array(places[start : start + rows])
+        part = {name: column.take(some) for name, column in whole.items()}
+        here = ranked[start : start + rows]
+        first, last = int(here[0]), int(here[-1])
+        topic = pa.DictionaryArray.from_arrays(
+            pa.array((here - ranks.dtype.type(first)).astype(np.int32)),
+            ordered.slice(first, last - first + 1),
+        )
+        yield pa.table({name: topic if name == "topic" else part[name] for name in names})
+
+
+def _compact(column: pa.ChunkedArray) -> pa.Array:
+    """In one piece, and as a dictionary where it is of texts that repeat."""
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode()
+        if encoded.num_chunks and len(encoded.chunk(0).dictionary) * REPEATED <= len(column):
+            column = encoded
+    return column.combine_chunks()
 
 
 def missing(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:

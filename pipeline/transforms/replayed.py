@@ -8,10 +8,10 @@ here knows a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +22,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import Waiting
-from pipeline.transforms.traces import STEP_MS, Figured, Trace
+from pipeline.transforms.traces import AHEAD_MS, STEP_MS, Figured, Trace
 
-AHEAD: Final = 64
-"""Steps of a client that are read from its recording at once."""
 CALM: Final = 2
 """Steps without anything to remember, in which what was decided for the next tick has come."""
 SLACK_MS: Final = 2_000
@@ -127,12 +125,20 @@ class Tried:
         }  # fmt: skip
 
 
+def try_all(policies: Iterable[PolicyDocument], host_memory: int, traces: Sequence[Trace]) -> list[Tried]:
+    """Several policies on all traces, side by side in the time of the recording, so that what is read of it serves all of them."""
+    tries = [Try(policy, host_memory) for policy in policies]
+    for _ in zip_longest(*(one.slices(traces) for one in tries)):
+        pass
+    return [one.tried for one in tries]
+
+
 class Try:
     """One policy on all traces."""
 
     def __init__(self, document: PolicyDocument, host_memory: int) -> None:
         self._guard = SlowClientGuard(document, host_memory, None, "/nowhere")
-        self._tried = Tried()
+        self.tried = Tried()
         self._sessions: dict[str, Session] = {}
         self._asleep: list[tuple[int, int, Session]] = []
         """When which sessions are looked at again. Nothing waits for them: the guard needn't know of them until then, and it is they that most
@@ -144,11 +150,18 @@ class Try:
 
     def run(self, traces: Sequence[Trace]) -> Tried:
         """The guard's decisions from the first look to the last."""
-        self._tried.unjudged = unjudged(self._document)
+        for _ in self.slices(traces):
+            pass
+        return self.tried
+
+    def slices(self, traces: Sequence[Trace]) -> Iterator[None]:
+        """The same, stopping each time that so much of the recording has passed as is read of it at once."""
+        self.tried.unjudged = unjudged(self._document)
         coming = sorted(traces, key=lambda one: (one.begun, one.who), reverse=True)
         moments = [(at, place, one) for place, one in enumerate(traces) for at in one.points]
         heapify(moments)
         grid = coming[-1].begun if coming else 0
+        following = grid + AHEAD_MS
         while coming or self._sessions or self._asleep:
             if not self._sessions:
                 soonest = min([one.begun for one in coming[-1:]] + [wake for wake, _, _ in self._asleep[:1]])
@@ -162,7 +175,9 @@ class Try:
                 self._look(at, coming, trace)
             self._look(grid, coming)
             grid += STEP_MS
-        return self._tried
+            while grid >= following:
+                yield
+                following += AHEAD_MS
 
     def _look(self, now: int, coming: list[Trace], only: Trace | None = None) -> None:
         """A turn of the broker's: at the grid's moments for everybody, in between for whom something was decided then."""
@@ -209,7 +224,7 @@ class Try:
 
     def _wake(self, session: Session) -> None:
         if session.trace.who.name in self._sessions:  # it has connected anew, and that is another session
-            self._tried.offlined_ms[session.trace.who.name] += session.offlined_ms
+            self.tried.offlined_ms[session.trace.who.name] += session.offlined_ms
             return
         session.use = self._entered(session.trace, session.backlog)
         session.calm = 0
@@ -217,8 +232,8 @@ class Try:
 
     def _end(self, session: Session) -> None:
         self._live_again(session)
-        self._tried.offlined_ms[session.trace.who.name] += session.offlined_ms
-        self._tried.parted += session.free
+        self.tried.offlined_ms[session.trace.who.name] += session.offlined_ms
+        self.tried.parted += session.free
         self._guard.unregister(session.use)
         self._sessions.pop(session.trace.who.name, None)
 
@@ -276,7 +291,7 @@ class Try:
         else:
             if beside or not 0 <= step < len(session.ahead):
                 session.ahead_from, step = now, 0
-                session.ahead = session.trace.figures(now + STEP_MS * np.arange(AHEAD))
+                session.ahead = session.trace.ahead(now)
             seen = session.ahead[step]
         of.messages, of.owed_messages, of.owed_bytes = seen.messages, seen.owed_messages, seen.owed_bytes
         of.taken_bytes, of.unjournaled, of.lump_bytes = seen.taken_bytes, seen.unjournaled, seen.lump_bytes
@@ -351,7 +366,7 @@ class Try:
             return
         final = decision.action in FINAL_ACTIONS or decision.action is Action.CANCEL_SUBSCRIPTION
         lost = decision.lost if decision.mode is Mode.ENFORCE and final else 0
-        self._tried.acts.append(
+        self.tried.acts.append(
             {
                 "at": self._now, "client": decision.client, "action": decision.action.value,
                 "reason": decision.reason.value, "rule": decision.rule, "mode": decision.mode.value,
@@ -362,7 +377,7 @@ class Try:
         )  # fmt: skip
         if decision.mode is not Mode.ENFORCE:
             return
-        self._tried.lost += lost
+        self.tried.lost += lost
         if final:
             self._end(session)
         elif decision.action is Action.OFFLINE:
@@ -375,13 +390,13 @@ class Try:
         elif decision.action in (Action.DISCARD_OLDEST, Action.CONFLATE):
             self._part(session)
             kept = min(session.waiting, decision.limit / session.trace.factor)
-            self._tried.lost += int((session.waiting - kept) / session.trace.size)
+            self.tried.lost += int((session.waiting - kept) / session.trace.size)
             session.waiting = kept
 
     def _note_peaks(self) -> None:
         for name, (pool, _) in self._guard.pools().items():
-            memory, disk = self._tried.peaks.get(name, (0, 0))
-            self._tried.peaks[name] = (max(memory, pool.memory_used), max(disk, pool.disk_used))
+            memory, disk = self.tried.peaks.get(name, (0, 0))
+            self.tried.peaks[name] = (max(memory, pool.memory_used), max(disk, pool.disk_used))
 
 
 def unjudged(document: PolicyDocument) -> list[str]:

@@ -55,6 +55,11 @@ BUSY_MS: Final = 30_000
 """Where something waited then, the broker had no time to look, or left it out: for so long it is taken to have gone on as before."""
 STEP_MS: Final = 500
 """The guard looks at each client once a second; crossings are found within half of that."""
+AHEAD: Final = 64
+"""Steps of a client that are read from its recording at once."""
+AHEAD_MS: Final = AHEAD * STEP_MS
+KEPT_AHEAD: Final = 2
+"""Of each trace so many such readings are kept: policies that are tried side by side are no farther apart."""
 LATE_MS: Final = 1_000
 """What is on its way for less isn't recorded (`engine.traffic`)."""
 STEADY: Final = 2
@@ -112,6 +117,8 @@ class Trace:
     """Of each look, whether nothing waited from it to the next."""
     unjournaled: bool = False
     """Whether anything ever waited for it that no journal has."""
+    read: dict[int, list[Figured]] = field(default_factory=dict)
+    """What was read of it last, by its first moment."""
 
     @property
     def begun(self) -> int:
@@ -128,6 +135,16 @@ class Trace:
     def at(self, column: str, now: int) -> int:
         """Between two looks on the line between them; the last look's value afterwards."""
         return int(between(now, self.columns["at"], self.columns[column]))
+
+    def ahead(self, now: int) -> list[Figured]:
+        """What it was at this step and the next ones."""
+        found = self.read.get(now)
+        if found is None:
+            found = self.figures(now + STEP_MS * np.arange(AHEAD))
+            if len(self.read) >= KEPT_AHEAD:
+                del self.read[next(iter(self.read))]
+            self.read[now] = found
+        return found
 
     def figures(self, moments: Ints) -> list[Figured]:
         """What it was at these moments: on the line between two looks, or as at the look before. Nothing between two spells."""

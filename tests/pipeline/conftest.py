@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,9 +34,10 @@ def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     from pipeline.jobs import JOBS
 
     @contextmanager
-    def lend(*_: object) -> Iterator[SparkSession]:
-        yield spark
+    def lend(given: object, *_: object) -> Iterator[object]:
+        yield given
 
     for name in JOBS.values():
-        monkeypatch.setattr(importlib.import_module(name), "spark_session", lend, raising=False)
+        for door, given in (("spark_session", spark), ("spark_context", spark.sparkContext)):
+            monkeypatch.setattr(importlib.import_module(name), door, partial(lend, given), raising=False)
     return spark

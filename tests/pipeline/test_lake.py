@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,7 +23,8 @@ from pipeline.config import Settings
 from pipeline.jobs import Reporter, lake, lake_check
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.manifest import read_manifest
-from pipeline.transforms.lake import file_name, missing, parse_file_name, tag_of
+from pipeline.transforms.lake import file_name, missing, parse_file_name, sorted_parts, tag_of
+from sluice_spark.columns import COLUMNS
 from sluice_spark.log import Log, examine
 from sluice_spark.segments import Span
 from tests.pipeline.support import (
@@ -106,6 +108,7 @@ def test_files_are_sorted_by_topic_and_bookmark_and_named_by_their_interval(tmp_
     assert {name.split("/")[0] for name in files} == {"day=2026-11-21"}
     for name in files:
         table = pq.ParquetFile(settings_in(tmp_path).records / name).read()
+        assert dict(zip(table.schema.names, table.schema.types, strict=True)) == COLUMNS
         keys = list(zip(table["topic"].to_pylist(), table["sequence"].to_pylist(), strict=True))
         assert keys == sorted(keys)
         found = parse_file_name(Path(name).name, "sluice-1")
@@ -115,6 +118,38 @@ def test_files_are_sorted_by_topic_and_bookmark_and_named_by_their_interval(tmp_
     assert (
         dict(zip(table["sequence"].to_pylist(), table["body"].to_pylist(), strict=True))[77] == b'{"n": 77}'
     )
+
+
+@pytest.mark.parametrize("small", [2, 1 << 16])
+@given(
+    records=st.lists(
+        st.tuples(st.sampled_from(["", "a", "a.b", "b", "é", "z" * 300]), st.text(max_size=2)),
+        min_size=1,
+        max_size=60,
+    ),
+    rows=st.integers(1, 20),
+)
+def test_records_are_put_in_order_as_arrow_itself_does(
+    small: int, records: list[tuple[str, str]], rows: int
+) -> None:
+    topics, publishers = map(list, zip(*records, strict=True))
+    table = pa.table(
+        {
+            "sequence": range(7, 7 + len(records)),
+            "topic": topics,
+            "publisher": publishers,
+            "body": [f"{n}".encode() for n in range(len(records))],
+        }
+    )
+    chunked = pa.concat_tables([table.slice(0, len(records) // 2), table.slice(len(records) // 2)])
+    with mock.patch("pipeline.transforms.lake.MOST_SMALL", small):
+        parts = list(sorted_parts({name: chunked.column(name) for name in chunked.schema.names}, rows))
+    whole = pa.concat_tables([part.cast(table.schema) for part in parts])
+    assert whole.equals(table.sort_by([("topic", "ascending"), ("sequence", "ascending")]))
+    for part in parts:
+        assert part.num_rows <= rows
+        (topic,) = part.column("topic").chunks
+        assert len(topic.dictionary) == len(set(topic.to_pylist())), "no topic of another row group"
 
 
 def test_midnight_parts_the_files(tmp_path: Path) -> None:

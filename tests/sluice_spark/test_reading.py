@@ -463,6 +463,36 @@ def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
     assert found == [[batch.publisher_name, *batch.topics] for batch in made]
 
 
+@settings(deadline=None)
+@given(
+    dictionaries=st.lists(
+        st.tuples(
+            st.lists(
+                st.sampled_from(["", "a", "\0", "\0\0b", "\x02aa", "é", "c" * 255, "d" * 256, "e" * 700]),
+                min_size=1,
+                max_size=300,
+            ),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_dictionaries_of_any_texts_are_read_right(dictionaries: list[tuple[list[str], int]]) -> None:
+    """With zeros and lengths that brokers don't take, of 256 entries and more, and filled up with zeros."""
+    made = [
+        len(texts).to_bytes(2, "little")
+        + b"".join(len(text.encode()).to_bytes(2, "little") + text.encode() for text in texts)
+        + bytes(filling)
+        for texts, filling in dictionaries
+    ]
+    names, bases = _entries(made)
+    assert names.to_pylist() == [text for texts, _ in dictionaries for text in texts]
+    assert bases.tolist() == [
+        sum(len(texts) for texts, _ in dictionaries[:n]) for n in range(len(dictionaries))
+    ]
+
+
 NAMES = st.sampled_from(["a", "aa", "aaa", "b", "é", "\x01b", "a.b", "\x02aa"])
 TOPICS = NAMES.filter(str.isprintable)
 
