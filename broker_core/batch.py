@@ -83,6 +83,8 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """One batch with its header, in bytes."""
 MAX_DICTIONARY = 1_024
 
+_MOST_DELTA = 2**32 - 1
+"""Between the numbers of a batch's records, which a row has 32 bits for."""
 _STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -240,7 +242,20 @@ def _assemble(
     first: int,
     flags: int = 0,
 ) -> bytearray:
-    count, dictionary, texts = len(bodies), _dictionary(publisher, topics), b"".join(bodies)
+    return _joined(publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags)
+
+
+def _joined(
+    publisher: str,
+    topics: tuple[str, ...],
+    count: int,
+    rows: bytes,
+    headers: bytes,
+    texts: bytes,
+    first: int,
+    flags: int = 0,
+) -> bytearray:
+    dictionary = _dictionary(publisher, topics)
     if not 0 < count <= MAX_RECORDS:
         raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
     length = len(dictionary) + len(rows) + len(headers) + len(texts)
@@ -576,6 +591,21 @@ class Batch:
             topic, indexes[:] = entries[indexes[0]], 1
             return _dictionary(entries[0], (topic,))
         return bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
+
+    def republished(self, publisher: str, rows: Rows) -> bytearray:
+        """Some rows as a batch that `publisher` has yet to publish: what they have as sequences here are its publisher sequences.
+
+        `rows` are row numbers, ascending, of records that have sequences. The batch is checksummed and not stamped. Raises ClientError
+        bad_batch where it would be too large, or its numbers too far apart.
+        """
+        sequences = self.sequences()[rows]
+        first = int(sequences[0])
+        joined, texts = self._texts_of(rows)
+        table = self.rows[rows]
+        if int(sequences[-1]) - first > _MOST_DELTA:
+            raise _bad(f"a batch's numbers are at most {_MOST_DELTA} apart", 72)
+        table["delta"] = sequences - np.uint64(first)
+        return _joined(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""

@@ -24,6 +24,7 @@ from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.config.reading import bad_policy
 from broker_core.config.roots import refuse_outside
 from broker_core.config.transports import closed_transports
 from broker_core.control import last_words
@@ -32,6 +33,7 @@ from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.group import GroupRequests
 from broker_core.control.requests.instance import InstanceRequests
 from broker_core.control.requests.journals import JournalRequests
+from broker_core.control.requests.links import LinkRequests
 from broker_core.control.requests.policy import PolicyRequests
 from broker_core.control.requests.replays import ReplayRequests
 from broker_core.control.requests.table import Handler, table_of
@@ -51,7 +53,9 @@ from broker_core.journal.files import Files
 from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
 from broker_core.names import BROKER_NAME
+from broker_core.sites.links import Links
 from broker_core.slow_clients.rules.staging import Stage
+from broker_core.subscriptions.destinations import destination_problems
 from broker_core.transports.stomp.tcp import StompListener
 from broker_core.transports.tcp import TcpListener
 
@@ -103,10 +107,11 @@ class Broker:
         member: Member | None = None,
         link: LinkSettings | None = None,
         ports_apart: int = 0,
+        link_secrets: Path | None = None,
     ) -> None:
         """`roots`: the policy names directories below these alone. `member`: of a group, whose log it shares. `link`: where control planes on
-        other machines come in. `ports_apart`: transports listen so far above the ports that the policy says. Raises OperatorError outside_roots,
-        and as `Journal.open`."""
+        other machines come in. `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file that has what links to other sites prove
+        themselves with. Raises OperatorError outside_roots, and as `Journal.open`."""
         refuse_outside(policy, roots)
         self.paths = paths
         self._roots = roots
@@ -148,6 +153,7 @@ class Broker:
         self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
         self._ports: dict[str, int] = {}
         self._ports_apart = ports_apart
+        self.links = Links(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)
         self._ticking: asyncio.Task[None] | None = None
@@ -172,6 +178,7 @@ class Broker:
         self.engine.spawn(self.engine.settle.run())
         if self._member is not None:
             self._member.start()
+        await self.links.apply(self.engine.policy)
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
@@ -193,6 +200,7 @@ class Broker:
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
             GroupRequests(self._member),
+            LinkRequests(self.links),
             PolicyRequests(self.engine, self.apply, self.check_spools),
         )
 
@@ -205,6 +213,7 @@ class Broker:
         await self.check_spools(policy)
         await self._listen(policy)
         self.engine.apply(policy, stage)
+        await self.links.apply(policy)
         self.engine.journal.use(journal_options(policy))
         if self._member is not None:
             self._member.use(policy.instance)
@@ -280,6 +289,7 @@ class Broker:
         for _, listener in self._listeners.values():
             await listener.stop_listening()
         self._listeners.clear()
+        await self.links.close()
         await self.engine.close()
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
@@ -300,8 +310,10 @@ def journal_options(policy: PolicyDocument) -> JournalOptions:
 
 
 def check_access(policy: PolicyDocument) -> None:
-    """Raise what is wrong with users, entitlements and certificates before anything of a revision is in force."""
+    """Raise what is wrong with users, entitlements, destinations and certificates before anything of a revision is in force."""
     AccessPolicy(policy)
+    if problems := destination_problems(policy):
+        raise bad_policy(problems)
     for transport in policy.transports:
         if transport.enabled and transport.tls is not None:
             server_context(transport.tls)

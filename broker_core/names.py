@@ -21,6 +21,14 @@ KEPT_TOPIC: Final = f"{EVENTS_PREFIX}kept"
 TRAFFIC_TOPIC: Final = f"{EVENTS_PREFIX}traffic"
 """A look each second at each client for whom something waits."""
 
+SITE_PREFIX: Final = "site."
+"""A client called so and by another instance's name is that instance's link: what it publishes keeps the sequences that it has
+there. Only a user whose `clients` say so may be one."""
+LINK_PREFIX: Final = "link."
+"""A client called so and by a destination's name is the broker's own: it carries records to that destination."""
+MAX_ORIGIN: Final = 64 - len(SITE_PREFIX)
+"""Characters of an instance's name that links leave room for."""
+
 NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 MAX_NAME = 64
 """Characters of a client's or an instance's name."""
@@ -31,6 +39,17 @@ def is_name(text: str) -> bool:
     """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores; not dots alone,
     which lead elsewhere in addresses and paths."""
     return 0 < len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text) and text.strip(".") != ""
+
+
+def site_client(instance: str) -> str:
+    """As whom an instance publishes what it carries to another."""
+    return f"{SITE_PREFIX}{instance}"
+
+
+def origin_of(publisher: str) -> str:
+    """The instance that accepted what a publisher of that name brought: its publisher sequences are that instance's sequences. ""
+    for anybody who isn't a link."""
+    return publisher.removeprefix(SITE_PREFIX) if publisher.startswith(SITE_PREFIX) else ""
 
 
 def name_fits(pattern: str, name: str) -> bool:

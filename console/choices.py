@@ -29,6 +29,7 @@ class EntryKind(models.TextChoices):
     QPID = "qpid", "Qpid"
     RULE = "rules", "Rule"
     QUOTA = "quotas", "Quota"
+    DESTINATION = "destinations", "Destination"
 
 
 class ResumeFrom(models.TextChoices):

@@ -11,6 +11,7 @@ from rest_framework import serializers
 from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
+from broker_core.config.destinations import BEGINNINGS, MOST_ADDRESSES, MOST_DESTINATIONS
 from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
@@ -154,6 +155,31 @@ class TransportAccessSerializer(StrictSerializer):
     tls = TlsSerializer(**OPTIONAL)
 
 
+class DestinationSerializer(StrictSerializer):
+    """Another site that records are carried to. What the link proves itself with is in a file on the broker's machine."""
+
+    name = serializers.CharField(max_length=59, help_text="Its client is `link.` and this.")
+    addresses = serializers.ListField(
+        child=serializers.CharField(max_length=1_024),
+        min_length=1,
+        max_length=MOST_ADDRESSES,
+        help_text="`tcp://HOST:PORT` or `tcps://HOST:PORT`, tried in turn.",
+    )
+    topic = serializers.CharField(
+        max_length=4_096, required=False, help_text="A topic or pattern; default `>`."
+    )
+    filter = serializers.CharField(**OPTIONAL_TEXT, help_text="Only messages that pass it.")
+    begin = serializers.ChoiceField(
+        choices=BEGINNINGS, required=False, help_text="Where a new link begins; default `oldest`."
+    )
+    enabled = serializers.BooleanField(
+        required=False, help_text="Switched off it keeps its place. Default true."
+    )
+    ca = serializers.CharField(max_length=1_024, **OPTIONAL)
+    certificate = serializers.CharField(max_length=1_024, **OPTIONAL)
+    key = serializers.CharField(max_length=1_024, **OPTIONAL)
+
+
 class EntriesSerializer(StrictSerializer):
     """The lists of a policy; each that is given is replaced whole."""
 
@@ -162,6 +188,7 @@ class EntriesSerializer(StrictSerializer):
     activemq = ActiveMqEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
     qpid = QpidEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
     quotas = QuotaEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
+    destinations = DestinationSerializer(many=True, max_length=MOST_DESTINATIONS, required=False)
     access = AccessSettingsSerializer(required=False)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker_core.access.rights import Entitled, Rights
+from broker_core.access.rights import EVERYTHING, Entitled, Rights
 from broker_core.access.secrets import hash_token, password_hash_problem, token_hash_problem
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
 from broker_core.config.reading import bad_policy
 from broker_core.errors import SluiceError
 from broker_core.filters import Filter, compile_filter
+from broker_core.names import BROKER_NAME, SITE_PREFIX
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -30,6 +31,8 @@ class AccessPolicy:
 
     def authentication(self, transport: str) -> str | None:
         """What clients of a transport must show: none, token, password or certificate. None: there is no such transport."""
+        if transport == BROKER_NAME:
+            return "none"
         found = self._transports.get(transport)
         return found.authentication if found is not None else None
 
@@ -52,6 +55,13 @@ class AccessPolicy:
         found = self._users.get(user)
         return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
 
+    def may_link(self, user: str, client: str) -> bool:
+        """Whether a user may log on as another instance's link: only whose `clients` name it, or links as such, may."""
+        found = self._users.get(user)
+        return found is not None and any(
+            name.startswith(SITE_PREFIX) and _fits(name, client) for name in found.clients
+        )
+
     def has(self, user: str, client: str) -> bool:
         """Whether there is such a user, who may log on as a client of that name."""
         return user in self._users and self.may_be(user, client)
@@ -64,6 +74,8 @@ class AccessPolicy:
         return made
 
     def _make_rights(self, transport: str, user: str) -> Rights:
+        if transport == BROKER_NAME:
+            return EVERYTHING  # the broker's own way in, which is no address
         found = self._transports.get(transport)
         if found is None:
             return Rights(())

@@ -196,6 +196,19 @@ class AsyncClient(Steering):
         """Publish messages of one topic as one batch."""
         await self._publisher.publish_many(topic, bodies)
 
+    def forward(self, first: int, last: int, batch: bytearray) -> None:
+        """Publish a batch that carries this client's name and its records' own numbers, `first` to `last`, above all before. It doesn't
+        wait: who calls it looks at the publish store."""
+        self._publisher.forward(first, last, batch)
+
+    async def ended(self) -> SluiceError:
+        """Wait until it can't go on; why."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        return self._publisher.failure or OperatorError(
+            "client_closed", f"Client {self.name} is closed.", "Make a new client."
+        )
+
     async def flush(self) -> None:
         """Wait until everything published is acknowledged; raises the first error the broker gave since the last."""
         await self._publisher.flush()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from broker_core.batch import Batch
+from broker_core.names import origin_of
 
 
 class Arrived(NamedTuple):
@@ -37,9 +38,14 @@ class Message(NamedTuple):
     """"conflated": the broker left out older messages of the same key, because this client was slow. "conflation_over": the
     first behind these; from it on everything comes again. Else ""."""
 
+    origin: str = ""
+    """The instance that accepted it, where a link brought it from there: `publisher_sequence` is its sequence there. Else ""."""
+
     @property
     def bookmark(self) -> str | None:
-        """Where this message stands in the log; None when its topic isn't journaled."""
+        """Where this message stands in the log of the instance that accepted it; None when its topic isn't journaled."""
+        if self.origin and self.sequence:
+            return f"{self.origin}|{self.publisher_sequence}|"
         return f"{self.instance}|{self.sequence}|" if self.sequence else None
 
     @property
@@ -73,6 +79,7 @@ def messages_of(batch: Batch, instance: str, first: int = 0, *, timestamp: bool 
             repeat(batch.accepted_at if timestamp else None),
             count(first) if first else repeat(0),
             repeat(batch.mark),
+            repeat(origin_of(batch.publisher_name)),
             strict=False,
         ),
     )

@@ -175,9 +175,18 @@ class Publisher:
             batch = build(self._name, topics[at : at + most], part, None, self._next)
             self._hand_over(len(part), batch)
 
+    def forward(self, first: int, last: int, batch: bytearray) -> None:
+        """Take a batch whose records have numbers already, above all before: `first` to `last`, perhaps not all between."""
+        if self.failure is not None:
+            raise self.failure
+        self._take_numbered(first, last, batch)
+
     def _hand_over(self, count: int, batch: bytearray) -> None:
-        self.store.add(self._next, self._next + count - 1, batch)
-        self._next += count
+        self._take_numbered(self._next, self._next + count - 1, batch)
+
+    def _take_numbered(self, first: int, last: int, batch: bytearray) -> None:
+        self.store.add(first, last, batch)
+        self._next = last + 1
         size = len(batch)
         self._since_breath += size
         if self._link is not None:

@@ -24,6 +24,7 @@ from broker_core.client.message import Arrived, Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
 from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.names import origin_of
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import Gap, Resumed
@@ -60,6 +61,8 @@ class Subscription:
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._instances: dict[int, str] = {}
+        self._carried: dict[str, int] = {}
+        """The newest record of each other site that links have brought."""
         self._inbox: deque[Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
@@ -97,6 +100,15 @@ class Subscription:
         if last:
             self._last[self.instance] = last
             self._instances[batch.origin] = self.instance
+            origin = origin_of(batch.publisher_name)
+            if origin and not (self._out_of_order or self._acknowledger):
+                fresh = self._not_had(batch, origin)
+                left = fresh.nbytes if fresh is not None else 0
+                if left < batch.nbytes:
+                    self._credit.taken(batch.nbytes - left)
+                if fresh is None:
+                    return
+                batch = fresh
             if self._store is not None:
                 fresh = self._follow(batch, self._store)
                 left = fresh.nbytes if fresh is not None else 0
@@ -110,6 +122,17 @@ class Subscription:
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
+
+    def _not_had(self, batch: Batch, origin: str) -> Batch | None:
+        """What of a batch that a link brought wasn't had before, here or where it comes from; None when all was."""
+        numbers = batch.publisher_sequences()
+        had = max(self._carried.get(origin, 0), self._last.get(origin, 0))
+        self._carried[origin] = max(had, int(numbers[-1]))
+        if origin not in self._instances.values():
+            # Of a log that was read itself the place in it counts: it says of other sites' records there too that they were had.
+            self._last[origin] = self._carried[origin]
+        rows = np.flatnonzero(numbers > had)
+        return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
     def _follow(self, batch: Batch, store: BookmarkStore) -> Batch | None:
         """What of a batch wasn't done before, in another life of the application; None when all was."""
@@ -278,7 +301,9 @@ class Subscription:
         """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
         batch, instance, number = arrived
         if last := batch.last_sequence:
-            self._read[instance] = last
+            self._read |= self._places(
+                instance, last, origin_of(batch.publisher_name), batch.last_publisher_sequence
+            )
         if number:
             self._current = (number, number + batch.header.count - 1)
 
@@ -317,9 +342,19 @@ class Subscription:
         Store it with the result, in one transaction, and subscribe with it the next time: then each record counts
         once. None when no journal keeps the topic.
         """
-        last = item.sequence if isinstance(item, Message) else item.last_sequence
-        at = self._read | {self._instance_of(item): last}
+        if isinstance(item, Message):
+            last, origin, there = item.sequence, item.origin, item.publisher_sequence
+        else:
+            last, there = item.last_sequence, item.last_publisher_sequence
+            origin = origin_of(item.publisher_name)
+        at = self._read | self._places(self._instance_of(item), last, origin, there)
         return bookmark_text({instance: last for instance, last in at.items() if last}) or None
+
+    def _places(self, instance: str, last: int, origin: str, there: int) -> dict[str, int]:
+        """After which records one goes on behind record `last` of an instance, and at the site that it comes from."""
+        if origin and last and origin not in self._instances.values():
+            return {instance: last, origin: there}
+        return {instance: last}
 
     def _instance_of(self, item: Message | Batch) -> str:
         if isinstance(item, Message):

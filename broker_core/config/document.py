@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from broker_core.config.access import AccessSettings, read_access
+from broker_core.config.destinations import DestinationSettings, read_destinations
 from broker_core.config.instance import GROUP_SILENT, InstanceSettings, read_instance
 from broker_core.config.preset_fields import (
     DEFAULT_CLIENT_MAX_CAPACITY,
@@ -52,6 +53,8 @@ class PolicyDocument:
     """Who may log on, and what they may do."""
     quotas: tuple[QuotaSettings, ...] = ()
     """What one user and one client may take."""
+    destinations: tuple[DestinationSettings, ...] = ()
+    """Where records are carried to."""
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
@@ -72,6 +75,8 @@ class PolicyDocument:
                 del made["instance"][key]
         if self.access == AccessSettings():
             del made["access"]
+        if not self.destinations:
+            del made["destinations"]
         for transport in made["transports"]:
             for key, silent in SILENT.items():
                 if transport[key] == silent:
@@ -144,4 +149,5 @@ def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
         read_qpid(reader, source.get("qpid")),
         read_access(reader, reader.mapping(source, "access")),
         read_quotas(reader, source.get("quotas")),
+        read_destinations(reader, source.get("destinations")),
     )  # fmt: skip

@@ -21,6 +21,7 @@ from broker_core.connections.owners import Owners
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import ClientError
+from broker_core.names import BROKER_NAME, LINK_PREFIX, SITE_PREFIX
 from broker_core.protocols import commands
 
 log = structlog.get_logger("sluice.logons")
@@ -141,6 +142,14 @@ class Logons:
                 "The user's `clients` in the access policy say which names it may take.",
             )
         before = self._roster.clients.get(name)
+        if name.startswith(LINK_PREFIX) and connection.transport != BROKER_NAME:
+            raise ClientError(
+                "bad_client_name",
+                f"Names that begin with {LINK_PREFIX} are the broker's own links'.",
+                "Use another name.",
+            )
+        if name.startswith(SITE_PREFIX):
+            self._check_link(name, identity, before)
         there = before.identity if before is not None else None
         if there is not None and there.proven and there.known_as != identity.known_as:
             raise ClientError(
@@ -151,6 +160,21 @@ class Logons:
             raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
         if identity.proven and not connection.passing:
             self.owners.claim(name, identity.known_as)
+
+    def _check_link(self, name: str, identity: Identity, before: Member | None) -> None:
+        """What comes from another instance stands for its records, so who brings it must have proven to be entitled to that."""
+        if not (identity.proven and self._access.may_link(identity.known_as, name)):
+            raise ClientError(
+                "bad_client_name",
+                f"{name} is another instance's link, and this user may not be it.",
+                f"The user's `clients` in the access policy must name {name}, on a transport that asks who its clients are.",
+            )
+        if before is not None:
+            raise ClientError(
+                "link_in_use",
+                f"{name} is connected, from {before.sink.remote}.",
+                "One link for each instance: of a group the next member takes over when it is gone.",
+            )
 
     def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
         if proof == "token":

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from broker_core.bookmark import Bookmark
+from broker_core.bookmark import After, Bookmark, parse_bookmark
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
+from broker_core.names import site_client
 from broker_core.protocols import commands, replies
 from broker_core.replay.kept import SHARED_OWNER
+from broker_core.replay.other_sites import translated
 from broker_core.replay.snapshot import fold, look_back
 from broker_core.replay.span import Found
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -40,6 +42,18 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     )
 
 
+def names_another_site(command: commands.Subscribe, services: Services) -> After | None:
+    """The list of bookmarks that a subscribe begins with, where a link has brought records of one of their instances."""
+    try:
+        start = parse_bookmark(command.bookmark) if command.bookmark is not None else None
+    except ClientError:
+        return None  # which is said where it is looked up
+    if not isinstance(start, After):
+        return None
+    known = (services.publishing.publisher_sequence(site_client(one.origin)) for one in start.bookmarks)
+    return start if any(known) else None
+
+
 @dataclass(slots=True)
 class Preparation:
     """One subscribe that is made ready: what it delivers first, and what the client is told about that."""
@@ -56,6 +70,10 @@ class Preparation:
         """Make ready, and `begin`; or say what is wrong."""
         connection, command = self.connection, self.command
         try:
+            if (start := names_another_site(command, self.services)) is not None:
+                there = await translated(start, self.services.facilities, self.services.frontier.durable)
+                bookmark = ",".join(map(str, there.bookmarks))
+                command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._position()
             if connection.closed:
                 return

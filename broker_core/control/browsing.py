@@ -19,6 +19,7 @@ from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
+from broker_core.names import origin_of
 from broker_core.protocols.stomp.destinations import canonical
 from broker_core.subscriptions.selecting import select_for
 from broker_core.subscriptions.subscription import Subscription
@@ -82,11 +83,13 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
 def _messages(batch: Batch, instance: str, asked: Wanted, start: int) -> Iterator[tuple[int, BrowsedMessage]]:
     """(sequence, message) of the records that fit, from `start` on."""
     rows = select_for(asked.subscription, batch, start)
+    origin, there = origin_of(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():
         sequence = batch.first_sequence + row
         headers = headers_of(lines[row]) if lines is not None else {}
-        yield sequence, _readable(str(Bookmark(instance, sequence)), batch, row, headers)
+        where = Bookmark(origin, int(there[row])) if origin else Bookmark(instance, sequence)
+        yield sequence, _readable(str(where), batch, row, headers)
 
 
 def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) -> BrowsedMessage:

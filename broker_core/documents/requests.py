@@ -30,6 +30,7 @@ from broker_core.documents.journals import (
     SwapAction,
     Swapped,
 )
+from broker_core.documents.links import Links
 from broker_core.documents.messages import BrowsedPage, Published, PublishedBytes, Stopping
 from broker_core.documents.policies import PolicyEffect, Running
 from broker_core.documents.records import DecisionEntry, LossEntry
@@ -108,6 +109,10 @@ class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrad
 
     name: Name
     by: Annotated[str, Meta(max_length=150)] = "an operator"
+
+
+class GetLinks(Request[Links], frozen=True, kw_only=True, tag="links"):
+    """Its links to other sites."""
 
 
 class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):

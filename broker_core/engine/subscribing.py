@@ -10,7 +10,7 @@ from broker_core.bookmark import Bookmark, Range, parse_bookmark
 from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.connections.subscribe_start import Preparation, needs_preparing
+from broker_core.connections.subscribe_start import Preparation, names_another_site, needs_preparing
 from broker_core.delivery.account import Cause
 from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.conflation import parse_conflation
@@ -64,7 +64,7 @@ class Subscriptions:
             raise _too_many(command)
         connection.last_stream += 1
         stream = connection.last_stream
-        if needs_preparing(command):
+        if needs_preparing(command) or names_another_site(command, self.services):
             connection.preparing.add(command.id)
             preparation = Preparation(connection, self.services, command, stream, self._topics())
             self.services.facilities.spawn(preparation.run(self._begin_prepared))

@@ -14,6 +14,7 @@ import orjson
 
 from broker_core.batch import Batch
 from broker_core.bookmark import moment_text
+from broker_core.names import origin_of
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -30,12 +31,15 @@ def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: 
     `"encoding":"base64"`. Records that no journal keeps have no bookmark. With `timestamp` each says when the broker
     accepted it, as a bookmark would. `mark` is there where the delivery has one.
     """
+    origin = origin_of(batch.publisher_name)
     accepted = moment_text(batch.accepted_at) if timestamp else ""
     texts: list[str] = []
     for record in batch.records():
         message: dict[str, Any] = {"c": "message", "sub": subscription, "topic": record.topic}
         if record.sequence:
-            message["bookmark"] = f"{instance}|{record.sequence}|"
+            message["bookmark"] = (
+                f"{origin}|{record.publisher_sequence}|" if origin else f"{instance}|{record.sequence}|"
+            )
         if timestamp:
             message["timestamp"] = accepted
         if batch.mark:

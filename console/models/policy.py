@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from broker_core.config.access import read_access
+from broker_core.config.destinations import read_destinations
 from broker_core.config.presets import read_activemq, read_qpid, read_quotas, read_xap
 from broker_core.config.reading import Reader
 from broker_core.config.rules import read_rules
@@ -25,6 +26,7 @@ _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     EntryKind.QPID: read_qpid,
     EntryKind.RULE: read_rules,
     EntryKind.QUOTA: read_quotas,
+    EntryKind.DESTINATION: read_destinations,
 }
 
 
@@ -34,7 +36,7 @@ def _raise(problems: list[str]) -> None:
 
 
 class PolicyEntry(models.Model):
-    """One entry of XAP's, ActiveMQ's or Qpid's settings, of the custom rules or the quotas. `key` says what it is for."""
+    """One entry of XAP's, ActiveMQ's or Qpid's settings, of the custom rules, the quotas or the destinations. `key` says what it is for."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entries")
     kind = models.CharField(max_length=16, choices=EntryKind.choices)
@@ -68,7 +70,9 @@ class PolicyEntry(models.Model):
 
 
 def entry_key(kind: str, entry: dict[str, Any]) -> str:
-    """What makes an entry unique: a rule's name and scope, else the topic, the user and the transport."""
+    """What makes an entry unique: a rule's name and scope, a destination's name, else the topic, the user and the transport."""
+    if kind == EntryKind.DESTINATION:
+        return str(entry.get("name") or "")
     if kind == EntryKind.RULE:
         scope = entry.get("scope") or {}
         words = [str(entry.get("name", "")), *(f"{key}={scope[key]}" for key in sorted(scope) if scope[key])]

@@ -18,6 +18,7 @@ _NAMED = {
     "activemq": ("topic", "transport"),
     "qpid": ("topic", "transport"),
     "quotas": ("user", "transport"),
+    "destinations": ("name",),
     "access.users": ("name",),
     "access.entitlements": ("who", "transports"),
 }

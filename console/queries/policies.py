@@ -128,6 +128,8 @@ def _entries(instance: Instance) -> dict[str, Any]:
     found: dict[str, Any] = {kind: [] for kind in EntryKind.values}
     for entry in instance.entries.all():
         found[entry.kind].append(entry.settings)
+    if not found[EntryKind.DESTINATION]:
+        del found[EntryKind.DESTINATION]  # so that documents without any are as they were
     return found
 
 

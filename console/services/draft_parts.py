@@ -12,7 +12,7 @@ from console.models import PolicyDraft
 from console.services import drafts, policies, policy_rows
 from console.services.actors import Actor
 
-LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements", "quotas")
+LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements", "quotas", "destinations")
 OF_ACCESS = ("users", "entitlements")
 
 

@@ -32,7 +32,7 @@ MOST_DRAFTS = 100
 MOST_CHARACTERS = 4 * 1024 * 1024
 """Of a draft's document as JSON."""
 OBJECTS = ("instance", "pool", "client_policy", "access")
-LISTS = ("transports", "rules", "xap", "activemq", "qpid", "quotas")
+LISTS = ("transports", "rules", "xap", "activemq", "qpid", "quotas", "destinations")
 EDITABLE = ("instance", "pool", "client_policy", *LISTS, "access")
 
 

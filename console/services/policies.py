@@ -22,6 +22,7 @@ from broker_core.config.roots import outside_roots
 from broker_core.documents.requests import Apply, Staged
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
+from broker_core.subscriptions.destinations import destination_problems
 from console import current
 from console.access.policy_secrets import kept, redacted
 from console.broker_link import ask_each
@@ -285,9 +286,10 @@ def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
 
 
 def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
-    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access and places."""
+    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access, destinations and places."""
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
-    return contradictions + access_problems(policy) + outside_roots(policy, settings.SLUICE_DIRECTORY_ROOTS)
+    found = access_problems(policy) + destination_problems(policy)
+    return contradictions + found + outside_roots(policy, settings.SLUICE_DIRECTORY_ROOTS)
 
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

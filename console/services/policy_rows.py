@@ -37,7 +37,7 @@ def write(instance: Instance, document: Mapping[str, Any]) -> None:
         assign(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
         edit_limits(instance, transport, wanted)
     for kind in EntryKind.values:
-        write_entries(instance, kind, whole[kind])
+        write_entries(instance, kind, whole.get(kind) or [])
     write_access(instance, whole.get("access") or {})
 
 

@@ -14,7 +14,6 @@ from django.utils.safestring import SafeString
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import Delivery, Health
 from console import current as viewed
-from console.broker_link import members_of
 from console.models import Decision
 from console.queries import brokers
 from console.queries.saving import Saving, saving
@@ -194,12 +193,6 @@ def page_help(context: dict[str, Any]) -> SafeString:
 def instance_name() -> str:
     """The instance this console stands before."""
     return viewed.instance_name()
-
-
-@register.simple_tag
-def grouped() -> bool:
-    """Whether the instance is carried by a group here."""
-    return settings.SLUICE_GROUP is not None or any(members_of(viewed.instance_name()))
 
 
 @register.simple_tag(takes_context=True)

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
 from console.forms.broker_access import EntitlementForm, UserForm
+from console.forms.destinations import DestinationForm
 from console.forms.limits import DraftLimitsForm, PolicyForm, flatten
 from console.forms.part import PartForm
 from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
@@ -28,7 +29,7 @@ from console.views.drafts import own, show, version_of
 FORMS: Mapping[str, tuple[str, type[PartForm]]] = {
     "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
     "rules": ("Rule", RuleForm), "users": ("User", UserForm), "entitlements": ("Entitlement", EntitlementForm),
-    "quotas": ("Quota", QuotaForm),
+    "quotas": ("Quota", QuotaForm), "destinations": ("Destination", DestinationForm),
 }  # fmt: skip
 NEW = "new"
 

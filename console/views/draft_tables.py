@@ -34,7 +34,14 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
          "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
         for part, title in _TITLES.items()
     ]  # fmt: skip
-    found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft), _quotas(draft)]
+    found = [
+        *presets,
+        _rules(draft, acts["rules"]),
+        _users(draft),
+        _entitlements(draft),
+        _quotas(draft),
+        _destinations(draft),
+    ]
     for table in found:  # on a telephone each cell carries its heading
         for row in table["rows"]:
             row["secret"] = table["part"] == "users"
@@ -172,6 +179,29 @@ def _quotas(draft: PolicyDraft) -> dict[str, Any]:
         "columns": ("For", "Settings"),
         "rows": rows,
         "add": "Add a quota",
+    }
+
+
+def _destinations(draft: PolicyDraft) -> dict[str, Any]:
+    rows = [
+        _row(
+            "destinations",
+            number,
+            [
+                [str(one.get("name") or "")],
+                _cell(one.get("addresses")),
+                [str(one.get("topic") or ">"), *([str(one["filter"])] if one.get("filter") else [])],
+                ["off" if one.get("enabled") is False else "on"],
+            ],
+        )
+        for number, one in enumerate(listed(draft, "destinations"))
+    ]
+    return {
+        "part": "destinations",
+        "title": "Destinations at other sites",
+        "columns": ("Name", "Addresses", "Carries", "Is"),
+        "rows": rows,
+        "add": "Add a destination",
     }
 
 

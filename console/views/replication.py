@@ -1,4 +1,4 @@
-"""The page of the group: its members, how far each is, whether they are alike, and the engine."""
+"""The page of the group (its members, how far each is, whether they are alike, and the engine) and of the links to other sites."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from broker_core.errors import SluiceError
 from console import current
 from console.choices import Permission
 from console.queries.group import group_now, is_well
+from console.queries.links import links_now
 from console.views import common
 
 
@@ -21,5 +22,11 @@ def replication(request: HttpRequest) -> HttpResponse:
         status = group_now(current.instance_name())
     except SluiceError as refused:
         problem = refused
-    context = {"group": status, "well": status is not None and is_well(status), "problem": problem}
+    links = links_now(current.instance_name())
+    context = {
+        "group": status,
+        "well": status is not None and is_well(status),
+        "problem": problem,
+        **links._asdict(),
+    }
     return common.page(request, "replication.html", context)

@@ -171,3 +171,25 @@ def test_what_is_no_hash_isnt_stored(api: APIClient, broker: FakeBroker, passwor
     answer = change(api, "policies", {"access": {"users": [{"name": "new", "password": password}]}})
     assert (answer.status_code, answer.data["code"]) == (400, "bad_policy")
     assert "password can't be used" in answer.data["detail"] and "sesame" not in answer.data["detail"]
+
+
+def test_destinations_are_policy_like_the_rest_and_have_no_secret(api: APIClient, broker: FakeBroker) -> None:
+    one = {"name": "ny", "addresses": ["tcps://ny:9007"], "topic": "prices.>", "filter": "/n > 1"}
+    assert change(api, "policies", {"destinations": [one]}).status_code == 200
+    assert api.get("/api/v1/policies").data["document"]["destinations"] == [one]
+    assert PolicyRevision.objects.get(number=2).document["destinations"] == [one]
+    for wrong, said in (
+        (
+            {"addresses": ["ws://ny"]},
+            "destination ny: addresses must be 1 to 16 of tcp://HOST:PORT or tcps://HOST:PORT",
+        ),
+        ({"topic": "a..b"}, "destination ny: "),
+        ({"filter": "/n >"}, "destination ny: "),
+        ({"certificate": "/c.pem"}, "destination ny: certificate and key go together"),
+    ):
+        refused = change(api, "policies", {"destinations": [one | wrong]})
+        assert (refused.status_code, refused.data["code"]) == (400, "bad_policy")
+        assert said in str(refused.data)
+    assert change(api, "policies", {"destinations": [one | {"token": "x"}]}).status_code == 400
+    assert change(api, "policies", {"destinations": []}).status_code == 200
+    assert "destinations" not in api.get("/api/v1/policies").data["document"]

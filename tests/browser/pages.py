@@ -44,7 +44,10 @@ DRAFT_PARTS: Final = (
     "limits",
     "backtest",
     "transports/new",
-    *(f"{part}/new" for part in ("xap", "activemq", "qpid", "rules", "entitlements", "quotas", "users")),
+    *(
+        f"{part}/new"
+        for part in ("xap", "activemq", "qpid", "rules", "entitlements", "quotas", "users", "destinations")
+    ),
 )
 """Below /policies/drafts/N/."""
 PAST: Final = ("/", "/clients/", "/clients/board-jfk/", "/policies/")

@@ -15,6 +15,7 @@ import uvloop
 
 from broker_core import logs
 from broker_core.broker import Broker, BrokerPaths
+from broker_core.config import PolicyDocument
 from tests.support.brokers import no_websocket, tcp_policy
 from tests.support.failpoints import Failpoint, Failpoints
 
@@ -23,13 +24,20 @@ SERVER.set_forkserver_preload([__name__])
 
 
 def start_broker(
-    home: Path, *failpoints: Failpoint, log_unread: bool = False, open_files: int = 0
+    home: Path,
+    *failpoints: Failpoint,
+    log_unread: bool = False,
+    open_files: int = 0,
+    policy: PolicyDocument | None = None,
+    link_secrets: Path | None = None,
 ) -> tuple[BaseProcess, int]:
     """The process, and the port of its TCP transport. Its disk does what `failpoints` say. `log_unread`: it logs into a pipe
-    that is full. `open_files`: it may open so many."""
+    that is full. `open_files`: it may open so many. `policy`: instead of TCP alone. `link_secrets`: what its links prove themselves with."""
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(
-        target=_run, args=(home, theirs, failpoints, log_unread, open_files), daemon=True
+        target=_run,
+        args=(home, theirs, failpoints, log_unread, open_files, policy, link_secrets),
+        daemon=True,
     )
     process.start()
     theirs.close()
@@ -53,7 +61,13 @@ def full_pipe() -> tuple[int, int]:
 
 
 def _run(
-    home: Path, port: Connection, failpoints: tuple[Failpoint, ...], log_unread: bool, open_files: int
+    home: Path,
+    port: Connection,
+    failpoints: tuple[Failpoint, ...],
+    log_unread: bool,
+    open_files: int,
+    policy: PolicyDocument | None,
+    link_secrets: Path | None,
 ) -> None:
     if open_files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
@@ -62,12 +76,19 @@ def _run(
     os.dup2(output, 2)
     if log_unread:
         logs.install()
-    uvloop.run(_serve(home, port, failpoints))
+    uvloop.run(_serve(home, port, failpoints, policy or tcp_policy(), link_secrets))
 
 
-async def _serve(home: Path, port: Connection, failpoints: tuple[Failpoint, ...]) -> None:
-    paths = BrokerPaths.under(home, "test-1")
-    broker = Broker(tcp_policy(), paths, no_websocket, files=Failpoints(*failpoints))
+async def _serve(
+    home: Path,
+    port: Connection,
+    failpoints: tuple[Failpoint, ...],
+    policy: PolicyDocument,
+    link_secrets: Path | None,
+) -> None:
+    paths = BrokerPaths.under(home, policy.instance.name)
+    files = Failpoints(*failpoints)
+    broker = Broker(policy, paths, no_websocket, files=files, link_secrets=link_secrets)
     await broker.start()
     port.send(broker.statistics.transports[0]["port"])
     port.close()

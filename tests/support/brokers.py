@@ -42,6 +42,7 @@ async def running_broker(
     files: Files | None = None,
     roots: Sequence[Path] = (Path("/"),),
     link: LinkSettings | None = None,
+    link_secrets: Path | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
     have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
@@ -49,7 +50,15 @@ async def running_broker(
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
-        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files, roots=roots, link=link)
+        broker = Broker(
+            policy or tcp_policy(),
+            paths,
+            no_websocket,
+            files=files,
+            roots=roots,
+            link=link,
+            link_secrets=link_secrets,
+        )
         law = Law(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)

@@ -20,6 +20,7 @@ from broker_core.control import listing
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
 from broker_core.documents.group import GroupStatus
 from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.documents.links import LinkEntry
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import Request
 from broker_core.errors import SluiceError
@@ -174,6 +175,7 @@ class FakeBroker:
         self.answers: dict[str, Any] = {}
         self.durable = 1_336_576
         self.group: GroupStatus | None = None
+        self.links: list[LinkEntry] = []
         self.log: list[dict[str, Any]] = []
         for number in range(194):
             self.add_message(f"flights.{CARRIERS[number % 5]}", data=flight(number))
@@ -488,6 +490,10 @@ class FakeBroker:
             message = "This broker is by itself: its log is its journal."
             return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
         return msgspec.to_builtins(self.group)
+
+    def do_links(self, request: dict[str, Any]) -> dict[str, Any]:
+        """None unless a test gives it some."""
+        return {"links": msgspec.to_builtins(self.links)}
 
     do_downgrade_member = do_upgrade_member = do_group
 

@@ -114,6 +114,7 @@ async def _run(instance: str) -> None:
     broker = Broker(
         policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member, link=link,
         ports_apart=settings.SLUICE_PORTS_APART,
+        link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
     )  # fmt: skip
     broker.on_shut_down = stopping.set
     reporter, events = BrokerReporter(broker), EventReporter(broker)

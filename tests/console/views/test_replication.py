@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.test import Client
 
 from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.group.settings import GroupSettings
+from broker_core.documents.links import LinkEntry
 from tests.support.fake_broker import FakeBroker
 
 CHAIN = "0d4f" * 8
@@ -47,10 +45,19 @@ def test_it_shows_each_member_its_lag_and_whether_it_is_the_same(browser: Client
     assert "every member takes part and agrees" in browser.get("/replication/").content.decode()
 
 
-def test_a_broker_by_itself_says_so_and_only_a_groups_console_leads_there(
-    browser: Client, broker: FakeBroker, settings: Any
-) -> None:
-    assert "by itself" in browser.get("/replication/").content.decode()
-    assert 'href="/replication/" data-go' not in browser.get("/").content.decode()
-    settings.SLUICE_GROUP = GroupSettings("sluice-1", "a", ("nats://127.0.0.1:4222",))
+def test_a_broker_by_itself_says_so_and_shows_its_links(browser: Client, broker: FakeBroker) -> None:
+    text = browser.get("/replication/").content.decode()
+    assert "by itself" in text and "Destinations at other sites" in text
     assert 'href="/replication/" data-go' in browser.get("/").content.decode()
+    broker.links = [
+        LinkEntry(
+            name="newyork", client="link.newyork", addresses=["tcps://ny:9007"], topic="prices.>", filter="/n > 1",
+            state="away", instance="ny", code="broker_away", why="Nobody answers.", fix="", behind=12_345,
+            behind_ms=61_000, position="sluice-1|7|", carried=9, gaps=0, connected_at=None,
+        )
+    ]  # fmt: skip
+    text = browser.get("/replication/").content.decode()
+    assert (
+        "newyork" in text and "away: Nobody answers." in text and "async: no publisher waits for it" in text
+    )
+    assert "12,345" in text and "1 min 01 s" in text and "sluice-1|7|" in text

@@ -1,0 +1,98 @@
+"""Destinations: other brokers or groups that this instance's records are carried to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker_core.config.reading import Reader, is_list
+from broker_core.names import LINK_PREFIX, MAX_NAME
+
+MOST_DESTINATIONS: Final = 32
+MOST_ADDRESSES: Final = 16
+MAX_TEXT: Final = 4_096
+BEGINNINGS: Final = ("oldest", "now")
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationSettings:
+    """One link, from here to there.
+
+    name         what it is called here: its client is link.NAME, and so is its managed replay
+    addresses    tcp:// or tcps:// of a broker, or of the members of a group, to be tried in turn
+    topic        the topic or pattern whose records are carried; default everything
+    filter       only those of them that pass it
+    begin        where a new link begins: `oldest` record of the log (default), or `now`
+    enabled      default true. Switched off it keeps its place, and the log from there on
+    ca           PEM file of who signed the destination's certificate; default the system's authorities
+    certificate  PEM files of a certificate to show, and its key, on the broker's machine
+    key
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    topic: str = ">"
+    filter: str | None = None
+    begin: str = "oldest"
+    enabled: bool = True
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+def read_destinations(reader: Reader, source: Any) -> tuple[DestinationSettings, ...]:
+    """The document's `destinations`: a list with an entry for each."""
+    if source is None:
+        return ()
+    if not is_list(source, Mapping, MOST_DESTINATIONS):
+        reader.problems.append(f"destinations must be a list of at most {MOST_DESTINATIONS} objects")
+        return ()
+    found = tuple(_read_one(reader, entry) for entry in source)
+    names = [one.name for one in found]
+    reader.problems += [
+        f"destination {name}: there are two entries"
+        for name in sorted({n for n in names if names.count(n) > 1})
+    ]
+    return found
+
+
+def _read_one(reader: Reader, entry: Mapping[str, Any]) -> DestinationSettings:
+    where = f"destination {str(entry.get('name') or '')[:MAX_NAME]}".rstrip()
+    reader.only(entry, DestinationSettings.__dataclass_fields__, where)
+    name = reader.name(entry, where)
+    if len(name) > MAX_NAME - len(LINK_PREFIX):
+        reader.problems.append(f"{where}: name must be at most {MAX_NAME - len(LINK_PREFIX)} characters")
+    addresses = reader.texts(entry, "addresses", where, (), "addresses")
+    if not 1 <= len(addresses) <= MOST_ADDRESSES or not all(map(_is_address, addresses)):
+        reader.problems.append(
+            f"{where}: addresses must be 1 to {MOST_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
+        )
+    begin = reader.checked(entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}")
+    enabled = reader.flag(entry, "enabled", where)
+    certificate, key = reader.path(entry, "certificate", where), reader.path(entry, "key", where)
+    if (certificate is None) != (key is None):
+        reader.problems.append(f"{where}: certificate and key go together")
+    return DestinationSettings(
+        name,
+        addresses,
+        _text(reader, entry, "topic", where) or ">",
+        _text(reader, entry, "filter", where),
+        begin or "oldest",
+        enabled is not False,
+        reader.path(entry, "ca", where),
+        certificate,
+        key,
+    )
+
+
+def _is_address(text: str) -> bool:
+    return len(text) <= MAX_TEXT and text.startswith(("tcp://", "tcps://"))
+
+
+def _text(reader: Reader, entry: Mapping[str, Any], key: str, where: str) -> str | None:
+    def fits(value: Any) -> bool:
+        return isinstance(value, str) and len(value) <= MAX_TEXT
+
+    found: str | None = reader.checked(entry, key, where, fits, f"a text of at most {MAX_TEXT} characters")
+    return found or None

@@ -1,0 +1,340 @@
+"""One link: follows this instance's log as its client, publishes what it gets at the destination under this instance's own sequences,
+and acknowledges here what the destination says is persisted there.
+
+So the place where it is belongs to a managed replay, which is kept here, holds the log, and is never ahead of what the destination
+has; and what comes twice after a kill of either side the destination knows by its number. Every loss ends in
+the same way: both ends are closed, and made again from that place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark
+from broker_core.client.async_client import AsyncClient
+from broker_core.client.publish_store import MemoryPublishStore
+from broker_core.client.publisher import Rejection
+from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.tls import tls_context
+from broker_core.config.destinations import DestinationSettings
+from broker_core.config.preset_fields import MAX_PREFETCH
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.documents.links import LinkEntry, LinkState
+from broker_core.engine.engine import Engine
+from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.names import LINK_PREFIX, site_client
+from broker_core.protocols import commands
+from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
+from broker_core.sites.records import parts_of
+from broker_core.sites.secrets import secret_of
+
+log = structlog.get_logger("sluice.sites")
+UNDER_WAY: Final = 8 * 1024 * 1024
+"""Bytes that a destination may have been sent and not stored yet; the rest waits in the log."""
+HEARTBEAT_MS: Final = 5_000
+AGAIN_S: Final = (0.5, 1.0, 2.0, 5.0)
+"""How long it waits before it tries again; the last of them from then on."""
+ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
+"""Each address once: what happens then is the link's to say."""
+
+
+class UnderWay(NamedTuple):
+    """What was delivered here: up to which of the subscription's messages, up to which record (as the destination acknowledges it), and
+    when that was accepted (ns)."""
+
+    upto: int
+    sequence: int
+    accepted_at: int
+    carried: int
+    """Messages of it that were sent."""
+
+
+class Store(MemoryPublishStore):
+    """Tells how far the destination has everything: `stored` is that record's number here."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(UNDER_WAY)
+        self.stored = 0
+        self._link = link
+
+    def discard(self, first: int, last: int) -> None:
+        super().discard(first, last)
+        self._move(self.oldest() - 1 if self._kept else self.last_sequence)
+
+    def discard_upto(self, last: int) -> None:
+        super().discard_upto(last)
+        self._move(last)
+
+    def _move(self, upto: int) -> None:
+        self.stored = max(self.stored, upto)
+        self._link.confirmed()
+
+
+class Link:
+    """One destination's. `close` ends it; its place stays."""
+
+    def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
+        self.settings = settings
+        self._engine, self._secrets = engine, secrets
+        self._clock = engine.clock
+        self._client = f"{LINK_PREFIX}{settings.name}"
+        self._publisher = site_client(engine.instance)
+        self._state: LinkState = "away" if settings.enabled else "off"
+        self._error: SluiceError | None = None
+        self._instance = ""
+        self._connected_at = 0
+        self._carried = self._gaps = 0
+        self._near: NearEnd | None = None
+        self._far: AsyncClient | None = None
+        self._store: Store | None = None
+        self._delivered = 0
+        self._under_way: deque[UnderWay] = deque()
+        self._settling = False
+        self._refused: asyncio.Future[SluiceError] | None = None
+        self._task = asyncio.create_task(self._run(), name=self._client) if settings.enabled else None
+
+    async def close(self) -> None:
+        """Carry no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        tries = 0
+        while True:
+            try:
+                problem = await self._carry()
+            except (SluiceError, OSError, TimeoutError) as error:
+                problem = error
+            except Exception as error:
+                # A link that died without a word would hold the log for ever.
+                log.exception("link_failed", link=self.settings.name)
+                problem = error
+            tries = 0 if self._state == "carrying" else tries + 1
+            self._lost(problem)
+            await asyncio.sleep(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+
+    def _lost(self, problem: Exception) -> None:
+        error = (
+            problem if isinstance(problem, SluiceError) else OperatorError("broker_away", f"{problem}.", "")
+        )
+        if self._error is None or error.code != self._error.code:
+            log.warning("link_away", link=self.settings.name, code=error.code, why=error.sentence)
+        self._error = error
+        self._state = "standing by" if error.code == "link_in_use" else "away"
+        self._connected_at = 0
+
+    async def _carry(self) -> Exception:
+        """From here to there until something ends it; what. Raises SluiceError and OSError."""
+        settings, loop = self.settings, asyncio.get_running_loop()
+        secret = secret_of(self._secrets, settings.name)
+        self._store, self._refused = Store(self), loop.create_future()
+        self._delivered, self._under_way = 0, deque()
+        far = self._far = AsyncClient(
+            settings.addresses,
+            self._publisher,
+            user=secret.user,
+            password=secret.password,
+            token=secret.token,
+            tls=tls_context(settings.ca, settings.certificate, settings.key) if self._secure else None,
+            publish_store=self._store,
+            heartbeat_ms=HEARTBEAT_MS,
+            reconnect=ONE_TRY,
+            on_rejection=self._rejected,
+        )
+        lost: asyncio.Future[SluiceError] | None = None
+        try:
+            await far.start()
+            lost = asyncio.ensure_future(far.ended())
+            self._check_instance(far.instance)
+            remote = f"{settings.name} ({far.instance})"
+            near = self._near = NearEnd(self._engine, remote, self._forward)
+            await self._enter(near, self._store.stored)
+            ends: list[asyncio.Future[SluiceError]] = [self._refused, near.ended, lost]
+            begun: list[asyncio.Future[Any]] = [near.begun, *ends]
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+            if near.begun.done():
+                self._check_log(self._store.stored)
+                self._carrying()
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in ends if end.done())
+        finally:
+            if lost is not None:
+                lost.cancel()
+            await self._let_go(far)
+
+    @property
+    def _secure(self) -> bool:
+        return any(address.startswith("tcps:") for address in self.settings.addresses)
+
+    def _check_instance(self, found: str) -> None:
+        if found == self._engine.instance:
+            raise OperatorError(
+                "link_to_itself",
+                f"{self.settings.name} is this instance, {found}.",
+                "Name another one's addresses.",
+            )
+        if self._instance not in ("", found):
+            raise OperatorError(
+                "link_elsewhere",
+                f"{self.settings.name} was {self._instance}, and here {found} answers: it lacks what the other has.",
+                "Give each instance a destination of its own.",
+            )
+        self._instance = found
+
+    def _check_log(self, stored: int) -> None:
+        newest = self._engine.frontier.durable
+        if stored > newest:
+            raise OperatorError(
+                "link_gap",
+                f"{self._instance} has records of {self._engine.instance} up to {stored}, and this log ends with {newest}.",
+                "It is another log under the same name: give this instance a name of its own, or restore its log.",
+                there=stored,
+                here=newest,
+            )
+
+    async def _enter(self, near: NearEnd, stored: int) -> None:
+        """Subscribe where the managed replay stands. It is of one topic and filter: when the policy changes them it is made anew, in
+        its place."""
+        settings, managed = self.settings, self._engine.managed
+        bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
+        with suppress(OperatorError):
+            kept = managed.get(self._client)
+            if not kept.ended and (kept.topic, kept.filter) != (settings.topic, settings.filter):
+                bookmark = (
+                    str(Bookmark(self._engine.instance, kept.position - 1))
+                    if kept.position > 1
+                    else EPOCH_TEXT
+                )
+                managed.cancel(self._client)
+                managed.forget(self._client)
+        near.begin(
+            self._client,
+            commands.Subscribe(
+                id=SUBSCRIPTION,
+                topic=settings.topic,
+                filter=settings.filter,
+                bookmark=bookmark,
+                managed=self._client,
+                ack="client",
+                prefetch=MAX_PREFETCH,
+            ),
+        )
+
+    def _carrying(self) -> None:
+        self._state, self._error, self._connected_at = "carrying", None, self._clock.now_ns()
+        log.info("link_carrying", link=self.settings.name, instance=self._instance)
+
+    async def _let_go(self, far: AsyncClient) -> None:
+        if self._near is not None:
+            self._gaps += self._near.gaps
+            self._near.leave()
+        self._near = self._far = None
+        await far.close()
+        self._store = None
+
+    # What comes, and what is stored there.
+
+    def _forward(self, entries: Sequence[OutboxEntry]) -> None:
+        far, store, near = self._far, self._store, self._near
+        if far is None or store is None or near is None:
+            return
+        for entry in entries:
+            try:
+                parts = parts_of(entry.batch, max(store.stored, store.last_sequence), self._publisher)
+            except ClientError as error:
+                self._refuse(error)
+                return
+            try:
+                for part in parts:
+                    far.forward(*part)
+            except SluiceError:
+                return  # the far end is lost, which ends both
+            self._delivered += entry.batch.count
+            carried = entry.batch.count if parts else 0
+            self._under_way.append(
+                UnderWay(self._delivered, store.last_sequence, entry.batch.accepted_at, carried)
+            )
+        near.may_write(store.nbytes < UNDER_WAY)
+        self._settle_soon()
+
+    def confirmed(self) -> None:
+        """The destination has more."""
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        # Not here: what is delivered is entered in its window when the delivery has ended.
+        if not self._settling and self._near is not None:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._settling = False
+        near, store = self._near, self._store
+        if near is None or store is None or (self._refused is not None and self._refused.done()):
+            return  # what was refused has left the store, and isn't there
+        upto = 0
+        while self._under_way and self._under_way[0].sequence <= store.stored:
+            done = self._under_way.popleft()
+            upto = done.upto
+            self._carried += done.carried
+        if upto:
+            near.acknowledge(upto)
+        near.may_write(store.nbytes < UNDER_WAY)
+
+    def _rejected(self, rejection: Rejection) -> None:
+        self._refuse(rejection.error)
+
+    def _refuse(self, error: SluiceError) -> None:
+        """A record that the destination doesn't take: it isn't left out, so nothing behind it goes."""
+        if self._refused is not None and not self._refused.done():
+            self._refused.set_result(
+                OperatorError(
+                    "link_refused",
+                    f"{self._instance} doesn't take a record of this link: {error.sentence} ({error.code})",
+                    error.fix
+                    or "Mend it there, or leave such records out by the destination's topic or filter.",
+                )
+            )
+
+    # For operators.
+
+    def shown(self) -> LinkEntry:
+        """As it stands now."""
+        settings, engine, error = self.settings, self._engine, self._error
+        position, recorded_at, newest = 1, 0, engine.frontier.durable
+        with suppress(OperatorError):
+            kept = engine.managed.get(self._client)
+            position, recorded_at = kept.position, kept.recorded_at
+        if self._under_way:
+            recorded_at = self._under_way[0].accepted_at
+        said = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
+        behind = max(newest - position + 1, 0)
+        return LinkEntry(
+            name=settings.name,
+            client=self._client,
+            addresses=list(settings.addresses),
+            topic=settings.topic,
+            filter=settings.filter,
+            state=self._state,
+            instance=self._instance,
+            code=said[0],
+            why=said[1],
+            fix=said[2],
+            behind=behind,
+            behind_ms=max(self._clock.now_ns() - recorded_at, 0) // 1_000_000
+            if behind and recorded_at
+            else 0,
+            position=str(Bookmark(engine.instance, position - 1)),
+            carried=self._carried,
+            gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
+            connected_at=self._connected_at // 1_000_000 or None,
+        )

@@ -1,0 +1,55 @@
+"""All links of a broker, as the policy in force says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from broker_core.config import PolicyDocument
+from broker_core.documents.links import LinkEntry
+from broker_core.engine.engine import Engine
+from broker_core.errors import OperatorError
+from broker_core.names import LINK_PREFIX
+from broker_core.sites.link import Link
+
+
+class Links:
+    """Started and ended as destinations come and go."""
+
+    def __init__(self, engine: Engine, secrets: Path | None) -> None:
+        """`secrets`: the file that has what links prove themselves with."""
+        self._engine, self._secrets = engine, secrets
+        self._links: dict[str, Link] = {}
+
+    async def apply(self, policy: PolicyDocument) -> None:
+        """End those that changed, begin those that are new. One that the policy doesn't have any more gives its place up: the log isn't
+        held for it."""
+        wanted = {one.name: one for one in policy.destinations}
+        for name, link in list(self._links.items()):
+            if wanted.get(name) != link.settings:
+                await self._links.pop(name).close()
+        self._forget(wanted)
+        for name, settings in wanted.items():
+            if name not in self._links:
+                self._links[name] = Link(self._engine, settings, self._secrets)
+
+    def _forget(self, wanted: Collection[str]) -> None:
+        managed = self._engine.managed
+        for replay in managed.listed():
+            name = replay.name.removeprefix(LINK_PREFIX)
+            if replay.client == replay.name == f"{LINK_PREFIX}{name}" and name not in wanted:
+                with suppress(OperatorError):
+                    if not replay.ended_at:
+                        managed.cancel(replay.name)
+                    managed.forget(replay.name)
+
+    def listed(self) -> list[LinkEntry]:
+        """For the control plane, by name."""
+        return [self._links[name].shown() for name in sorted(self._links)]
+
+    async def close(self) -> None:
+        """End all; their places stay."""
+        for link in self._links.values():
+            await link.close()
+        self._links.clear()

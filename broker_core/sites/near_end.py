@@ -1,0 +1,139 @@
+"""A link's end here: a client of this broker like any other, with its account, rules and page; without a socket between.
+
+What it can't pass on at once isn't handed to it: `writable` says so, and the rest waits in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker_core.connections.connection import Connection
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.errors import ClientError, SluiceError
+from broker_core.names import BROKER_NAME
+from broker_core.protocols import commands, replies
+from broker_core.protocols.replies import Reply
+
+SUBSCRIPTION = "link"
+
+
+class Engine(Protocol):
+    """What it needs of the engine."""
+
+    def connected(self, transport: str, sink: NearEnd) -> Connection: ...
+
+
+class _Asked:
+    """A command of its own, taken in its turn."""
+
+    nbytes = 256
+
+    def __init__(self, connection: Connection, command: commands.Command) -> None:
+        self._connection, self._command = connection, command
+
+    def carry_out(self) -> None:
+        self._connection.carry_out(self._command)
+
+
+class NearEnd:
+    """Satisfies `delivery.sink.Line`. `on_batches` gets what is delivered; `ended` is done when it can't go on, with why."""
+
+    protocol = "link"
+    text_mode = False
+    peer_names: frozenset[str] = frozenset()
+    flushed = True
+    lump_bytes = 0
+    network_limited = False
+
+    def __init__(
+        self, engine: Engine, remote: str, on_entries: Callable[[Sequence[OutboxEntry]], None]
+    ) -> None:
+        self.remote = remote
+        self.writable = True
+        self.handed_bytes = 0
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[SluiceError] = asyncio.get_running_loop().create_future()
+        self.gaps = 0
+        """Stretches of the log that were gone before they could be carried."""
+        self._on_entries = on_entries
+        self._subscribe: commands.Subscribe | None = None
+        self._connection: Connection | None = engine.connected(BROKER_NAME, self)
+
+    def begin(self, name: str, subscribe: commands.Subscribe) -> None:
+        """Log on and subscribe; `begun` is done when the log is followed."""
+        self._subscribe = subscribe
+        self._ask(commands.Logon(name=name))
+
+    def acknowledge(self, upto: int) -> None:
+        """The destination has everything up to that number of the subscription's messages."""
+        self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto))
+
+    def may_write(self, may: bool) -> None:
+        """Whether more can be passed on."""
+        if may and not self.writable and self._connection is not None:
+            self.writable = True
+            self._connection.on_writable()
+        else:
+            self.writable = may and self._connection is not None
+
+    def leave(self) -> None:
+        """It is over from this side."""
+        connection, self._connection = self._connection, None
+        self.writable = False
+        if connection is not None:
+            connection.on_closed()
+
+    def _ask(self, command: commands.Command) -> None:
+        if self._connection is not None:
+            self._connection.receive([_Asked(self._connection, command)])
+
+    # The engine calls these.
+
+    def taken_bytes(self) -> int:
+        return self.handed_bytes
+
+    def logged_on(self) -> None:
+        """Nothing is small before and large afterwards."""
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        self.handed_bytes += sum(entry.batch.nbytes for entry in entries)
+        self._on_entries(entries)
+
+    def send_reply(self, reply: Reply) -> None:
+        match reply:
+            case replies.Ack(of="logon") if self._subscribe is not None:
+                self._ask(self._subscribe)
+            case replies.Ack(of="subscribe", ack="processed") if not self.begun.done():
+                self.begun.set_result(None)
+            case replies.Error():
+                self._end(ClientError.received(reply.code, reply.message, reply.fix))
+            case replies.Closing() | replies.Cancelled():
+                self._end(ClientError.received(reply.code, reply.message))
+            case replies.CloseRequested():
+                self._end(ClientError.received(reply.code, reply.message))
+            case replies.Gap():
+                self.gaps += 1
+            case replies.Notice(decision=str(decision)):
+                self._ask(commands.Told(decision=decision))
+
+    def _end(self, error: SluiceError) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+    def pause_reading(self) -> None:
+        """It asks little."""
+
+    def resume_reading(self) -> None:
+        """It asks little."""
+
+    def close(self, code: str, message: str) -> None:
+        self._end(ClientError.received(code, message))
+        asyncio.get_running_loop().call_soon(self.leave)
+
+    def drop(self) -> None:
+        self.close("internal_error", "The connection was dropped.")
+
+    def forget(self) -> None:
+        self._connection = None

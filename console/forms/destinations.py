@@ -1,0 +1,51 @@
+"""Destinations: other sites that records are carried to."""
+
+from __future__ import annotations
+
+from django import forms
+
+from broker_core.config.destinations import BEGINNINGS, MAX_TEXT
+from console.forms.fields import FlagField, LinesField
+from console.forms.part import PartForm
+
+_PATH = "An absolute path on the broker’s machine."
+
+
+class DestinationForm(PartForm):
+    """One link. Its secret isn’t typed here: it is in a file on the broker’s machine."""
+
+    GROUPS = (
+        ("Destination", ("name", "addresses", "enabled")),
+        ("What is carried", ("topic", "filter", "begin")),
+        ("TLS", ("ca", "certificate", "key")),
+    )
+
+    name = forms.CharField(
+        label="Name",
+        max_length=59,
+        help_text="Its client is link.NAME. Its token, or user and password, is in the file SLUICE_LINK_SECRETS, under this name.",
+    )
+    addresses = LinesField(
+        label="Addresses",
+        help_text="tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members.",
+    )
+    enabled = FlagField(label="On", help_text="Switched off it keeps its place, and the log from there on.")
+    topic = forms.CharField(
+        label="Topic",
+        max_length=MAX_TEXT,
+        required=False,
+        help_text="A topic or pattern, as prices.>; empty is everything.",
+    )
+    filter = forms.CharField(
+        label="Filter",
+        max_length=MAX_TEXT,
+        required=False,
+        help_text="Only messages that pass it, as /amount > 100.",
+    )
+    begin = forms.ChoiceField(
+        label="A new link begins",
+        choices=list(zip(BEGINNINGS, ("with the oldest record of the log", "now"), strict=True)),
+    )
+    ca = forms.CharField(label="Authority", max_length=1_024, required=False, help_text=_PATH)
+    certificate = forms.CharField(label="Own certificate", max_length=1_024, required=False, help_text=_PATH)
+    key = forms.CharField(label="Its key", max_length=1_024, required=False, help_text=_PATH)

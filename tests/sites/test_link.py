@@ -1,0 +1,269 @@
+"""A link between two real brokers: each record once, in order, under its own bookmark, whichever of them is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.access.secrets import hash_token
+from broker_core.broker import Broker
+from broker_core.client import EPOCH, AsyncClient
+from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.config import (
+    AccessSettings,
+    EntitlementSettings,
+    PolicyDocument,
+    TransportSettings,
+    UserSettings,
+)
+from broker_core.config.destinations import DestinationSettings
+from broker_core.errors import ClientError
+from tests.support.broker_process import start_broker
+from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
+
+TOKEN = "the-links-own-secret"
+"""Of `london` at `newyork`."""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def site(name: str, port: int, *destinations: DestinationSettings, link_port: int = 0) -> PolicyDocument:
+    """A broker of its own: anybody publishes and subscribes at `port`; links come in at `link_port`, and prove who they are."""
+    policy = tcp_policy()
+    transports: tuple[TransportSettings, ...] = (TransportSettings("tcp", "tcp", port),)
+    access = AccessSettings()
+    if link_port:
+        links = TransportSettings("links", "tcp", link_port, authentication="token", restricted=True)
+        transports += (links,)
+        access = AccessSettings(
+            (UserSettings("link", token=hash_token(TOKEN), clients=("site.*",)),),
+            (EntitlementSettings(("link",), publish=("prices.>", "news", "t")),),
+        )
+    return replace(
+        policy,
+        instance=replace(policy.instance, name=name),
+        transports=transports,
+        access=access,
+        destinations=destinations,
+    )
+
+
+def to(name: str, port: int, **options: Any) -> DestinationSettings:
+    return DestinationSettings(name, (f"tcp://127.0.0.1:{port}",), **options)
+
+
+def secrets(directory: Path, *names: str) -> Path:
+    path = directory / "link-secrets"
+    path.write_text("".join(f"{name} {TOKEN}\n" for name in names))
+    path.chmod(0o600)
+    return path
+
+
+class Site:
+    """A broker's process, which can be killed and comes back at the same ports."""
+
+    def __init__(self, home: Path, policy: PolicyDocument, link_secrets: Path | None = None) -> None:
+        self._home, self._policy, self._secrets = home, policy, link_secrets
+        self.address = f"tcp://127.0.0.1:{policy.transports[0].port}"
+        self._process: BaseProcess
+
+    async def start(self) -> None:
+        self._process, _ = await asyncio.to_thread(
+            start_broker, self._home, policy=self._policy, link_secrets=self._secrets
+        )
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await asyncio.to_thread(self._process.join)
+
+    async def killed_and_back(self) -> None:
+        await self.kill()
+        await self.start()
+
+
+class Reader:
+    """Everything that one subscription has had: the record's bookmark and number."""
+
+    def __init__(self, address: str, topic: str = "prices.>") -> None:
+        self.had: list[tuple[str | None, int]] = []
+        self._work = asyncio.create_task(self._read(address, topic))
+
+    async def _read(self, address: str, topic: str) -> None:
+        async with AsyncClient(address, "reader") as client:
+            async for message in await client.subscribe(topic, bookmark=EPOCH):
+                self.had.append((message.bookmark, message.data["n"]))
+
+    async def close(self) -> None:
+        self._work.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._work
+
+
+async def behind(address: str, bookmark: str, number: int) -> list[tuple[str | None, int]]:
+    """So many messages behind a bookmark."""
+    had: list[tuple[str | None, int]] = []
+    async with AsyncClient(address, "goes-on") as client:
+        async for message in await client.subscribe("prices.a", bookmark=bookmark):
+            had.append((message.bookmark, message.data["n"]))
+            if len(had) == number:
+                break
+    return had
+
+
+async def test_each_record_arrives_once_in_order_under_its_own_bookmark_through_a_kill_of_either_side(
+    tmp_path: Path,
+) -> None:
+    at_london, at_newyork, for_links = free_port(), free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    destination = to("ny", for_links, topic="prices.>", filter="/n > 1")
+    london = Site(tmp_path / "london", site("london", at_london, destination), secrets(tmp_path, "ny"))
+    await newyork.start()
+    await london.start()
+    there, here = Reader(newyork.address), Reader(london.address)
+    try:
+        async with (
+            AsyncClient(london.address, "feed") as feed,
+            AsyncClient(newyork.address, "local") as local,
+        ):
+            number = 0
+
+            async def publish(times: int) -> None:
+                nonlocal number
+                for _ in range(times):
+                    number += 1
+                    await feed.publish("prices.a", {"n": number})
+                    await feed.publish("other", {"n": number})
+                    await asyncio.sleep(0)
+                await feed.flush()
+
+            await publish(200)
+            await local.publish("prices.own", {"n": 0})
+            await until(lambda: len(there.had) > 50)
+            await asyncio.gather(publish(300), newyork.killed_and_back())
+            await until(lambda: len(there.had) > 300)
+            await asyncio.gather(publish(300), london.killed_and_back())
+            await publish(200)
+            await until(lambda: len(here.had) == 1_000 and len(there.had) >= 1_000)
+        carried = [(bookmark, n) for bookmark, n in here.had if n > 1]
+        assert [one for one in there.had if one[1]] == carried
+        assert [n for _, n in carried] == list(range(2, 1_001))
+        assert {bookmark.split("|")[0] for bookmark, _ in carried if bookmark} == {"london"}
+        # Where one stopped at one site one goes on at the other, by the record's own bookmark.
+        middle = str(there.had[500][0])
+        elsewhere = [await behind(site.address, middle, 400) for site in (newyork, london)]
+        assert elsewhere[0] == elsewhere[1] == [one for one in there.had[501:] if one[1]][:400]
+    finally:
+        await there.close()
+        await here.close()
+        await london.kill()
+        await newyork.kill()
+
+
+async def shown(broker: Broker) -> dict[str, Any]:
+    """The one link, as the control plane sees it."""
+    found: dict[str, Any] = (await ask(broker, "links"))["links"][0]
+    return found
+
+
+async def until_shown(broker: Broker, **wanted: Any) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while not wanted.items() <= (found := await shown(broker)).items():
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_destination_comes_into_force_says_why_it_waits_carries_and_gives_its_place_up(
+    tmp_path: Path,
+) -> None:
+    at_newyork, for_links = free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    policy = tcp_policy()
+    linked = replace(policy, revision=2, destinations=(to("ny", for_links, topic="prices.>"),))
+    path = secrets(tmp_path)
+    async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
+        try:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                for number in range(1, 11):
+                    await feed.publish("prices.a", {"n": number})
+                await feed.flush()
+                await broker.apply(linked)
+                refused = await until_shown(broker, state="away", code="bad_logon")
+                assert refused["behind"] == broker.engine.frontier.durable and "token" in refused["why"]
+                secrets(tmp_path, "ny")
+                carried = await until_shown(broker, state="carrying", behind=0, carried=10)
+                assert (carried["instance"], carried["mode"]) == ("newyork", "async")
+                clients = await ask(broker, "clients")
+                assert {"feed", "link.ny"} <= {one["name"] for one in clients}
+                assert [one["name"] for one in await ask(broker, "replays")] == ["link.ny"]
+                # Another topic: it goes on from its place, with what comes.
+                wider = replace(linked, revision=3, destinations=(to("ny", for_links, topic=">"),))
+                await broker.apply(wider)
+                await feed.publish("news", {"n": 11})
+                await feed.flush()
+                await until_shown(broker, state="carrying", carried=1)
+                # What isn't taken there holds up what is behind it, until somebody decides.
+                await feed.publish("elsewhere", {"n": 0})
+                await feed.publish("news", {"n": 12})
+                await feed.flush()
+                held = await until_shown(broker, state="away", code="link_refused")
+                assert held["behind"] >= 2 and "not_entitled" in held["why"]
+                await broker.apply(
+                    replace(linked, revision=4, destinations=(to("ny", for_links, topic="news"),))
+                )
+                await until_shown(broker, state="carrying", carried=1)
+            there = Reader(newyork.address, ">")
+            await until(lambda: len(there.had) == 12)
+            assert [n for _, n in there.had] == list(range(1, 13))
+            await there.close()
+            await broker.apply(replace(policy, revision=5))
+            assert (await ask(broker, "links"))["links"] == [] and await ask(broker, "replays") == []
+        finally:
+            await newyork.kill()
+
+
+async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> None:
+    ports = [free_port() for _ in range(4)]
+    path = secrets(tmp_path, "other")
+    east = Site(tmp_path / "east", site("east", ports[0], to("other", ports[3]), link_port=ports[1]), path)
+    west = Site(tmp_path / "west", site("west", ports[2], to("other", ports[1]), link_port=ports[3]), path)
+    await east.start()
+    await west.start()
+    try:
+        async with AsyncClient(east.address, "feed") as a, AsyncClient(west.address, "feed") as b:
+            for number in range(1, 101):
+                await a.publish("t", {"n": number})
+                await b.publish("t", {"n": -number})
+            await a.flush()
+            await b.flush()
+            readers = Reader(east.address, "t"), Reader(west.address, "t")
+            await until(lambda: all(len(reader.had) >= 200 for reader in readers))
+            await a.publish("t", {"n": 0})
+            await a.flush()
+            await until(
+                lambda: all(("east", 0) in [(str(m).split("|")[0], n) for m, n in r.had] for r in readers)
+            )
+        for reader in readers:
+            assert len(reader.had) == 201 == len(set(reader.had))
+            assert [n for _, n in reader.had if n > 0] == list(range(1, 101))
+            assert [n for _, n in reader.had if n < 0] == list(range(-1, -101, -1))
+            await reader.close()
+        assert sorted(map(str, readers[0].had)) == sorted(map(str, readers[1].had))
+        with pytest.raises(ClientError) as refused:
+            await AsyncClient(east.address, "site.west", reconnect=ReconnectPolicy(enabled=False)).start()
+        assert refused.value.code == "bad_client_name"
+    finally:
+        await east.kill()
+        await west.kill()
