@@ -12,8 +12,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -233,6 +235,8 @@ class MembersLink:
         addresses = [link.address for link in self._links]
         told = ask(addresses, broker_merge.for_each(request), timeout_s=timeout_s)
         answers = [one.answer for one in told if one.answer is not None]
+        if isinstance(request, broker_merge.OF_ALL):
+            _note_unreached(told)
         if not answers:
             errors = [one.error for one in told if one.error is not None]
             raise next((one for one in errors if isinstance(one, BrokerAway)), errors[0])
@@ -249,6 +253,26 @@ class MembersLink:
                 away = away or problem
         assert away is not None
         raise away
+
+
+_unreached: ContextVar[dict[BrokerAddress, BrokerAway] | None] = ContextVar("unreached", default=None)
+
+
+@contextmanager
+def noting_unreached() -> Iterator[dict[BrokerAddress, BrokerAway]]:
+    """While it lasts: whose part is missing in what was asked of all members, and why. Filled as they are asked."""
+    found: dict[BrokerAddress, BrokerAway] = {}
+    token = _unreached.set(found)
+    try:
+        yield found
+    finally:
+        _unreached.reset(token)
+
+
+def _note_unreached(told: Sequence[Told[Any]]) -> None:
+    noted = _unreached.get()
+    if noted is not None:
+        noted.update({one.address: one.error for one in told if isinstance(one.error, BrokerAway)})
 
 
 def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
