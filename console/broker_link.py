@@ -96,7 +96,7 @@ class BrokerLink:
                 raise self._failed(
                     f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
                 ) from broken
-        made: T = self._result(answer, _decoder_of(type(request)))
+        made: T = self._result(answer, _RESULTS[type(request)])
         return made
 
     def _proven(self, deadline: float) -> socket.socket:
@@ -156,7 +156,7 @@ class BrokerLink:
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = _ANSWERS.decode(line)
             if answer.ok:
                 return decoder.decode(answer.result)
             if answer.error is None:
@@ -463,9 +463,9 @@ class _Answer(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None
 
 
+# All are made here, by the one thread that imports this: msgspec shows a type that one thread is still reading to others, which crash.
 _WELCOMES = msgspec.json.Decoder(Welcome)
-
-
-@cache
-def _decoder_of(request: type[Request[Any]]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(answer_of(request))
+_ANSWERS = msgspec.json.Decoder(_Answer)
+_RESULTS: dict[type[Request[Any]], msgspec.json.Decoder[Any]] = {
+    one: msgspec.json.Decoder(answer_of(one)) for one in Request.__subclasses__()
+}
