@@ -36,7 +36,7 @@ async function fetchEarlier() {
 /** How long messages took in the last hour. A sample without deliveries is a hole. */
 async function drawDelays() {
   const from = new Date(Date.now() - DELAYS_MS).toISOString();
-  const points = await statistics("instance", "", `&from=${from}&step=10${pool.member ? `&member=${encodeURIComponent(pool.member)}` : ""}`);
+  const points = await statistics("instance", "", `&from=${from}&step=10`);
   delays.setData([points.map((point) => point.at), points.map((point) => point.delay_p50_ms ?? null), points.map((point) => point.delay_p99_ms ?? null)]);
 }
 
@@ -91,7 +91,7 @@ function pools(status) {
 async function drawPools(known) {
   const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MOST_POOLS);
   const seen = await Promise.all(fullest.map(async (pool) => {
-    const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
+    const points = (await statistics("pool", pool.name, `&from=${from}&step=10${pool.member ? `&member=${encodeURIComponent(pool.member)}` : ""}`)).map((point) => [point.at, point.memory_used]);
     return { pool, points, ahead: forecast(points, pool.memory_limit) };
   }));
   const worst = seen.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
