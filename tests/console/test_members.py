@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,14 +20,17 @@ from broker_core.errors import OperatorError
 from console.broker_addresses import read_addresses
 from console.broker_link import BrokerAway, link_to
 from console.choices import AlertAbout, Role
-from console.models import Alert, AlertRule, Instance, RevisionReport
+from console.models import Action, ActionRun, Alert, AlertRule, Instance, RevisionReport
 from console.queries import policies as read
 from console.queries.clients import Clients
 from console.queries.policies import REPORT_FRESH
 from console.services import alerts, policies, reports
+from console.services.actions import watching
+from console.services.actions.schedules import fire_due
+from console.services.actions.triggers import Event
 from console.services.actors import Actor
 from tests.support.control_plane import person
-from tests.support.fake_broker import FakeBroker, make_client, make_pool
+from tests.support.fake_broker import FakeBroker, make_client, make_group, make_member, make_pool
 
 
 class Plant(NamedTuple):
@@ -95,7 +99,7 @@ def test_an_answer_names_the_members_whose_part_it_lacks(
     page = Client()
     page.force_login(operator)
     for member in ("a", "b"):
-        reports.record_revision(instance, 1, timezone.now(), member=member)
+        reports.record_revision(instance, 1, timezone.now() + timedelta(hours=1), member=member)
 
     def missing(path: str) -> tuple[list[str], str]:
         answer = page.get(f"/api/v1/{path}")
@@ -125,6 +129,55 @@ def test_an_answer_names_the_members_whose_part_it_lacks(
     )
     assert page.get("/api/v1/clients?member=b").json()["code"] == "broker_away"
     assert page.get("/api/v1/decisions?instance=prices").json()["missing"] == []
+
+
+def test_the_page_of_the_group_says_what_each_member_says_and_who_cannot_be_asked_and_why(
+    plant: Plant, operator: Any, tmp_path: Path, settings: Any
+) -> None:
+    page = Client()
+    page.force_login(operator)
+    both = [make_member("a", alike=None), make_member("b")]
+    plant.a.group = make_group(*both)
+    plant.b.group = structs.replace(
+        make_group(*both), member="b", state="engine_lost", why="Another log.", fix="Mend it."
+    )
+    told = page.get("/replication/now/").content.decode()
+    assert "engine_lost" in told and "<bdi>b</bdi>: Another log. Mend it." in told
+    plant.b.group = structs.replace(make_group(*both), member="b")
+    assert "Every member takes part and agrees" in page.get("/replication/now/").content.decode()
+    _, b, prices = settings.SLUICE_BROKERS
+    dead = read_addresses(["sluice-1/a=unix:/nowhere/a.sock"], tmp_path)
+    settings.SLUICE_BROKERS = (*dead, b, prices)
+    told = page.get("/replication/now/").content.decode()
+    assert "b is taking part" in told and "Not all is well: <bdi>a</bdi></p>" in told
+    assert "the others hear it" in told and "The broker sluice-1/a can&#x27;t be reached" in told
+    settings.SLUICE_BROKERS = (*dead, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path))
+    told = page.get("/replication/").content.decode()
+    assert told.count("can&#x27;t be reached") >= 2 and "manage.py runbroker" in told
+
+
+def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journals_one_for_each(
+    plant: Plant, instance: Instance
+) -> None:
+    now = timezone.now()
+    Action.objects.filter(instance=instance).delete()
+    made = {"instance": instance, "started_at": now}
+    heard = Action.objects.create(
+        name="heard", when=[{"on": "publish", "topic": "t"}, {"on": "startup"}], steps=[{"do": "event", "name": "x"}], **made
+    )  # fmt: skip
+    event = Event("publish", {"AMPS_TOPIC": "t"}, {"topic": "t", "filter": ""}, once="log|7|0")
+    for member_name in ("a", "b", "a"):
+        watching.happened("sluice-1", [event, dataclasses.replace(event, once="log|7|1")], member_name)
+    assert sorted(ActionRun.objects.filter(action=heard).values_list("member", flat=True)) == ["a", "a"]
+    for member_name in ("a", "b"):  # each has started by itself
+        watching.happened("sluice-1", [Event("startup")], member_name)
+    assert ActionRun.objects.filter(action=heard).count() == 4
+    for name, step in (("tidy", {"do": "archive", "age": "7d"}), ("tell", {"do": "event", "name": "y"})):
+        Action.objects.create(name=name, when=[{"on": "schedule", "every": "1m"}], steps=[step], **made)
+    due = now + timedelta(seconds=61)
+    fire_due(due), fire_due(due)
+    fired = ActionRun.objects.exclude(due_at=None).values_list("action__name", "member")
+    assert sorted(fired) == [("tell", ""), ("tidy", "a"), ("tidy", "b")]
 
 
 def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
