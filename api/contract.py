@@ -5,6 +5,7 @@ One place makes the parameters of the document and what a request is held to (ap
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
@@ -27,8 +28,30 @@ IF_MATCH = OpenApiParameter(
     required=True,
     description='The ETag of what is changed, like "3", or *.',
 )
+MISSING = "Sluice-Missing"
+"""The header that names the members whose part an answer lacks."""
+
+
+class OfMembers(Enum):
+    """Where an answer comes from that is made of what every member of a group says."""
+
+    NOW = auto()
+    """They are asked."""
+    STORED = auto()
+    """They have written it into the database and Redis."""
+
+
 PROBLEM = "application/problem+json"
 CSV = "text/csv"
+
+
+_LACKING = OpenApiParameter(
+    MISSING,
+    str,
+    OpenApiParameter.HEADER,
+    response=[200],
+    description="Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's.",
+)
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
@@ -112,7 +135,9 @@ def query_parameters(view: Any, method: str) -> set[str]:
 def _unsaid(view: Any, method: str) -> list[Any]:
     whole = getattr(view, "whole_installation", False)
     by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
-    return [INSTANCE, *by_member] if isinstance(need_of(view, method), Permission) and not whole else []
+    lacking = [_LACKING] if method == "GET" and getattr(view, "of_members", None) is not None else []
+    asked = [INSTANCE, *by_member] if isinstance(need_of(view, method), Permission) and not whole else []
+    return [*asked, *lacking]
 
 
 def _names(declared: list[Any]) -> set[str]:

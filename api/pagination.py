@@ -6,7 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import F, OrderBy, QuerySet
-from rest_framework.pagination import CursorPagination, PageNumberPagination
+from rest_framework.pagination import BasePagination, CursorPagination, PageNumberPagination
+from rest_framework.response import Response
+
+from api.documents import plain
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1_000
@@ -42,6 +45,43 @@ class CursorPages(CursorPagination):
         down = bool(names) and names[0].startswith("-")
         bare = [name.lstrip("-") for name in names]
         return tuple(names) if {"pk", "id"} & set(bare) else (*names, "-pk" if down else "pk")
+
+
+class _OfMembers(BasePagination):
+    """Pages of what every member of a group says; `missing` has those whose part isn't in it."""
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        """The page; the view knows who couldn't be asked."""
+        self._view = view
+        return super().paginate_queryset(queryset, request, view)
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """With them."""
+        made = super().get_paginated_response(data)
+        made.data["missing"] = plain(self._view.missing())
+        return made
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """One page, for the document."""
+        found = super().get_paginated_response_schema(schema)
+        missing = {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/MissingMember"},
+            "description": "Of a group: members whose part isn't in the answer.",
+        }
+        return {
+            **found,
+            "required": [*found["required"], "missing"],
+            "properties": {**found["properties"], "missing": missing},
+        }
+
+
+class MembersPages(_OfMembers, Pages):
+    """By number: what members are asked for."""
+
+
+class MembersCursorPages(_OfMembers, CursorPages):
+    """By cursor: what members have stored."""
 
 
 def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

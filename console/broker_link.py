@@ -12,8 +12,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,7 +96,7 @@ class BrokerLink:
                 raise self._failed(
                     f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
                 ) from broken
-        made: T = self._result(answer, _decoder_of(type(request)))
+        made: T = self._result(answer, _RESULTS[type(request)])
         return made
 
     def _proven(self, deadline: float) -> socket.socket:
@@ -154,7 +156,7 @@ class BrokerLink:
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = _ANSWERS.decode(line)
             if answer.ok:
                 return decoder.decode(answer.result)
             if answer.error is None:
@@ -233,6 +235,8 @@ class MembersLink:
         addresses = [link.address for link in self._links]
         told = ask(addresses, broker_merge.for_each(request), timeout_s=timeout_s)
         answers = [one.answer for one in told if one.answer is not None]
+        if isinstance(request, broker_merge.OF_ALL):
+            _note_unreached(told)
         if not answers:
             errors = [one.error for one in told if one.error is not None]
             raise next((one for one in errors if isinstance(one, BrokerAway)), errors[0])
@@ -249,6 +253,26 @@ class MembersLink:
                 away = away or problem
         assert away is not None
         raise away
+
+
+_unreached: ContextVar[dict[BrokerAddress, BrokerAway] | None] = ContextVar("unreached", default=None)
+
+
+@contextmanager
+def noting_unreached() -> Iterator[dict[BrokerAddress, BrokerAway]]:
+    """While it lasts: whose part is missing in what was asked of all members, and why. Filled as they are asked."""
+    found: dict[BrokerAddress, BrokerAway] = {}
+    token = _unreached.set(found)
+    try:
+        yield found
+    finally:
+        _unreached.reset(token)
+
+
+def _note_unreached(told: Sequence[Told[Any]]) -> None:
+    noted = _unreached.get()
+    if noted is not None:
+        noted.update({one.address: one.error for one in told if isinstance(one.error, BrokerAway)})
 
 
 def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
@@ -439,9 +463,9 @@ class _Answer(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None
 
 
+# All are made here, by the one thread that imports this: msgspec shows a type that one thread is still reading to others, which crash.
 _WELCOMES = msgspec.json.Decoder(Welcome)
-
-
-@cache
-def _decoder_of(request: type[Request[Any]]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(answer_of(request))
+_ANSWERS = msgspec.json.Decoder(_Answer)
+_RESULTS: dict[type[Request[Any]], msgspec.json.Decoder[Any]] = {
+    one: msgspec.json.Decoder(answer_of(one)) for one in Request.__subclasses__()
+}

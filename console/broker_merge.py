@@ -19,13 +19,13 @@ from broker_core.documents.clients import ClientEntry, ClientsPage
 from broker_core.documents.instance import (
     DelayEntry,
     InstanceStatus,
-    PoolEntry,
     Rates,
     Snapshot,
     Totals,
     TransportEntry,
 )
 from broker_core.documents.policies import PolicyEffect, Running
+from broker_core.documents.replays import DurableEntry, ReplayEntry
 from broker_core.documents.requests import Request
 from broker_core.errors import OperatorError
 
@@ -40,6 +40,18 @@ ANY_ONE: Final = (
     requests.PlanJournals,
 )
 """Requests that the first member does that can be reached: what it has, all have; or it must be done once."""
+OF_ALL: Final = (
+    requests.GetStatus,
+    requests.GetSnapshot,
+    requests.ListClients,
+    requests.PageClients,
+    requests.ListDecisions,
+    requests.ListLosses,
+    requests.ListDurables,
+    requests.ListReplays,
+    requests.Preview,
+)
+"""Requests whose answer is every member's part: it lacks something when one can't be reached."""
 ONE_BY_NAME: Final = (
     requests.SwapJournal,
     requests.RemoveJournals,
@@ -71,7 +83,7 @@ def merged(request: Request[Any], answers: Sequence[Any]) -> Any:
 
 
 def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
-    """Of all members: `member` is "", and the revision the oldest that one of them runs."""
+    """Of all members: `member` is "", and the revision the oldest that one of them runs. Pools stay apart: each member has its own."""
     first = parts[0]
     return structs.replace(
         first,
@@ -82,7 +94,7 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
         next_sequence=max(one.next_sequence for one in parts),
         durable_sequence=max(one.durable_sequence for one in parts),
         transports=_transports(parts),
-        pools=_pools(parts),
+        pools=[structs.replace(pool, member=one.member) for one in parts for pool in one.pools],
         rates=Rates(**_summed(Rates, [one.rates for one in parts])),
         totals=Totals(**_summed(Totals, [one.totals for one in parts])),
         delay=_delay([one.delay for one in parts if one.delay is not None]),
@@ -101,7 +113,7 @@ def snapshot(parts: Sequence[Snapshot]) -> Snapshot:
         at=max(one.at for one in parts),
         status=status(None, [one.status for one in parts]),
         clients=_once([one.clients for one in parts]),
-        replays=list(chain.from_iterable(told)) if told else None,
+        replays=_replays(told) if told else None,
     )
 
 
@@ -131,19 +143,6 @@ def _transports(parts: Sequence[InstanceStatus]) -> list[TransportEntry]:
         found[one.name] = (
             one if known is None else structs.replace(known, clients=known.clients + one.clients)
         )
-    return list(found.values())
-
-
-def _pools(parts: Sequence[InstanceStatus]) -> list[PoolEntry]:
-    found: dict[str, PoolEntry] = {}
-    for one in chain.from_iterable(part.pools for part in parts):
-        known = found.get(one.name)
-        if known is not None:
-            figures = ("memory_used", "memory_limit", "disk_used", "disk_limit")
-            one = structs.replace(
-                known, **{name: getattr(known, name) + getattr(one, name) for name in figures}
-            )
-        found[one.name] = one
     return list(found.values())
 
 
@@ -177,6 +176,31 @@ def _all(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
     return list(chain.from_iterable(parts))
 
 
+def _durables(_: object, parts: Sequence[Sequence[DurableEntry]]) -> list[DurableEntry]:
+    """Every member knows every one: of each, what the member says whose client uses it, else who heard of it last."""
+    return _best(parts, lambda one: (one.client, one.name), lambda one: (one.connected, one.seen_at))
+
+
+def _replays(parts: Sequence[Sequence[ReplayEntry]]) -> list[ReplayEntry]:
+    """The same: where its client is, else where it is over, else where it has come furthest."""
+    return _best(
+        parts,
+        lambda one: one.name,
+        lambda one: (one.created_at, one.connected, one.ended_at or 0, one.progress),
+    )
+
+
+def _best(
+    parts: Sequence[Sequence[T]], key: Callable[[T], Any], knowing: Callable[[T], tuple[Any, ...]]
+) -> list[T]:
+    found: dict[Any, T] = {}
+    for one in chain.from_iterable(parts):
+        known = found.get(key(one))
+        if known is None or knowing(one) > knowing(known):
+            found[key(one)] = one
+    return list(found.values())
+
+
 _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.GetStatus: status,
     requests.GetSnapshot: lambda _, parts: snapshot(parts),
@@ -185,8 +209,8 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.GetClient: lambda _, parts: max(parts, key=lambda one: one.connected_at),
     requests.ListDecisions: lambda _, parts: sorted(chain.from_iterable(parts), key=lambda one: one.at),
     requests.ListLosses: _all,
-    requests.ListDurables: _all,
-    requests.ListReplays: _all,
+    requests.ListDurables: _durables,
+    requests.ListReplays: lambda _, parts: _replays(parts),
     requests.Preview: _effect,
     requests.Apply: lambda _, parts: Running(revision=min(one.revision for one in parts)),
 }

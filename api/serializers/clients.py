@@ -12,6 +12,7 @@ from broker_core.documents import columns
 from broker_core.documents.clients import ClientEntry, Delivery, EffectiveSetting, ForecastEntry, Health
 from broker_core.documents.instance import InstanceStatus
 from console.models import Decision
+from console.queries.missing import MissingMember
 
 ClientSerializer = serializer_of(ClientEntry)
 EffectiveSettingSerializer = serializer_of(EffectiveSetting)
@@ -22,6 +23,7 @@ class StatusSerializer(serializer_of(InstanceStatus)):  # type: ignore[misc]
     """What a broker says of itself, and whether the policy is in force there."""
 
     in_force = InForceSerializer()
+    missing = serializer_of(MissingMember)(many=True)
 
 
 class SortField(serializers.ChoiceField):

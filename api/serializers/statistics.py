@@ -6,7 +6,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
 from console.live import ring
+from console.queries.missing import MissingMember
 from console.queries.statistics import DELAYS, KINDS
 
 
@@ -52,3 +54,4 @@ class SeriesSerializer(serializers.Serializer[Any]):
     source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])
     step = serializers.IntegerField()
     points = PointSerializer(many=True)
+    missing = serializer_of(MissingMember)(many=True)

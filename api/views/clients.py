@@ -11,8 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
+from api.contract import OfMembers
 from api.documents import plain, serializer_of
-from api.pagination import Pages
+from api.pagination import MembersCursorPages, MembersPages
 from api.serializers.clients import (
     ActSerializer,
     ClientQuerySerializer,
@@ -53,6 +54,7 @@ class BrokersView(ApiView):
 class StatusView(ApiView):
     """The broker."""
 
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW}
     by_member = ("GET",)
 
@@ -61,14 +63,19 @@ class StatusView(ApiView):
         """Rates, totals, pools, transports and the journal; 503 while the broker is away."""
         instance = instance_named(instance_name(request))
         return Response(
-            {**plain(live.status(instance.name, member_name(request))), "in_force": in_force(instance)}
+            {
+                **plain(live.status(instance.name, member_name(request))),
+                "in_force": in_force(instance),
+                "missing": plain(self.missing()),
+            }
         )
 
 
 class ClientsView(PagedView):
     """All clients."""
 
-    pagination_class = Pages
+    pagination_class = MembersPages
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW}
     by_member = ("GET",)
 
@@ -155,6 +162,7 @@ class ActView(ApiView):
 class ClientHistoryView(ApiView):
     """How a client fared."""
 
+    of_members = OfMembers.STORED
     needs = {"GET": Permission.VIEW}
     scope = {"client": "name"}
 
@@ -173,6 +181,8 @@ class ClientHistoryView(ApiView):
 class DecisionsView(PagedView):
     """Decisions."""
 
+    pagination_class = MembersCursorPages
+    of_members = OfMembers.STORED
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(

@@ -7,7 +7,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
+from api.contract import OfMembers
 from api.documents import plain
+from api.pagination import MembersCursorPages
 from api.serializers.ledger import DurableSerializer, LossQuerySerializer, LossSerializer
 from api.views.base import PagedView, instance_name, patterns_of, read
 from api.views.view import ApiView
@@ -20,6 +22,8 @@ from console.services import clients as services
 class LedgerView(PagedView):
     """Losses."""
 
+    pagination_class = MembersCursorPages
+    of_members = OfMembers.STORED
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[LossQuerySerializer], responses=LossSerializer(many=True))
@@ -36,6 +40,7 @@ class LedgerView(PagedView):
 class DurablesView(ApiView):
     """Durable subscriptions."""
 
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=DurableSerializer(many=True))

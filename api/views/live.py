@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api import live_window
+from api.contract import OfMembers
 from api.documents import plain, serializer_of
 from api.views.view import ApiView
 from console import current
@@ -23,6 +24,7 @@ from console.services.actors import access_of_request
 class FlowView(ApiView):
     """Who publishes what to whom."""
 
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=serializer_of(Flow))
@@ -35,6 +37,7 @@ class FlowView(ApiView):
 class LiveView(ApiView):
     """What a tab that looks at this would be fed now."""
 
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(

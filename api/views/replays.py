@@ -12,8 +12,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
+from api.contract import OfMembers
 from api.documents import plain
-from api.pagination import Pages
+from api.pagination import MembersPages
 from api.permissions import allow
 from api.serializers.replays import (
     NewReplaySerializer,
@@ -32,7 +33,8 @@ from console.services import replays as services
 class ReplaysView(PagedView):
     """All managed replays."""
 
-    pagination_class = Pages
+    pagination_class = MembersPages
+    of_members = OfMembers.NOW
     needs = {"GET": Permission.VIEW, "POST": Permission.VIEW}
 
     @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))

@@ -11,6 +11,8 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from api.contract import OfMembers
+from api.documents import plain
 from api.permissions import allow
 from api.renderers import CsvRenderer
 from api.serializers.statistics import SeriesSerializer, StatisticsQuerySerializer
@@ -26,6 +28,7 @@ USUAL = timedelta(minutes=15)
 class StatisticsView(ApiView):
     """Statistics."""
 
+    of_members = OfMembers.STORED
     needs = {"GET": Permission.VIEW}
     renderer_classes = [JSONRenderer, CsvRenderer]
 
@@ -51,4 +54,4 @@ class StatisticsView(ApiView):
             asked["member"],
         )
         csv = request.accepted_renderer.format == CsvRenderer.format
-        return Response(found["points"] if csv else found)
+        return Response(found["points"] if csv else {**found, "missing": plain(self.missing())})

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from django.utils import timezone
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from api.contract import query_parameters
+from api.contract import CSV, MISSING, OfMembers, query_parameters
+from console.broker_link import noting_unreached
+from console.queries.missing import MissingMember, silent, unreached
+from console.queries.policies import instance_named
 
 _known: dict[tuple[type[APIView], str], list[str]] = {}
 
 
 class ApiView(APIView):
-    """A view that takes the query parameters which the OpenAPI document has for it, and no others."""
+    """A view that takes the query parameters which the OpenAPI document has for it, and no others. Of a group it says whose part
+    its answer lacks."""
+
+    of_members: ClassVar[OfMembers | None] = None
+    """Where what it answers comes from, if from every member of a group."""
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """DRF's, and notes who couldn't be asked meanwhile."""
+        with noting_unreached() as self._unreached:
+            return super().dispatch(request, *args, **kwargs)
+
+    def missing(self) -> list[MissingMember]:
+        """Whose part the answer lacks, once everything for it was asked."""
+        if self.of_members is not OfMembers.STORED:
+            return unreached(self._unreached)
+        if self._silent is None:
+            asked = self.request.query_params
+            instance = instance_named(asked.get("instance") or None)
+            self._silent = silent(instance, timezone.now(), asked.get("member", ""))
+        return self._silent
+
+    _silent: list[MissingMember] | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """DRF's own (who asks, may they), then the address. Raises ValidationError for parameters that aren't known."""
@@ -34,4 +59,9 @@ class ApiView(APIView):
         made = super().finalize_response(request, response, *args, **kwargs)
         if getattr(made, "exception", False):
             made.accepted_renderer, made.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
+        elif self.of_members is not None and (names := [one.member for one in self.missing()]):
+            made[MISSING] = ", ".join(names)
+            if getattr(made, "accepted_media_type", "").startswith(CSV):  # who keeps the file sees no header
+                what = request.path.rstrip("/").rpartition("/")[2]
+                made["Content-Disposition"] = f'attachment; filename="{what}-without-{"-".join(names)}.csv"'
         return made

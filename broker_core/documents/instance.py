@@ -33,6 +33,9 @@ class PoolEntry(Document, frozen=True, kw_only=True):
     disk_used: Annotated[int, Meta(description="bytes.")]
     disk_limit: Annotated[int, Meta(description="bytes.")]
     disk_path: str
+    member: Annotated[
+        str, Meta(description="Whose it is, where those of a group's members are listed: each has its own.")
+    ] = ""
 
 
 class Rates(Document, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
@@ -56,17 +56,14 @@ class PolicyForm(forms.Form):
             if name in self.WORDS:
                 field.widget.attrs["placeholder"] = "default"
 
-    def show_now(self, pool: PoolEntry | None) -> None:
-        """Say in the empty fields what the running broker's pool makes of the default."""
-        if pool is None:
-            return
-        for name, limit in (
-            ("message_memory_limit", pool.memory_limit),
-            ("message_disk_limit", pool.disk_limit),
+    def show_now(self, pools: Sequence[PoolEntry]) -> None:
+        """Say in the empty fields what the running broker's pool makes of the default; of a group, each member's own pool."""
+        for name, limits in (
+            ("message_memory_limit", {one.member: one.memory_limit for one in pools}),
+            ("message_disk_limit", {one.member: one.disk_limit for one in pools}),
         ):
-            if limit:
-                attrs = self.fields[name].widget.attrs
-                attrs["placeholder"] = f"now {size(limit)}"
+            if any(limits.values()):
+                self.fields[name].widget.attrs["placeholder"] = f"now {limits_in_words(limits)}"
 
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""
@@ -85,6 +82,13 @@ class PolicyForm(forms.Form):
             "pool": {name: clean[name] or None for name in pool},
             "client_policy": {name: clean[name] for name in client},
         }
+
+
+def limits_in_words(limits: Mapping[str, int]) -> str:
+    """Of members: "2.35 GiB on each", or "a 2.35 GiB, b 1.00 GiB" where they differ; of a broker by itself just the one."""
+    if len(set(limits.values())) == 1:
+        return size(next(iter(limits.values()))) + (" on each" if len(limits) > 1 else "")
+    return ", ".join(f"{member} {size(limit)}" for member, limit in limits.items())
 
 
 class LimitsRow(PolicyForm):

@@ -151,7 +151,8 @@ def by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
-    """The instance, transports and pools as they were last recorded; nothing where the broker didn't report."""
+    """The instance, transports and pools as they were last recorded; nothing where the broker didn't report. Of a group members'
+    figures are added, but for pools: each has its own."""
     step = 60 if when.minutes else 10
     rows = PlaceSample.objects.filter(
         instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
@@ -160,7 +161,7 @@ def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
     found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in PlaceKind}
     for (kind, name, _), one in sorted(newest.items()):
         same = found[kind]
-        if same and same[-1].name == name:  # another member's
+        if kind != PlaceKind.POOL and same and same[-1].name == name:  # another member's
             for number in ring.NUMBERS["place"]:
                 setattr(same[-1], number, getattr(same[-1], number) + getattr(one, number))
         else:

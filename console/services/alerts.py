@@ -22,6 +22,7 @@ from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_fits
+from console.broker_link import noting_unreached
 from console.choices import AlertAbout, MessageState
 from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
 from console.queries import live, standing
@@ -91,19 +92,25 @@ def delete(actor: Actor, rule: AlertRule, reason: str) -> None:
 
 
 def watch(now: datetime) -> None:
-    """Open and close alerts by what is the case now. What can't be known (the broker is away) changes nothing."""
+    """Open and close alerts by what is the case now. What can't be known (the broker is away, or a member of a group is, which may have
+    the client) changes nothing."""
     found: dict[str, Sequence[ClientEntry] | None] = {}
+    partly: set[str] = set()
     for rule in AlertRule.objects.select_related("instance").order_by("pk")[:MOST_RULES]:
         name = rule.instance.name
         if rule.about in _FITS and name not in found:
             try:
-                found[name] = live.snapshot(name).clients
+                with noting_unreached() as unreached:
+                    found[name] = live.snapshot(name).clients
             except SluiceError:
                 found[name] = None
+            if unreached:
+                partly.add(name)
         clients = found.get(name)
         if rule.about in _FITS and clients is None:
             continue
-        _judge(rule, _members(rule, clients or [], now), now)
+        seen = {one.name for one in clients or ()} if name in partly and rule.about in _FITS else None
+        _judge(rule, _members(rule, clients or [], now), now, seen)
 
 
 def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> Members:
@@ -124,10 +131,12 @@ def _meant(rule: AlertRule, client: str) -> bool:
     return not rule.client or name_fits(rule.client, client)
 
 
-def _judge(rule: AlertRule, found: Members, now: datetime) -> None:
-    """Pending, open or over: one row for each rule that isn't over."""
+def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None = None) -> None:
+    """Pending, open or over: one row for each rule that isn't over. Who isn't among `seen`, where not everybody was, stays in an open one."""
     with transaction.atomic():
         alert = Alert.objects.select_for_update().filter(rule=rule, closed_at=None).first()
+        if alert is not None and alert.opened_at is not None and seen is not None:
+            found = {**{name: since for name, since in alert.members.items() if name not in seen}, **found}
         if not found:
             if alert is not None and alert.opened_at is None:
                 alert.delete()

@@ -14,7 +14,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.clients import ClientEntry, ForecastEntry
 from broker_core.errors import SluiceError
-from console.broker_link import BrokerAway
+from console import current
+from console.broker_link import BrokerAway, members_of
 from console.choices import Permission, TrayKind
 from console.live.places import SPOOLED
 from console.models import Instance
@@ -102,7 +103,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "hourly": hourly, **kept,
         "last_seen_ms": last and last * 1_000, "ranges": overview.RANGES.values(), "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
-        "policy_defaults": any(one["origin"] == "default" for one in policy),
+        "several": len(members_of(current.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
         "marks": overview.marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)

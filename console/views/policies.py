@@ -29,6 +29,7 @@ from console.views import common, past, tray
 from console.views.rollouts import rollout_shown
 
 REVISIONS = 30
+Pools = dict[str, list[PoolEntry]]
 
 
 @common.permitted(Permission.VIEW)
@@ -98,12 +99,12 @@ def _show(
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
     own = InstancePolicyForm(initial=flatten(parts), auto_id="instance_%s")
     pools = _pools_now()
-    own.show_now(pools.get("instance"))
+    own.show_now(pools.get("instance", []))
     forms = [
         _transport(
             item,
             failed if transport == item["name"] and isinstance(failed, TransportPolicyForm) else None,
-            pools.get(f"transport {item['name']}"),
+            pools.get(f"transport {item['name']}", []),
         )
         for item in document["transports"]
     ]
@@ -128,7 +129,7 @@ def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _rows(
-    document: Mapping[str, Any], pools: Mapping[str, PoolEntry], failed: PolicyForm | None, transport: str
+    document: Mapping[str, Any], pools: Pools, failed: PolicyForm | None, transport: str
 ) -> list[dict[str, Any]]:
     """The limits of the instance and of each transport, as a table whose cells are fields."""
     made = []
@@ -137,32 +138,35 @@ def _rows(
         wrong = isinstance(failed, LimitsRow) and transport == name
         form = failed if isinstance(failed, LimitsRow) and wrong else LimitsRow(initial=limits)
         form.auto_id = f"row_{name}_%s"
-        pool = pools.get(f"transport {name}" if name else "instance")
+        own = pools.get(f"transport {name}" if name else "instance", [])
         if name:
             for field in LimitsRow.COLUMNS:
                 form.fields[field].widget.attrs["placeholder"] = "as the instance"
         else:
-            form.show_now(pool)
+            form.show_now(own)
         url = reverse("policies_transport", args=[name]) if name else reverse("policies_instance")
-        made.append({"name": name, "form": form, "url": url, "pool": pool, "wrong": wrong})
+        made.append({"name": name, "form": form, "url": url, "pools": own, "wrong": wrong})
     return made
 
 
-def _pools_now() -> dict[str, PoolEntry]:
-    """The running broker's pools, by their own name and by "transport NAME"; none while it is away."""
+def _pools_now() -> Pools:
+    """The running brokers' pools, by their own name and by "transport NAME", each member's; none while they are away."""
+    found: Pools = {}
     try:
         pools = live.status().pools
     except SluiceError:
-        return {}
-    by_transport = {f"transport {name}": pool for pool in pools for name in pool.transports}
-    return {**by_transport, **{pool.name: pool for pool in pools}}
+        return found
+    for pool in pools:
+        for key in (pool.name, *(f"transport {name}" for name in pool.transports)):
+            found.setdefault(key, []).append(pool)
+    return found
 
 
-def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pool: PoolEntry | None) -> dict[str, Any]:
+def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pools: list[PoolEntry]) -> dict[str, Any]:
     name = item["name"]
     form = failed or TransportPolicyForm(initial=flatten(item))
     form.auto_id = f"{name}_%s"
-    form.show_now(pool)
+    form.show_now(pools)
     kind = TransportKind(item["kind"]).label
     differs = any(value is not None for part in ("pool", "client_policy") for value in item[part].values())
     return {

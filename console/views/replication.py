@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from broker_core.errors import SluiceError
 from console import current
 from console.choices import Permission
-from console.queries.group import group_now, is_well
+from console.queries.group import seen_group
 from console.queries.links import links_now
 from console.views import common
 
@@ -16,17 +19,18 @@ from console.views import common
 @common.permitted(Permission.VIEW)
 @require_GET
 def replication(request: HttpRequest) -> HttpResponse:
-    """As the member on this machine sees it; a broker by itself says so."""
-    status = problem = None
-    try:
-        status = group_now(current.instance_name())
-    except SluiceError as refused:
-        problem = refused
-    links = links_now(current.instance_name())
-    context = {
-        "group": status,
-        "well": status is not None and is_well(status),
-        "problem": problem,
-        **links._asdict(),
-    }
-    return common.page(request, "replication.html", context)
+    """What every member says; a broker by itself says that it is one."""
+    return common.page(request, "replication.html", _seen())
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def now(request: HttpRequest) -> HttpResponse:
+    """The same, for the page, which asks again every two seconds."""
+    return render(request, "components/group.html", _seen())
+
+
+def _seen() -> dict[str, Any]:
+    instance = current.instance_name()
+    return {"seen": seen_group(instance), **links_now(instance)._asdict()}

@@ -134,6 +134,7 @@ urlpatterns = [
     path("actions/<int:action_id>/apply/", actions.apply, name="actions_apply"),
     path("actions/<int:action_id>/delete/", actions.delete, name="actions_delete"),
     path("replication/", replication.replication, name="replication"),
+    path("replication/now/", replication.now, name="replication_now"),
     path("replays/", replays.replays, name="replays"),
     path("replays/list/", replays.replays_list, name="replays_list"),
     path("replays/new/", replays.create, name="replays_create"),

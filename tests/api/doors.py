@@ -185,6 +185,7 @@ DOORS = [
     Door("POST", "/clients/board-jfk/offline/", P.ACT_ON_CLIENTS, {}, looks=True),
     Door("GET", "/durables/", P.VIEW),
     Door("GET", "/replication/", P.VIEW),
+    Door("GET", "/replication/now/", P.VIEW),
     Door("POST", "/clients/board-jfk/durables/orders/delete/", P.ACT_ON_CLIENTS, {}, looks=True),
     Door("GET", "/decisions/", P.VIEW),
     Door("GET", "/policies/", P.VIEW),

@@ -14,13 +14,14 @@ from django.test import Client
 from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
+from console import current
 from console.access.rights import Open
 from console.choices import ROLE_PERMISSIONS, TOKEN_PERMISSIONS, Permission, Role
-from console.models import AuditEvent
+from console.models import Action, ActionRun, AlertRule, AuditEvent, Grant, Instance, PolicyDraft
 from console.services import operators
 from console.services.actors import SYSTEM
 from console.services.policies import ensure_instance
-from tests.api.doors import DOORS, READS, WRITES, Door, addresses, send
+from tests.api.doors import DOORS, NO_RUN, READS, WRITES, Door, addresses, send
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
 from tests.support.seed import seed_history
@@ -114,6 +115,61 @@ def test_a_role_elsewhere_opens_nothing_here(broker: FakeBroker) -> None:
     assert unlike(client, doors, lambda door: False) == []
 
 
+def takes_instance(door: Door) -> bool:
+    view = getattr(resolve(door.route).func, "cls", None)
+    return view is not None and not getattr(view, "whole_installation", False)
+
+
+def of_instance(door: Door, name: str) -> Door:
+    return door._replace(path=f"{door.path}{'&' if '?' in door.path else '?'}instance={name}")
+
+
+def looking_at(client: Client, name: str) -> Client:
+    session = client.session
+    session[current.KEY] = name
+    session.save()
+    return client
+
+
+@pytest.mark.django_db
+def test_who_may_do_all_on_one_instance_comes_into_no_other(broker: FakeBroker) -> None:
+    """Asked for by `?instance=`, while their session is about their own. (Pages are about the session's: the test above.)"""
+    client = logged_in(person("petra", Role.ADMINISTRATOR, instance=ensure_instance("prices")))
+    doors = [door for door in DOORS if isinstance(door.need, Permission)]
+    asked = [door for door in doors if takes_instance(door)]
+    assert len(asked) > 60
+    looking_at(client, "prices")
+    assert unlike(client, [of_instance(one, "sluice-1") for one in asked], lambda door: False) == []
+
+
+@pytest.mark.django_db
+def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBroker) -> None:
+    """A door that names a row by its number may be let in at one's own instance: what it names must be of that one too."""
+    theirs, prices = seed_history("sluice-1"), ensure_instance("prices")
+    petra = person("petra", Role.ADMINISTRATOR, instance=prices)
+    rows = {
+        "/drafts/1": f"/drafts/{PolicyDraft.objects.create(instance=theirs, title='theirs', document={}, base=1).pk}",
+        "/actions/1": f"/actions/{Action.objects.filter(instance=theirs).latest('pk').pk}",
+        "/alerts/1": f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}",
+        "/grants/1": f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}",
+    }
+    run = ActionRun.objects.filter(instance=theirs).latest("pk")
+    client = looking_at(logged_in(petra), "prices")
+    named = []
+    for door in DOORS:
+        if isinstance(door.need, Permission):
+            for one, other in rows.items():
+                if f"{one}/" in f"{door.path}/":
+                    named.append(door._replace(path=door.path.replace(one, other)))
+            if NO_RUN in door.path:
+                named.append(door._replace(path=door.path.replace(NO_RUN, str(run.pk))))
+    before = everything_of(theirs)
+    shown = {str(one): send(client, one).status_code for one in named}
+    assert len(shown) > 20
+    assert {door: status for door, status in shown.items() if status not in (302, 403, 404)} == {}
+    assert everything_of(theirs) == before
+
+
 @pytest.mark.parametrize("door", [door for door in DOORS if "board-jfk" in door.path], ids=str)
 def test_a_role_for_other_clients_doesn_t_open_this_one(door: Door, broker: FakeBroker) -> None:
     theirs = logged_in(person("otto", Role.OPERATOR, client_pattern="carrier-*"))
@@ -170,6 +226,15 @@ def everything() -> dict[str, list[Any]]:
         model._meta.db_table: sorted(map(repr, model._base_manager.values_list()))
         for model in apps.get_models()
         if model._meta.db_table not in BOOKKEEPING
+    }
+
+
+def everything_of(instance: Instance) -> dict[str, list[Any]]:
+    """Every row that is an instance's."""
+    return {
+        model._meta.db_table: sorted(map(repr, model._base_manager.filter(instance=instance).values_list()))
+        for model in apps.get_models()
+        if any(field.name == "instance" for field in model._meta.get_fields())
     }
 
 

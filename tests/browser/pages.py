@@ -69,6 +69,7 @@ NO_PAGES: Final = {
     "policies_in_force": _PART,
     "actions_firings": _PART,
     "replays_list": _PART,
+    "replication_now": _PART,
     "runs_list": _PART,
     "pipeline_plot": _FILE,
     "pipeline_table": _FILE,

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from django.test import Client
 from django.utils import timezone
+from msgspec import structs
 
 from broker_core.documents import requests
+from broker_core.documents.clients import Health
 from broker_core.errors import OperatorError
 from console.broker_addresses import read_addresses
 from console.broker_link import BrokerAway, link_to
-from console.choices import Role
-from console.models import Instance
+from console.choices import AlertAbout, Role
+from console.models import Action, ActionRun, Alert, AlertRule, Instance, RevisionReport
 from console.queries import policies as read
 from console.queries.clients import Clients
-from console.services import policies, reports
+from console.queries.policies import REPORT_FRESH
+from console.services import alerts, policies, reports
+from console.services.actions import watching
+from console.services.actions.schedules import fire_due
+from console.services.actions.triggers import Event
+from console.services.actors import Actor
 from tests.support.control_plane import person
-from tests.support.fake_broker import FakeBroker, make_client
+from tests.support.fake_broker import FakeBroker, make_client, make_group, make_member, make_pool
 
 
 class Plant(NamedTuple):
@@ -83,6 +93,115 @@ def test_a_member_that_is_away_hides_only_what_it_has(plant: Plant, tmp_path: Pa
     assert link.call(requests.GetClient(name="slow")).name == "slow"
 
 
+def test_an_answer_names_the_members_whose_part_it_lacks(
+    plant: Plant, operator: Any, instance: Instance, tmp_path: Path, settings: Any
+) -> None:
+    page = Client()
+    page.force_login(operator)
+    for member in ("a", "b"):
+        reports.record_revision(instance, 1, timezone.now() + timedelta(hours=1), member=member)
+
+    def missing(path: str) -> tuple[list[str], str]:
+        answer = page.get(f"/api/v1/{path}")
+        assert answer.status_code == 200, answer.content
+        told = answer.json()
+        assert isinstance(told, list) or path == "flow" or "missing" in told
+        named = told.get("missing", []) if isinstance(told, dict) else []
+        return [f"{one['member']} {one['code']}" for one in named], answer.headers.get("Sluice-Missing", "")
+
+    now = ("status", "clients", "replays", "durables", "flow")
+    stored = ("decisions", "ledger", "statistics", "clients/slow/history")
+    assert {path: missing(path) for path in (*now, *stored)} == dict.fromkeys((*now, *stored), ([], ""))
+    a, _, prices = settings.SLUICE_BROKERS
+    settings.SLUICE_BROKERS = (a, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path), prices)
+    for path in now:
+        named = ["b broker_away"] if path in ("status", "clients", "replays") else []
+        assert missing(path) == (named, "b"), path
+    RevisionReport.objects.filter(member="b").update(seen_at=timezone.now() - REPORT_FRESH * 2)
+    for path in stored:
+        named = ["b broker_away"] if path != "clients/slow/history" else []
+        assert missing(path) == (named, "b"), path
+    assert missing("decisions?member=a") == ([], "")
+    file = page.get("/api/v1/clients?format=csv")
+    assert (file["Sluice-Missing"], file["Content-Disposition"]) == (
+        "b",
+        'attachment; filename="clients-without-b.csv"',
+    )
+    assert page.get("/api/v1/clients?member=b").json()["code"] == "broker_away"
+    assert page.get("/api/v1/decisions?instance=prices").json()["missing"] == []
+
+
+def test_the_page_of_the_group_says_what_each_member_says_and_who_cannot_be_asked_and_why(
+    plant: Plant, operator: Any, tmp_path: Path, settings: Any
+) -> None:
+    page = Client()
+    page.force_login(operator)
+    both = [make_member("a", alike=None), make_member("b")]
+    plant.a.group = make_group(*both)
+    plant.b.group = structs.replace(
+        make_group(*both), member="b", state="engine_lost", why="Another log.", fix="Mend it."
+    )
+    told = page.get("/replication/now/").content.decode()
+    assert "engine_lost" in told and "<bdi>b</bdi>: Another log. Mend it." in told
+    plant.b.group = structs.replace(make_group(*both), member="b")
+    assert "Every member takes part and agrees" in page.get("/replication/now/").content.decode()
+    _, b, prices = settings.SLUICE_BROKERS
+    dead = read_addresses(["sluice-1/a=unix:/nowhere/a.sock"], tmp_path)
+    settings.SLUICE_BROKERS = (*dead, b, prices)
+    told = page.get("/replication/now/").content.decode()
+    assert "b is taking part" in told and "Not all is well: <bdi>a</bdi></p>" in told
+    assert "the others hear it" in told and "The broker sluice-1/a can&#x27;t be reached" in told
+    settings.SLUICE_BROKERS = (*dead, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path))
+    told = page.get("/replication/").content.decode()
+    assert told.count("can&#x27;t be reached") >= 2 and "manage.py runbroker" in told
+
+
+def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journals_one_for_each(
+    plant: Plant, instance: Instance
+) -> None:
+    now = timezone.now()
+    Action.objects.filter(instance=instance).delete()
+    made = {"instance": instance, "started_at": now}
+    heard = Action.objects.create(
+        name="heard", when=[{"on": "publish", "topic": "t"}, {"on": "startup"}], steps=[{"do": "event", "name": "x"}], **made
+    )  # fmt: skip
+    event = Event("publish", {"AMPS_TOPIC": "t"}, {"topic": "t", "filter": ""}, once="log|7|0")
+    for member_name in ("a", "b", "a"):
+        watching.happened("sluice-1", [event, dataclasses.replace(event, once="log|7|1")], member_name)
+    assert sorted(ActionRun.objects.filter(action=heard).values_list("member", flat=True)) == ["a", "a"]
+    for member_name in ("a", "b"):  # each has started by itself
+        watching.happened("sluice-1", [Event("startup")], member_name)
+    assert ActionRun.objects.filter(action=heard).count() == 4
+    for name, step in (("tidy", {"do": "archive", "age": "7d"}), ("tell", {"do": "event", "name": "y"})):
+        Action.objects.create(name=name, when=[{"on": "schedule", "every": "1m"}], steps=[step], **made)
+    due = now + timedelta(seconds=61)
+    fire_due(due), fire_due(due)
+    fired = ActionRun.objects.exclude(due_at=None).values_list("action__name", "member")
+    assert sorted(fired) == [("tell", ""), ("tidy", "a"), ("tidy", "b")]
+
+
+def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
+    plant: Plant, actor: Actor, instance: Instance, tmp_path: Path, settings: Any
+) -> None:
+    alerts.create(actor, AlertRule(instance=instance, name="slow", about=AlertAbout.STALLED, for_s=30))
+    plant.b.clients = [structs.replace(plant.b.clients[0], health=Health.STALLED)]
+    now = timezone.now()
+    alerts.watch(now)
+    alerts.watch(now + timedelta(seconds=60))
+    assert Alert.objects.get().opened_at is not None
+    whole = settings.SLUICE_BROKERS
+    settings.SLUICE_BROKERS = (
+        whole[0],
+        *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path),
+        whole[2],
+    )
+    alerts.watch(now + timedelta(seconds=70))
+    assert Alert.objects.get().closed_at is None
+    settings.SLUICE_BROKERS, plant.b.clients = whole, []
+    alerts.watch(now + timedelta(seconds=80))
+    assert Alert.objects.get().closed_at is not None
+
+
 def test_a_policy_is_in_force_when_every_listed_member_runs_it(plant: Plant, instance: Instance) -> None:
     now = timezone.now()
     reports.record_revision(instance, 1, now, member="a")
@@ -119,3 +238,36 @@ def test_a_tray_has_the_acts_of_its_own_instance(plant: Plant, operator: Any) ->
     assert "of b whose newest record" in page.get("/tray/").content.decode()
     page.post("/instance/", {"instance": "prices"})
     assert "of b whose newest record" not in page.get("/tray/").content.decode()
+
+
+def test_each_members_own_limits_are_shown_and_what_all_know_is_listed_once(
+    plant: Plant, operator: Any
+) -> None:
+    page = Client()
+    page.force_login(operator)
+    for broker, limit in ((plant.a, 2 << 30), (plant.b, 2 << 30)):
+        broker.answers["status"] = told(broker, limit)
+    assert "now 2.00 GiB on each" in page.get("/policies/").content.decode()
+    plant.b.answers["status"] = told(plant.b, 1 << 30)
+    text = page.get("/policies/").content.decode()
+    assert "now a 2.00 GiB, b 1.00 GiB" in text
+    assert "<bdi>b</bdi>: 7 B of 1.00 GiB in use" in text
+    pools = page.get("/api/v1/status").json()["pools"]
+    assert [(one["member"], one["memory_limit"]) for one in pools] == [("a", 2 << 30), ("b", 1 << 30)]
+
+    known = {
+        "client": "slower", "name": "nightly", "topic": "t", "filter": None, "bookmark": "0", "behind": 3, "created_at": 1,
+    }  # fmt: skip
+    plant.a.durables = [{**known, "connected": False, "seen_at": 9}]
+    plant.b.durables = [{**known, "connected": True, "seen_at": 8}]
+    assert [one["connected"] for one in page.get("/api/v1/durables").json()] == [True]
+    names = [one["name"] for one in page.get("/api/v1/replays").json()["results"]]
+    assert sorted(names) == sorted(set(names))
+    assert '<dt>Member</dt><dd><bdi data-figure="member">' in page.get("/clients/slower/").content.decode()
+
+
+def told(broker: FakeBroker, limit: int) -> dict[str, Any]:
+    """Its status with a pool of that limit."""
+    status: dict[str, Any] = msgspec.to_builtins(broker.snapshot().status)
+    pool = make_pool("instance", memory_used=7, memory_limit=limit)
+    return {"ok": True, "result": {**status, "member": broker.path.stem, "pools": [pool]}}

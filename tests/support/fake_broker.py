@@ -18,7 +18,7 @@ from msgspec import structs
 from broker_core.bookmark import sequence_in
 from broker_core.control import listing
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
-from broker_core.documents.group import GroupStatus
+from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.links import LinkEntry
 from broker_core.documents.replays import ReplayEntry
@@ -86,6 +86,30 @@ def make_snapshot(
     """A second of a broker; `status` are those of its fields that matter."""
     known = msgspec.convert({"instance": "sluice-1", "revision": 1, "pid": 7, **status}, InstanceStatus)
     return Snapshot(at=at, status=known, clients=list(clients), replays=replays)
+
+
+CHAIN = "0d4f" * 8
+
+
+def make_member(name: str, **more: object) -> MemberEntry:
+    """A member that is there and agrees."""
+    said = {
+        "there": True,
+        "applied": 18_212,
+        "behind": 0,
+        "sequence": 9_811_200,
+        "chain": CHAIN,
+        "alike": True,
+    }
+    return MemberEntry(name=name, **{**said, **more})  # type: ignore[arg-type]
+
+
+def make_group(*members: MemberEntry) -> GroupStatus:
+    """A group of them, as a sees it."""
+    return GroupStatus(
+        instance="sluice-1", member="a", state="taking part", why="", fix="", log="7b1e0a0e", generation=3, last=18_215,
+        leader="engine-2", engines=3, engines_current=3, clock_ahead_ms=0, members=list(members),
+    )  # fmt: skip
 
 
 def make_pool(name: str, **more: Any) -> dict[str, Any]:

@@ -71,13 +71,16 @@ const poolWord = (name) => (name === "instance" ? "shared" : name.replace(/^tran
 const share = (used, limit) => (limit ? Math.min(100, (100 * (used ?? 0)) / limit) : 0);
 
 const fullness = (pool) => share(pool.memory_used, pool.memory_limit);
-const namesOf = (pools) => pools.map((pool) => pool.name).sort().join("|");
+/** Which one: each member of a group has pools of the same names. */
+const keyOf = (pool) => (pool.member ? `${pool.name} of ${pool.member}` : pool.name);
+const poolTitle = (pool) => poolWord(pool.name) + (pool.member ? ` of ${pool.member}` : "");
+const namesOf = (pools) => pools.map(keyOf).sort().join("|");
 
 function pools(status) {
   const known = status.pools ?? [], now = namesOf(known);
   if (now !== poolsKnown) { poolsKnown = now; drawPools(known); }
   for (const pool of known) {
-    const shown = poolElements.get(pool.name);
+    const shown = poolElements.get(keyOf(pool));
     if (!shown) continue;
     gauge(one("[data-gauge=memory]", shown.root), pool.memory_used, pool.memory_limit);
     gauge(one("[data-gauge=disk]", shown.root), pool.disk_used, pool.disk_limit);
@@ -88,16 +91,16 @@ function pools(status) {
 async function drawPools(known) {
   const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MOST_POOLS);
   const seen = await Promise.all(fullest.map(async (pool) => {
-    const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
+    const points = (await statistics("pool", pool.name, `&from=${from}&step=10${pool.member ? `&member=${encodeURIComponent(pool.member)}` : ""}`)).map((point) => [point.at, point.memory_used]);
     return { pool, points, ahead: forecast(points, pool.memory_limit) };
   }));
   const worst = seen.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
   if (!worst.length || namesOf(known) !== poolsKnown) return; // another list came meanwhile
-  poolElements = new Map(worst.map(({ pool }) => [pool.name, poolElements.get(pool.name) ?? poolElement(pool)]));
+  poolElements = new Map(worst.map(({ pool }) => [keyOf(pool), poolElements.get(keyOf(pool)) ?? poolElement(pool)]));
   worst.forEach(({ pool, points, ahead }, index) => {
-    const { root, small, note } = poolElements.get(pool.name), words = poolWords(pool, ahead, index > 0);
+    const { root, small, note } = poolElements.get(keyOf(pool)), words = poolWords(pool, ahead, index > 0);
     for (const part of [small.root, note]) part.toggleAttribute("hidden", index === 0); // it stands above
-    small.draw(points, pool.memory_limit, ahead, `Pool ${poolWord(pool.name)}, memory of the last hour: ${words}`);
+    small.draw(points, pool.memory_limit, ahead, `Pool ${poolTitle(pool)}, memory of the last hour: ${words}`);
     setText(note, words);
   });
   const rest = known.length - worst.length;
@@ -127,7 +130,7 @@ const about = (seconds) => (seconds < 60 ? "1 min" : duration(60_000 * Math.roun
 
 /** After the number, or by itself where the bar beside it says how full the pool is. */
 function poolWords(pool, ahead, alone = false) {
-  const name = poolWord(pool.name), range = ahead?.full && `${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${about(aheadOf())}` : about(ahead.latest)}`;
+  const name = poolTitle(pool), range = ahead?.full && `${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${about(aheadOf())}` : about(ahead.latest)}`;
   if (range) return alone ? `full in ${about(ahead.full)} (${range})` : `until pool ${name} is full (${range})`;
   return `${alone ? "" : `of pool ${name}’s memory is in use; `}${outlook(pool, ahead)}`;
 }
@@ -153,7 +156,7 @@ function drawDisk() {
 
 function poolElement(pool) {
   const small = cone(), note = make("p", { class: "meta" });
-  return { small, note, root: make("div", { class: "pool" }, gaugeElement("memory", `${poolWord(pool.name)}, memory`), small.root, note, gaugeElement("disk", `${poolWord(pool.name)}, spools`)) };
+  return { small, note, root: make("div", { class: "pool" }, gaugeElement("memory", `${poolTitle(pool)}, memory`), small.root, note, gaugeElement("disk", `${poolTitle(pool)}, spools`)) };
 }
 
 function gaugeElement(key, label) {

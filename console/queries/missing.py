@@ -1,0 +1,62 @@
+"""Whose part an answer about a group lacks: a member's that couldn't be asked, or that has stored nothing lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated
+
+from django.db.models import Max
+from msgspec import Meta
+
+from broker_core.documents.base import Document, MomentOrNone
+from console.broker_addresses import BrokerAddress
+from console.broker_link import BrokerAway, members_of
+from console.models import Instance, RevisionReport
+from console.queries.policies import REPORT_FRESH
+
+
+class MissingMember(Document, frozen=True, kw_only=True):
+    """A member of the group whose part isn't in the answer."""
+
+    member: str
+    code: Annotated[str, Meta(description="Why, of docs/api.md.")]
+    problem: str
+    fix: str
+    since: Annotated[
+        MomentOrNone,
+        Meta(description="What it has had to tell since then is missing; null: all that it would say now."),
+    ] = None
+
+
+def unreached(noted: Mapping[BrokerAddress, BrokerAway]) -> list[MissingMember]:
+    """Those that were asked and didn't answer (`broker_link.noting_unreached`), by name."""
+    return [
+        MissingMember(member=at.member, code=away.code, problem=away.sentence, fix=away.fix)
+        for at, away in sorted(noted.items(), key=lambda one: one[0].name)
+    ]
+
+
+def silent(instance: Instance, now: datetime, member: str = "") -> list[MissingMember]:
+    """Of what members store themselves: those that haven't reported lately, all or `member`; none of a broker by itself."""
+    listed = members_of(instance.name)
+    if len(listed) == 1:
+        return []
+    rows = RevisionReport.objects.filter(instance=instance).order_by().values_list("member")
+    heard = dict(rows.annotate(newest=Max("seen_at")))
+    return [
+        _silent(instance.name, name, heard.get(name))
+        for name in listed
+        if (not member or name == member) and (name not in heard or now - heard[name] > REPORT_FRESH)
+    ]
+
+
+def _silent(instance_name: str, member: str, heard: datetime | None) -> MissingMember:
+    when = f"was last heard at {heard:%Y-%m-%d %H:%M:%S} UTC" if heard else "has never reported"
+    return MissingMember(
+        member=member,
+        code="broker_away",
+        problem=f"The broker {instance_name}/{member} {when}.",
+        fix="What it has had to tell since then comes when it reaches the database again.",
+        since=int(heard.timestamp() * 1_000) if heard else 0,
+    )
