@@ -12,7 +12,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -231,27 +231,20 @@ class Broker:
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         check_access(policy)
+        former = [settings for settings, _ in self._listeners.values()]
+        shut = closed_transports(former, policy.transports)
+        fresh = [one for name, one in wanted.items() if name in shut or name not in self._listeners]
+        for settings in fresh:
+            await self._try_address(self._moved(settings))
         self.engine.logons.apply(policy)  # before a transport opens that asks for more than it did
-        for name in closed_transports(
-            [settings for settings, _ in self._listeners.values()], policy.transports
-        ):
-            _, listener = self._listeners.pop(name)
-            await listener.stop_listening()
-            self.engine.roster.close_transport(name)
-        for name, settings in wanted.items():
-            if name not in self._listeners:
-                listener = self._factories[settings.kind](self.engine, self._moved(settings))
-                try:
-                    _, port = await listener.listen()
-                except OSError as problem:
-                    self.engine.logons.apply(self.engine.policy)
-                    raise OperatorError(
-                        "port_taken",
-                        f"Transport {name} can't listen on {settings.host}:{self._moved(settings).port}: {problem}.",
-                        "Stop what listens there, or give the transport another port.",
-                    ) from None
-                self._listeners[name] = (settings, listener)
-                self._ports[name] = port
+        try:
+            await self._shut(shut)
+            for settings in fresh:
+                await self._open(settings)
+        except OperatorError:
+            self.engine.logons.apply(self.engine.policy)
+            await self._open_again(former)
+            raise
         self.statistics.transports = [
             {
                 "name": t.name,
@@ -262,6 +255,44 @@ class Broker:
             }
             for t in policy.transports
         ]
+
+    async def _try_address(self, transport: TransportSettings) -> None:
+        """Raise port_taken while the transports that are open still are so: a policy that another member can follow, and this machine
+        can't, must shut nobody out. A port that one of them holds can't be tried, but its host can."""
+        held = {self._moved(settings).port for settings, _ in self._listeners.values()}
+        port = 0 if transport.port in held else transport.port
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                asyncio.Protocol, transport.host, port, start_serving=False
+            )
+        except OSError as problem:
+            raise _not_listening(transport, problem) from None
+        server.close()
+
+    async def _shut(self, names: Collection[str]) -> None:
+        for name in names:
+            _, listener = self._listeners.pop(name)
+            await listener.stop_listening()
+            self.engine.roster.close_transport(name)
+
+    async def _open(self, settings: TransportSettings) -> None:
+        moved = self._moved(settings)
+        listener = self._factories[settings.kind](self.engine, moved)
+        try:
+            _, self._ports[settings.name] = await listener.listen()
+        except OSError as problem:
+            raise _not_listening(moved, problem) from None
+        self._listeners[settings.name] = (settings, listener)
+
+    async def _open_again(self, former: Sequence[TransportSettings]) -> None:
+        """Listen as before a policy that failed."""
+        await self._shut(closed_transports([settings for settings, _ in self._listeners.values()], former))
+        for settings in former:
+            if settings.name not in self._listeners:
+                try:
+                    await self._open(settings)
+                except OperatorError as problem:
+                    log.error("transport_not_opened_again", why=problem.sentence, fix=problem.fix)
 
     def _moved(self, transport: TransportSettings) -> TransportSettings:
         """At its own port: members of a group on one machine share a policy. A free one, 0, stays that."""
@@ -293,6 +324,15 @@ class Broker:
         await self.engine.close()
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
+
+
+def _not_listening(transport: TransportSettings, problem: OSError) -> OperatorError:
+    return OperatorError(
+        "port_taken",
+        f"Transport {transport.name} can't listen on {transport.host}:{transport.port}: {problem}.",
+        "Stop what listens there, or give the transport another port, or a host that this machine has: members that share a policy "
+        "listen on 0.0.0.0.",
+    )
 
 
 def end_process(error: SluiceError) -> None:

@@ -288,6 +288,7 @@ CODES: Final = MappingProxyType({
     "bad_replays": ErrorCode("The file of managed replays of an earlier release can't be read", _OPERATOR),
     "bad_run_directory": ErrorCode("Sockets can't be made in the run directory", _OPERATOR),
     "bad_setting": ErrorCode("A setting of the pipeline can't be used", _OPERATOR),
+    "console_elsewhere": ErrorCode("The console is on another machine, and what it shares with this one isn't named", _OPERATOR),
     "engine_away": ErrorCode("No engine of the group answers, or no quorum of them", _OPERATOR),
     "engine_damaged": ErrorCode("An entry of the group's log isn't what was sent; `entry`", _OPERATOR),
     "engine_lost": ErrorCode("The engine's log isn't the one that the member has applied, or has less; `engine`, `applied`, `journal`", _OPERATOR),

@@ -40,7 +40,12 @@ def name_of(instance: str, member: str) -> str:
 
 def queue_of(address: BrokerAddress) -> str:
     """The queue whose worker is on the broker's machine; "" is the usual one, of this machine."""
-    return "" if address.path is not None else f"sluice.{address.name.replace('/', '.')}"
+    return "" if address.path is not None else journal_queue(address.name)
+
+
+def journal_queue(broker: str) -> str:
+    """The queue of what is done to the journal of this broker, named as people call it, where the console is on another machine."""
+    return f"sluice.{broker.replace('/', '.')}"
 
 
 def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]:

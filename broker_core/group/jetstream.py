@@ -312,7 +312,7 @@ class JetStream:
         asked = {"batch": PULL, "max_bytes": PULL_BYTES, "expires": 60 * _NS, "idle_heartbeat": _NS}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
-        self._asked = PULL
+        self._asked += PULL
 
     async def next(self, max_bytes: int) -> list[Entry]:
         assert self._pulled is not None
@@ -328,7 +328,7 @@ class JetStream:
             if entry is not None:
                 entries.append(entry)
                 size += len(entry.content)
-            if self._asked == 0:
+            if self._asked <= 0:
                 await self._pull()
         return entries
 
@@ -345,7 +345,11 @@ class JetStream:
         if status in ("404", "408") or (
             status == "409" and "batch completed" in headers.get("Description", "").lower()
         ):
-            await self._pull()
+            # The request has ended, short of so many entries. Of a whole one the last entry has asked for more already: asking once more for
+            # each would have ever more under way, and in the end more than the subscription holds.
+            self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
+            if self._asked <= 0:
+                await self._pull()
             return
         raise EngineAwayError(f"the log can't be read: {status} {headers.get('Description', '')}")
 
@@ -427,4 +431,6 @@ def _away(problem: APIError) -> EngineAwayError:
 
 
 def _said(problem: BaseException) -> str:
+    if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
+        return "no engine answers in time"
     return str(problem).removeprefix("nats: ") or type(problem).__name__

@@ -140,6 +140,7 @@ class Member:
         everybody = [one.told for one in made.members.others.values()]
         most = max([made.chain.sequence, *(one.sequence for one in everybody)])
         newest = max([made.applied_at, *(one.at for one in everybody)])
+        end = max([made.applied + made.behind, *(one.entry for one in everybody)])
         first = MemberEntry(
             name=own,
             there=True,
@@ -157,7 +158,8 @@ class Member:
                 name=name,
                 there=now - other.heard_at < SILENT_S,
                 applied=other.told.entry,
-                behind=other.told.behind,
+                # Who is away said so of a log that ended sooner.
+                behind=other.told.behind if now - other.heard_at < SILENT_S else end - other.told.entry,
                 sequence=other.told.sequence,
                 chain=other.told.chain,
                 lag_records=most - other.told.sequence,

@@ -185,7 +185,7 @@ class Recovery:
                 + ", ".join(f"{who} says {log}" for log, who in said.items())
                 + ".",
                 "Give the instance its own journal directory, or bring its files back. If this log is to be its own from"
-                f" now on: `manage.py journal --instance {self.instance} accept`.",
+                f" now on: `manage.py journal accept --instance {self.instance}`.",
                 logs=[str(log) for log in said],
             )
         return next(iter(said), None) or uuid4()
@@ -225,7 +225,8 @@ class Recovery:
                 "journal_behind",
                 f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were acknowledged.",
                 f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are lost:"
-                f" `manage.py journal --instance {self.instance} accept`; their numbers are never used again.",
+                f" `manage.py journal accept --instance {self.instance}`; their numbers are never used again."
+                " A member of a group isn't to accept: `manage.py replication reseed` gives it what the others have.",
                 found=found,
                 acknowledged=self.acknowledged,
             )

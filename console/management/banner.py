@@ -31,10 +31,13 @@ def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
     listed = "".join(f"  {transport.name:<12}{address(transport)}\n" for transport in enabled)
     native = [transport for transport in enabled if transport.kind in NATIVE]
     first = first_commands(at, native[0], project) if native else ""
+    console = (
+        at.web_address if not at.queue else f"on another machine; its acts on this journal come by {at.queue}"
+    )
     return f"""
 Sluice is up.
 
-  {"console":<12}{at.web_address}
+  {"console":<12}{console}
 {listed}  {"data":<12}{at.home}
   {"output":<12}{at.home / "log"}
 {first}

@@ -15,9 +15,11 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
+from django.db import OperationalError, connection
 
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
+from console.broker_addresses import journal_queue, name_of
 from console.management import banner
 from console.services import policies
 from console.services.actors import SYSTEM
@@ -56,6 +58,7 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
     check_given_redis()
+    check_database()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     call_command("migrate", interactive=False, verbosity=0)
     policy = policy_in_force()
@@ -72,6 +75,15 @@ def check_given_redis() -> None:
     if problem:
         sentence = f"REDIS_URL is set, but Redis doesn't answer: {problem}."
         raise OperatorError("redis_away", sentence, "Start it, or unset REDIS_URL.")
+
+
+def check_database() -> None:
+    """The same of a database: what is wrong with the address or its certificate, and not a page of Django's calls."""
+    try:
+        connection.ensure_connection()
+    except OperationalError as problem:
+        sentence = f"The database doesn't let us in: {' '.join(str(problem).split())}"
+        raise OperatorError("database_away", sentence, "Start it, or mend DATABASE_URL.") from None
 
 
 def policy_in_force() -> PolicyDocument:
@@ -120,7 +132,25 @@ def installation() -> Installation:
         settings.SLUICE_WEB_PORT,
         redis,
         settings.SLUICE_WEB_TLS,
+        "" if settings.SLUICE_CONSOLE else own_queue(),
     )
+
+
+def own_queue() -> str:
+    """The queue of this machine's journal, where the console is on another machine."""
+    group = settings.SLUICE_GROUP
+    return journal_queue(name_of(settings.SLUICE_INSTANCE, group.member if group else ""))
+
+
+def check_console_elsewhere() -> None:
+    """A machine without a console shares what the console uses: with a database and a Redis of its own nobody would ever see it."""
+    missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not os.environ.get(name)]
+    if missing:
+        raise OperatorError(
+            "console_elsewhere",
+            f"SLUICE_CONSOLE=no says that the console is on another machine, but there is no {' and no '.join(missing)}.",
+            "Name the database and the Redis that the console uses, or unset SLUICE_CONSOLE.",
+        )
 
 
 def environment(at: Installation) -> dict[str, str]:
@@ -177,5 +207,7 @@ def only_one() -> TextIOWrapper:
 def up(*, show_output: bool = False) -> int:
     """The whole of `make up`; returns the exit code."""
     with only_one() as lock:
-        policy = prepare()
+        if not settings.SLUICE_CONSOLE:
+            check_console_elsewhere()
+        policy = prepare(console=settings.SLUICE_CONSOLE)
         return start_everything(lock, policy, installation(), show_output=show_output)

@@ -67,6 +67,8 @@ SLUICE_CONTROL_KEY = env.str("SLUICE_CONTROL_KEY", default="")
 SLUICE_CONTROL_TOKENS = env.str("SLUICE_CONTROL_TOKENS", default="")
 # What links to other sites prove themselves with: `DESTINATION TOKEN`, or `DESTINATION USER PASSWORD`, on each line.
 SLUICE_LINK_SECRETS = env.str("SLUICE_LINK_SECRETS", default="")
+# Whether `up` starts console, usual worker and beat here: they run on one of several machines. Without, it starts broker and journal's worker.
+SLUICE_CONSOLE = env.bool("SLUICE_CONSOLE", default=True)
 # How far above the policy's ports this machine's broker listens: for several members on one machine.
 SLUICE_PORTS_APART = env.int("SLUICE_PORTS_APART", default=0)
 # The first of the ports that the engines of `make up GROUP=3` listen at.

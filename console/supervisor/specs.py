@@ -58,6 +58,8 @@ class Installation:
     web_port: int
     redis: RedisSource
     web_tls: TlsSettings | None = None
+    queue: str = ""
+    """Where the console is on another machine: the queue of this machine's worker."""
 
     @property
     def web_address(self) -> str:
@@ -71,8 +73,9 @@ class Installation:
 
 
 def children(at: Installation) -> list[ChildSpec]:
-    """All of Sluice, in the order it starts. It stops in the reverse order: the broker last but Redis."""
-    specs = [broker(at), web(at), worker(at), beat(at)]
+    """All of Sluice, or with the console elsewhere what each machine needs, in the order it starts. It stops in the reverse
+    order: the broker last but Redis."""
+    specs = [broker(at), worker(at)] if at.queue else [broker(at), web(at), worker(at), beat(at)]
     return specs if at.redis.executable is None else [redis(at, at.redis.executable), *specs]
 
 
@@ -129,8 +132,11 @@ def web(at: Installation) -> ChildSpec:
 
 def worker(at: Installation) -> ChildSpec:
     """The Celery worker. SIGTERM lets a running task end, SIGQUIT gives it up."""
-    node = f"worker@{at.instance}"
-    options = ("--hostname", node, "--concurrency", "2", "--loglevel", "INFO")
+    node, concurrency = f"worker@{at.instance}", "2"
+    serves: tuple[str, ...] = ()
+    if at.queue:  # names differ among the workers of one Redis
+        node, concurrency, serves = f"worker@{at.queue}", "1", ("-Q", at.queue)
+    options = ("--hostname", node, "--concurrency", concurrency, "--loglevel", "INFO", *serves)
     return ChildSpec(
         "worker",
         (at.python, "-m", "celery", "-A", "console.project", "worker", *options),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.errors import ClientError
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.errors import ClientError, OperatorError
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.stalled import StalledSubscriber
 
@@ -229,3 +232,34 @@ async def test_failing_statistics_end_neither_heartbeats_nor_leases(
         raw.command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
         assert await raw.until("heartbeat")
         assert (await raw.until("cancelled"))["id"] == "s"
+
+
+async def test_a_policy_whose_transport_this_machine_cannot_open_shuts_nobody_out(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    policy = replace(tcp_policy(), transports=(TransportSettings("tcp", "tcp", port),))
+
+    def moved_to(host: str) -> PolicyDocument:
+        return replace(policy, revision=2, transports=(TransportSettings("tcp", "tcp", port, host),))
+
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
+        with pytest.raises(OperatorError) as elsewhere:
+            await broker.apply(
+                moved_to("192.0.2.1")
+            )  # another machine's address, as a policy of several members may have
+        assert elsewhere.value.code == "port_taken" and "0.0.0.0" in elsewhere.value.fix
+        await writer.publish("a", b"1")
+        await writer.flush()
+        assert writer.connections == 1
+
+        with socket.create_server(("127.0.0.2", port)), pytest.raises(OperatorError, match="port_taken"):
+            await broker.apply(moved_to("0.0.0.0"))  # can be tried only when its own former listener is gone
+        async with AsyncClient(address_of(broker), "other") as other:
+            await other.publish("a", b"2")
+            await other.flush()
+        await broker.apply(moved_to("0.0.0.0"))
+        assert broker.statistics.transports[0]["host"] == "0.0.0.0"

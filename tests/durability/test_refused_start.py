@@ -84,7 +84,7 @@ async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(instal
     (installation.home / "journal").rename(installation.home / "unmounted")
 
     refused = await asyncio.to_thread(installation.manage("runbroker").communicate, timeout=60)
-    assert "were acknowledged" in refused[0] and "journal --instance sluice-1 accept" in refused[0]
+    assert "were acknowledged" in refused[0] and "journal accept --instance sluice-1" in refused[0]
     words = last_words.read(installation.control)
     assert words is not None and words.code == "journal_behind"
 

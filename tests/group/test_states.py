@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
 from broker_core.batch import Buffer
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import OperatorError
+from broker_core.group import member as member_module
 from broker_core.journal.files import Files
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until
@@ -203,3 +205,19 @@ async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path:
             await until(lambda: member.state == "not_the_groups")
             assert len(await read(member.address, "reader", 5)) == 5
             assert isinstance(member.member._made.trouble, OperatorError)
+
+
+async def test_of_a_member_that_is_away_is_told_how_far_the_others_have_gone_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_module, "SILENT_S", 0.5)
+    async with (
+        running_engines(tmp_path, 1) as engines,
+        running_members(tmp_path, engines.urls, "a") as (member,),
+    ):
+        async with running_members(tmp_path, engines.urls, "b"):
+            await until(lambda: [one.there for one in member.member.status().members] == [True, True])
+        await publish(member.address, "p", 1, 20)
+        await until(lambda: not member.member.status().members[1].there)
+        own, away = member.member.status().members
+        assert away.behind == own.applied - away.applied > 0

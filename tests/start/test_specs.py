@@ -77,3 +77,13 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
     given = group_children(members, (), None, AT.home)
     assert [spec.name for spec in given if spec.name.startswith("engine")] == []
     assert next(spec for spec in given if spec.name == "broker-c").needs == ("redis",)
+
+
+def test_where_the_console_is_on_another_machine_there_are_a_broker_and_the_worker_of_its_journal() -> None:
+    specs = children(
+        replace(AT, redis=RedisSource("given", "redis://cache:6379", None), queue="sluice.orders.b")
+    )
+    assert [spec.name for spec in specs] == ["broker", "worker"]
+    command = specs[1].command
+    assert command[command.index("-Q") + 1] == "sluice.orders.b"
+    assert command[command.index("--hostname") + 1] == "worker@sluice.orders.b"

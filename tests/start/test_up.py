@@ -33,7 +33,7 @@ OURS = ("SLUICE_", "REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
 class Up:
     """A running `manage.py up` in a session of its own, as a terminal would have it."""
 
-    def __init__(self, home: Path, ports: dict[str, int], *words: str) -> None:
+    def __init__(self, home: Path, ports: dict[str, int], *words: str, **environment: str) -> None:
         self.home = home
         self.ports = ports
         kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
@@ -41,6 +41,7 @@ class Up:
             **kept,
             "SLUICE_HOME": str(home),
             **{key: str(port) for key, port in ports.items()},
+            **environment,
         }
         self.lines: list[str] = []
         self.process = subprocess.Popen(
@@ -171,3 +172,20 @@ def test_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     assert "Set SLUICE_TCP_PORT to a free port." in said
     assert "Password" not in up.output()
     assert not (tmp_path / "home" / "log").exists()
+
+
+def test_a_database_or_a_console_elsewhere_that_cannot_be_used_is_named_and_nothing_is_started(
+    tmp_path: Path,
+) -> None:
+    for given, expected in (
+        (
+            {"DATABASE_URL": f"sqlite:///{tmp_path}/nowhere/sluice.sqlite3"},
+            "The database doesn't let us in: unable to open",
+        ),
+        ({"SLUICE_CONSOLE": "no"}, "there is no DATABASE_URL and no REDIS_URL"),
+    ):
+        made = Up(tmp_path / "home", free_ports(), **given)
+        assert made.process.wait(READY_S) == 1
+        made._reader.join(5)
+        assert expected in made.output()
+        assert "Traceback" not in made.output()

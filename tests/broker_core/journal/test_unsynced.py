@@ -207,7 +207,7 @@ def test_another_log_in_its_place_is_refused_until_an_operator_accepts_it(tmp_pa
     with pytest.raises(OperatorError) as caught:
         open_journal(theirs, known=known)
     assert caught.value.code == "journal_other"
-    assert "journal --instance sluice-t accept" in caught.value.fix
+    assert "journal accept --instance sluice-t" in caught.value.fix
     open_journal(mine, known=known).close()
     mark = frontier_path(theirs / "journal", INSTANCE)
     shutil.copy(frontier_path(mine / "journal", INSTANCE), mark)

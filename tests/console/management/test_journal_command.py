@@ -69,7 +69,7 @@ def test_accept_takes_the_log_as_it_is_and_tells_the_control_plane(
         tmp_path / "archive",
     )
     known = Instance.objects.create(name="a", log=uuid4(), frontier=45)
-    with pytest.raises(CommandError, match=r"isn't the log.*journal --instance a accept"):
+    with pytest.raises(CommandError, match=r"isn't the log.*journal accept --instance a"):
         run("repair", "--instance=a")
     assert "2 records kept, next is 46" in run("accept", "--instance=a")
     known.refresh_from_db()
