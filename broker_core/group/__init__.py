@@ -6,6 +6,7 @@ chain           the hash over everything applied, by which members notice that t
 confirming      which records the sync members have: what `fully_durable` waits for; pure
 members         what the others say of themselves, and whether they are alike
 ports           what is needed of an engine
+packing         how an entry travels when it is large
 jetstream       NATS JetStream as that engine; the only module that imports `nats`
 engine_config   the configuration of its servers
 replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal

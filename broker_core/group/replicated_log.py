@@ -52,6 +52,7 @@ from broker_core.group.order import (
     place_in,
     standing_of,
 )
+from broker_core.group.packing import packed
 from broker_core.group.ports import (
     ENTRY_BYTES,
     Attached,
@@ -90,6 +91,8 @@ class Outgoing(Generic[Owner]):
     number: int
     since: float
     nbytes: int = 0
+    content: bytes = b""
+    """As it goes to the engine."""
     batches: list[Pending[Owner]] = field(default_factory=list)
     asking: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -429,19 +432,21 @@ class ReplicatedLog(Generic[Owner]):
             count += 1
         self._number += 1
         since = self._gathered_since if count else self._clock.seconds()
-        made = Outgoing(self._number, since, nbytes, self._gathered[:count], self._asking)
+        content = b"".join(pending.batch.buf for pending in self._gathered[:count])
+        if self.members.unpack:
+            content = packed(content)
+        made = Outgoing(self._number, since, nbytes, content, self._gathered[:count], self._asking)
         del self._gathered[:count]
         self._asking = []
         self._sent[made.number] = made
         return made
 
     async def _append(self, outgoing: Outgoing[Owner]) -> None:
-        content = b"".join(pending.batch.buf for pending in outgoing.batches)
         while True:
             assert self._expected is not None
             try:
                 self._expected = await self._engine.append(
-                    self._sender(outgoing.number), content, self._expected
+                    self._sender(outgoing.number), outgoing.content, self._expected
                 )
                 return
             except OutrunError:
@@ -467,15 +472,16 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
-        found = [(entry, self._is_own(entry), _batches(entry)) for entry in entries]
+        found = [(entry, own := self._own_of(entry), _batches(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[Pending[Owner]] = []
         repeated: list[Pending[Owner]] = []
         reached: list[Outgoing[Owner]] = []
-        for entry, is_own, batches in found:
-            own = self._sent.pop(entry.sender.number, None) if is_own else None
-            if own is not None and batches:
-                self._compare_clocks(batches[-1].accepted_at - entry.at)
+        for entry, own, batches in found:
+            if own is not None:
+                del self._sent[own.number]
+                if batches:
+                    self._compare_clocks(batches[-1].accepted_at - entry.at)
             for number, batch in enumerate(batches):
                 pending = own.batches[number] if own is not None else Pending[Owner](batch)
                 fresh = order.take(entry, number, batch)
@@ -506,16 +512,17 @@ class ReplicatedLog(Generic[Owner]):
         if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
             log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
 
-    def _is_own(self, entry: Entry) -> bool:
+    def _own_of(self, entry: Entry) -> Outgoing[Owner] | None:
+        """What this process appended, if somebody still waits for it."""
         sender = entry.sender
         if sender.member != self._settings.member:
-            return False
+            return None
         if sender.run != self.run:
             # Of an earlier process, unless it came after this one had opened.
             if self._expected is not None and entry.number > self._expected:
                 self._own((entry.number, sender))
-            return False
-        return True
+            return None
+        return self._sent.get(sender.number)
 
     async def _commit(
         self,
@@ -680,7 +687,10 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
         raise problem from None
 
 
-def _batches(entry: Entry) -> list[Batch]:
+def _batches(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
+    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it."""
+    if own is not None and entry.content == own.content:
+        return [pending.batch for pending in own.batches]
     try:
         return list(batches_of(entry))
     except ClientError as problem:
