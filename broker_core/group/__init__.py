@@ -6,9 +6,13 @@ chain           the hash over everything applied, by which members notice that t
 confirming      which records the sync members have: what `fully_durable` waits for; pure
 members         what the others say of themselves, and whether they are alike
 ports           what is needed of an engine
+packing         how an entry travels when it is large
 jetstream       NATS JetStream as that engine; the only module that imports `nats`
 engine_config   the configuration of its servers
+waiting         what waits here on its way through the log: gathered, then in an entry
+tasks           tasks that are ended together
 replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal
 reseed          a new log made of a journal; a member's journal made anew of another's
-member          one member: its settings, its log, and what it says of itself
+member          one member: its settings and its log
+status          how one member sees its group
 """

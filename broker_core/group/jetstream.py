@@ -26,6 +26,7 @@ from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
 from broker_core.errors import OperatorError
+from broker_core.group.packing import unpacked_length
 from broker_core.group.ports import (
     MAX_ENTRY_BYTES,
     Attached,
@@ -327,7 +328,7 @@ class JetStream:
             entry = self._entry(message)
             if entry is not None:
                 entries.append(entry)
-                size += len(entry.content)
+                size += unpacked_length(entry.content)
             if self._asked <= 0:
                 await self._pull()
         return entries

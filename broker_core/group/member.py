@@ -12,12 +12,13 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config.instance import InstanceSettings
-from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.confirming import Change
 from broker_core.group.ports import EngineAwayError, EngineLog
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
+from broker_core.group.status import status_of
 from broker_core.journal.commit_log import CommitLog, Outlet, Owner
 from broker_core.journal.frontier import Known, read_mark
 from broker_core.journal.journal import Journal
@@ -25,8 +26,6 @@ from broker_core.journal.segment import discover
 
 log = structlog.get_logger("sluice.group")
 RETRY_S: Final = 1.0
-SILENT_S: Final = 5.0
-"""A member that hasn't said anything for so long isn't `there`."""
 
 
 class Member:
@@ -132,95 +131,13 @@ class Member:
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""
-        made, own = self._made, self.settings.member
         assert self._clock is not None
-        now = self._clock.seconds()
-        attached, trouble = made.attached, made.trouble
-        value = made.chain.value
-        everybody = [one.told for one in made.members.others.values()]
-        most = max([made.chain.sequence, *(one.sequence for one in everybody)])
-        newest = max([made.applied_at, *(one.at for one in everybody)])
-        end = max([made.applied + made.behind, *(one.entry for one in everybody)])
-        first = MemberEntry(
-            name=own,
-            there=True,
-            applied=made.applied,
-            behind=made.behind,
-            sequence=made.chain.sequence,
-            chain=value.hex() if value is not None else "",
-            lag_records=most - made.chain.sequence,
-            lag_ms=_lag_ms(made.applied_at, newest),
-            mode=made.confirming.mode(own),
-            confirmed=made.chain.sequence,
-        )
-        others = [
-            MemberEntry(
-                name=name,
-                there=now - other.heard_at < SILENT_S,
-                applied=other.told.entry,
-                # Who is away said so of a log that ended sooner.
-                behind=other.told.behind if now - other.heard_at < SILENT_S else end - other.told.entry,
-                sequence=other.told.sequence,
-                chain=other.told.chain,
-                lag_records=most - other.told.sequence,
-                lag_ms=_lag_ms(other.told.at, newest),
-                alike=other.alike,
-                heard_s=round(now - other.heard_at, 1),
-                mode=made.confirming.mode(name),
-                downgraded_by=made.confirming.why(name),
-                confirmed=made.confirming.confirmed_by(name),
-                unconfirmed_ms=made.confirming.waited_ms(name, now),
-            )
-            for name, other in sorted(made.members.others.items())
-        ]
-        others += [
-            _never_heard(name, made, now)
-            for name in made.confirming.listed
-            if name not in made.members.others
-        ]
-        return GroupStatus(
-            instance=self.settings.instance,
-            member=own,
-            state=trouble.code if trouble is not None else "away" if made.away else "taking part",
-            why=trouble.sentence if trouble is not None else made.away,
-            fix=trouble.fix if trouble is not None else "",
-            log=str(attached.log) if attached is not None else "",
-            generation=attached.generation if attached is not None else 0,
-            last=attached.last if attached is not None else 0,
-            leader=attached.leader if attached is not None else "",
-            engines=attached.servers if attached is not None else 0,
-            engines_current=attached.current if attached is not None else 0,
-            clock_ahead_ms=made.skew_ms,
-            confirmed=made.confirming.upto,
-            downgrades=made.confirming.downgrades,
-            upgrades=made.confirming.upgrades,
-            members=[first, *others],
-        )
+        return status_of(self._made, self.settings, self._clock.seconds())
 
     @property
     def _made(self) -> ReplicatedLog[Any]:
         assert self._log is not None, "`log` comes first"
         return self._log
-
-
-def _never_heard(name: str, made: ReplicatedLog[Any], now: float) -> MemberEntry:
-    """A member that the policy lists, and that hasn't said a word since this process has started."""
-    return MemberEntry(
-        name=name,
-        there=False,
-        applied=0,
-        behind=0,
-        sequence=0,
-        chain="",
-        mode=made.confirming.mode(name),
-        downgraded_by=made.confirming.why(name),
-        unconfirmed_ms=made.confirming.waited_ms(name, now),
-    )
-
-
-def _lag_ms(at: int, newest: int) -> int:
-    """Between two entries, by the engine's clock alone. A member that hasn't read one since it started says none."""
-    return (newest - at) // 1_000_000 if at else 0
 
 
 def engine_of(settings: GroupSettings) -> EngineLog:

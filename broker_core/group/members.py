@@ -24,7 +24,7 @@ REMEMBERED: Final = 1_024
 
 class Told(msgspec.Struct, frozen=True):
     """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock; 0: not said)."""
+    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries."""
 
     member: str
     run: str
@@ -33,6 +33,7 @@ class Told(msgspec.Struct, frozen=True):
     chain: str
     behind: int
     at: int = 0
+    unpacks: bool = False
 
 
 @dataclass(slots=True)
@@ -61,8 +62,13 @@ class Members:
         at = chain.at(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
-            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind, taken_at)
+            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind, taken_at, True)
         )
+
+    @property
+    def unpack(self) -> bool:
+        """Whether there are others, and all of them read packed entries: a release that doesn't would take them for damaged."""
+        return bool(self.others) and all(one.told.unpacks for one in self.others.values())
 
     def heard(self, content: bytes, at: float) -> None:
         """Another member has told something."""

@@ -19,6 +19,7 @@ import numpy as np
 from broker_core.batch import Batch, locate, peek
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import Chain
+from broker_core.group.packing import unpacked
 from broker_core.group.ports import Attached, Entry
 from broker_core.journal.acks import Publishers
 from broker_core.journal.journal import Journal
@@ -115,7 +116,7 @@ def not_the_groups(last: int) -> OperatorError:
 
 def batches_of(entry: Entry) -> Iterator[Batch]:
     """The batches in an entry, checked. ClientError bad_batch when its bytes aren't what was sent."""
-    content, at = memoryview(entry.content), 0
+    content, at = memoryview(unpacked(entry.content)), 0
     while at < len(content):
         size = peek(content, at).size
         yield Batch.parse(bytearray(content[at : at + size]))

@@ -10,8 +10,9 @@ from broker_core.batch import MAX_BATCH_BYTES
 
 MAX_ENTRY_BYTES = MAX_BATCH_BYTES
 """One entry: a batch of the largest size has to fit."""
-ENTRY_BYTES = 256 * 1024
-"""What an entry is filled up to: larger ones wait longer for the disks of the engine than they save."""
+ENTRY_BYTES = 2 * 1024 * 1024
+"""What an entry is filled up to, before it is packed. Each costs engines and members some milliseconds whatever its size, and only what waits
+for the one before it gathers: where little comes, entries are small."""
 
 
 class EngineAwayError(Exception):
@@ -96,7 +97,7 @@ class EngineLog(Protocol):
         """Read from that place on."""
 
     async def next(self, max_bytes: int) -> list[Entry]:
-        """What there is, one entry at least, in order and without holes."""
+        """What there is, one entry at least and `max_bytes` unpacked about, in order and without holes."""
 
     async def tell(self, content: bytes) -> None:
         """Tell the other members; may get lost."""

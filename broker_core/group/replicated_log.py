@@ -27,7 +27,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 from uuid import uuid4
@@ -42,7 +41,6 @@ from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.confirming import Change, Confirming, Mode
 from broker_core.group.members import Members
 from broker_core.group.order import (
-    MAX_BATCHES,
     Order,
     Place,
     Standing,
@@ -53,7 +51,6 @@ from broker_core.group.order import (
     standing_of,
 )
 from broker_core.group.ports import (
-    ENTRY_BYTES,
     Attached,
     EngineAwayError,
     EngineLog,
@@ -62,7 +59,9 @@ from broker_core.group.ports import (
     Sender,
 )
 from broker_core.group.settings import GroupSettings
-from broker_core.journal.commit_log import MAX_GROUP_BYTES, PENDING_HIGH_BYTES, Outlet, Owner, Pending
+from broker_core.group.tasks import end, first_to_fail, to_its_end
+from broker_core.group.waiting import Outgoing, Waiting
+from broker_core.journal.commit_log import MAX_GROUP_BYTES, Outlet, Owner, Pending
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
 
@@ -81,17 +80,6 @@ TROUBLE_RETRY_S: Final = 5.0
 SKEW_TOLD_MS: Final = 10_000
 CHAIN_KEPT_S: Final = 10.0
 """How often the chain is stored: what the journal has behind it is read again at a start."""
-
-
-@dataclass(slots=True)
-class Outgoing(Generic[Owner]):
-    """What goes into one entry. Without batches it is a question: what has everybody got up to here?"""
-
-    number: int
-    since: float
-    nbytes: int = 0
-    batches: list[Pending[Owner]] = field(default_factory=list)
-    asking: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class ReplicatedLog(Generic[Owner]):
@@ -140,19 +128,8 @@ class ReplicatedLog(Generic[Owner]):
         """What the outlet was told."""
         self._expected: int | None = None
         """The place of this member's newest entry; None before this process has opened."""
-        self._number = 0
-        self._gathered: list[Pending[Owner]] = []
-        self._gathered_since = 0.0
-        self._asking: list[asyncio.Future[None]] = []
         self._outgoing: Outgoing[Owner] | None = None
-        self._sent: dict[int, Outgoing[Owner]] = {}
-        """Under way or committed, and not applied here."""
-        self._bytes = 0
-        self._appended = self._settled = 0
-        self._barriers: list[tuple[int, asyncio.Future[None]]] = []
-        self._wanted = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._waiting: Waiting[Owner] = Waiting()
         self._applying = False
         self._progress_at = clock.seconds()
         self._chain_kept = 0
@@ -163,41 +140,28 @@ class ReplicatedLog(Generic[Owner]):
 
     @property
     def full(self) -> bool:
-        return self._bytes > PENDING_HIGH_BYTES
+        return self._waiting.full
 
     async def room(self) -> None:
-        await self._room.wait()
+        await self._waiting.room()
 
     def append(self, *batches: Pending[Owner]) -> None:
         at = self._clock.now_ns()
         for pending in batches:
             # The moment goes with the batch; the rest of the stamp is made where it is applied.
             pending.batch.stamp(origin=self._journal.origin, epoch=0, first_sequence=0, accepted_at=at)
-        if not self._gathered:
-            self._gathered_since = self._clock.seconds()
-        self._gathered += batches
-        self._appended += len(batches)
-        self._bytes += sum(pending.batch.nbytes for pending in batches)
-        if self.full:
-            self._room.clear()
-        self._wanted.set()
+        self._waiting.add(batches, self._clock.seconds())
 
     async def barrier(self) -> None:
-        if self._settled < self._appended:
-            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._barriers.append((self._appended, reached))
-            await reached
+        await self._waiting.barrier()
 
     async def caught_up(self) -> None:
         """Wait until everything that any member has acknowledged before is applied here; `hold_ms` at most, and not at all when
         the engine has been away for longer."""
         if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
             return
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asking.append(reached)
-        self._wanted.set()
         with suppress(TimeoutError):
-            await asyncio.wait_for(reached, self._settings.hold_s)
+            await asyncio.wait_for(self._waiting.ask(), self._settings.hold_s)
 
     async def confirmed_from_before(self) -> None:
         """Wait until what this journal had at the start is everywhere where it has to be: until then nobody knows what an earlier process
@@ -257,7 +221,7 @@ class ReplicatedLog(Generic[Owner]):
         """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
         if self._tasks and not any(task.done() for task in self._tasks):
             await self.barrier()
-        await _end(
+        await end(
             self._tasks, 2.0
         )  # what they have to finish, a write of the journal, isn't to be cut off by the second time
         self._fail([], _no_quorum("the broker is being stopped"))
@@ -309,7 +273,7 @@ class ReplicatedLog(Generic[Owner]):
         self.attached, self.away = attached, ""
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
-        await _first_to_fail(self._tell(), self._send(), self._read(order))
+        await first_to_fail(self._tell(), self._send(), self._read(order))
 
     async def _find(self, standing: Standing) -> tuple[Attached, Place]:
         """The engine's log, and how far this journal has applied it. OperatorError when it isn't the one."""
@@ -406,10 +370,10 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _send(self) -> None:
         while True:
-            await self._wanted.wait()
-            outgoing = self._outgoing or self._gather()
+            await self._waiting.wanted.wait()
+            outgoing = self._outgoing or self._waiting.gather(self._clock.seconds(), pack=self.members.unpack)
             if outgoing is None:
-                self._wanted.clear()
+                self._waiting.wanted.clear()
                 continue
             self._outgoing = outgoing
             await self._append(outgoing)
@@ -417,31 +381,12 @@ class ReplicatedLog(Generic[Owner]):
             if self._outgoing is outgoing:
                 self._outgoing = None
 
-    def _gather(self) -> Outgoing[Owner] | None:
-        """The next entry: what there is, up to the size that is best."""
-        if not self._gathered and not self._asking:
-            return None
-        nbytes = count = 0
-        for pending in self._gathered[:MAX_BATCHES]:
-            if nbytes + pending.batch.nbytes > ENTRY_BYTES and count:
-                break
-            nbytes += pending.batch.nbytes
-            count += 1
-        self._number += 1
-        since = self._gathered_since if count else self._clock.seconds()
-        made = Outgoing(self._number, since, nbytes, self._gathered[:count], self._asking)
-        del self._gathered[:count]
-        self._asking = []
-        self._sent[made.number] = made
-        return made
-
     async def _append(self, outgoing: Outgoing[Owner]) -> None:
-        content = b"".join(pending.batch.buf for pending in outgoing.batches)
         while True:
             assert self._expected is not None
             try:
                 self._expected = await self._engine.append(
-                    self._sender(outgoing.number), content, self._expected
+                    self._sender(outgoing.number), outgoing.content, self._expected
                 )
                 return
             except OutrunError:
@@ -461,21 +406,22 @@ class ReplicatedLog(Generic[Owner]):
             if trouble is not None:
                 raise trouble
             self._progress_at = self._clock.seconds()
-            await _to_its_end(self._apply(order, entries))
+            await to_its_end(self._apply(order, entries))
             self.behind = entries[-1].behind
             await self._keep_chain_sometimes()
 
     async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
-        found = [(entry, self._is_own(entry), _batches(entry)) for entry in entries]
+        found = [(entry, own := self._own_of(entry), _batches(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[Pending[Owner]] = []
         repeated: list[Pending[Owner]] = []
         reached: list[Outgoing[Owner]] = []
-        for entry, is_own, batches in found:
-            own = self._sent.pop(entry.sender.number, None) if is_own else None
-            if own is not None and batches:
-                self._compare_clocks(batches[-1].accepted_at - entry.at)
+        for entry, own, batches in found:
+            if own is not None:
+                self._waiting.take(own)
+                if batches:
+                    self._compare_clocks(batches[-1].accepted_at - entry.at)
             for number, batch in enumerate(batches):
                 pending = own.batches[number] if own is not None else Pending[Owner](batch)
                 fresh = order.take(entry, number, batch)
@@ -497,7 +443,7 @@ class ReplicatedLog(Generic[Owner]):
             if pending.owner is not None:
                 self._outlet.repeated(pending)
         for own in reached:
-            self._done(own)
+            self._waiting.done(own)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
         """Of an entry's last batch, which waited least. Waiting makes a clock look as if it were behind."""
@@ -506,16 +452,17 @@ class ReplicatedLog(Generic[Owner]):
         if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
             log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
 
-    def _is_own(self, entry: Entry) -> bool:
+    def _own_of(self, entry: Entry) -> Outgoing[Owner] | None:
+        """What this process appended, if somebody still waits for it."""
         sender = entry.sender
         if sender.member != self._settings.member:
-            return False
+            return None
         if sender.run != self.run:
             # Of an earlier process, unless it came after this one had opened.
             if self._expected is not None and entry.number > self._expected:
                 self._own((entry.number, sender))
-            return False
-        return True
+            return None
+        return self._waiting.sent(sender.number)
 
     async def _commit(
         self,
@@ -529,8 +476,7 @@ class ReplicatedLog(Generic[Owner]):
             positions = await self._in_thread(self._write, [pending.batch for pending in group])
         except JournalError as problem:
             self.chain.back_to(before)
-            for own in reached:
-                self._sent[own.number] = own
+            self._waiting.give_back(reached)
             self._fail(group, problem)
             raise
         finally:
@@ -544,12 +490,6 @@ class ReplicatedLog(Generic[Owner]):
         positions = self._journal.write(batches)
         self._journal.sync()
         return positions
-
-    def _done(self, own: Outgoing[Owner]) -> None:
-        for asking in own.asking:
-            if not asking.done():
-                asking.set_result(None)
-        self._settle(len(own.batches), own.nbytes)
 
     # What members say of themselves.
 
@@ -591,13 +531,8 @@ class ReplicatedLog(Generic[Owner]):
             now, hold = self._clock.seconds(), self._settings.hold_s
             for change in self.confirming.look(now, hears=self.attached is not None):
                 self.changed(change)
-            self._asking = [one for one in self._asking if not one.done()]
-            since = min(
-                [one.since for one in self._sent.values() if one.batches]
-                + ([self._gathered_since] if self._gathered else []),
-                default=now,
-            )
-            if self._applying or since == now:
+            since = self._waiting.since()
+            if self._applying or since is None:
                 continue
             if self.trouble is not None:
                 self._fail([], _no_quorum(self.trouble.sentence))
@@ -606,33 +541,13 @@ class ReplicatedLog(Generic[Owner]):
 
     def _fail(self, stamped: list[Pending[Owner]], error: JournalError) -> None:
         """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
-        waiting = [one for sent in self._sent.values() for one in sent.batches] + self._gathered
-        nbytes = sum(sent.nbytes for sent in self._sent.values()) + sum(
-            one.batch.nbytes for one in self._gathered
-        )
-        asking = [one for sent in self._sent.values() for one in sent.asking] + self._asking
+        waiting, nbytes = self._waiting.give_up()
+        self._outgoing = None
         own = {id(one) for one in waiting}
-        self._sent.clear()
-        self._gathered, self._asking, self._outgoing = [], [], None
-        for pending in waiting:
-            pending.failed = True
-        for one in asking:
-            if not one.done():
-                one.set_result(None)
         if waiting or stamped:
             log.warning("publishes_refused", batches=len(waiting), code=error.code, why=error.sentence)
             self._outlet.failed([*(one for one in stamped if id(one) not in own), *waiting], error)
-        self._settle(len(waiting), nbytes)
-
-    def _settle(self, number: int, nbytes: int) -> None:
-        self._bytes -= nbytes
-        self._settled += number
-        if not self.full:
-            self._room.set()
-        while self._barriers and self._barriers[0][0] <= self._settled:
-            _, reached = self._barriers.pop(0)
-            if not reached.done():
-                reached.set_result(None)
+        self._waiting.settle(len(waiting), nbytes)
 
     def _break(self, problem: Exception) -> None:
         if isinstance(problem, JournalError):
@@ -653,7 +568,7 @@ class ReplicatedLog(Generic[Owner]):
         if now - self._chain_kept_at > CHAIN_KEPT_S:
             self._chain_kept_at = now
             with suppress(OSError):  # only costs the next start some time
-                await _to_its_end(self._in_thread(self._keep_chain))
+                await to_its_end(self._in_thread(self._keep_chain))
 
     def _keep_chain(self) -> None:
         sequence, value = self.chain.mark
@@ -668,45 +583,14 @@ class ReplicatedLog(Generic[Owner]):
         )
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Whoever is cancelled meanwhile still waits for it: a thread is at the journal."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if task.cancelled() or (problem := task.exception()) is None:
-            raise
-        raise problem from None
-
-
-def _batches(entry: Entry) -> list[Batch]:
+def _batches(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
+    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it."""
+    if own is not None and entry.content == own.content:
+        return [pending.batch for pending in own.batches]
     try:
         return list(batches_of(entry))
     except ClientError as problem:
         raise damaged_entry(entry, problem) from None
-
-
-async def _first_to_fail(*works: Coroutine[Any, Any, None]) -> None:
-    """Do several things that never end until one raises; that is raised, and the others are over by then."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _end(tasks)
-    for task in tasks:
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None:
-            raise problem
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]], again_s: float = LOOK_S) -> None:
-    """Cancel, until they are over: a client library, and `wait_for` itself, may take a cancellation for something else."""
-    left = set(tasks)
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=again_s)
 
 
 def _no_quorum(why: str) -> JournalError:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+
+from nats.aio.client import Client
 
 from broker_core.client import EPOCH, AsyncClient
 from tests.support.brokers import until
@@ -43,3 +46,34 @@ async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp
                 assert [number for _, by, number in histories[0] if by == name] == list(range(1, 201))
             # The brokers' own records of who came and went are in it as well, and go on coming.
             await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+
+
+async def test_what_is_large_travels_packed_once_everybody_reads_that_and_is_the_same_everywhere(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+
+            async def grown(number: int) -> int:
+                """Bytes that the engine has more after so many batches of 50 KB."""
+                stream = client.jetstream()
+                before = (await stream.stream_info("SLUICE_group")).state.bytes
+                async with AsyncClient(a.address, f"p{number}") as publisher:
+                    for _ in range(number):
+                        await publisher.publish_many("t", [b'{"price":%d}' % n * 10 for n in range(500)])
+                    await publisher.flush()
+                return (await stream.stream_info("SLUICE_group")).state.bytes - before
+
+            client = Client()
+            await client.connect(engines.urls[0])
+            try:
+                await until(lambda: a.member._made.members.unpack)
+                assert 0 < await grown(10) < 250_000
+                old = {"member": "c", "run": "r", "entry": 0, "sequence": 0, "chain": "", "behind": 0}
+                await client.publish("sluice.group.told.c", json.dumps(old).encode())
+                await until(lambda: not a.member._made.members.unpack)
+                assert await grown(11) > 500_000
+            finally:
+                await client.close()
+            await until(lambda: b.journal.next_sequence > 21 * 500)
+            await until(lambda: content_of(a.journal) == content_of(b.journal))

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from broker_core.batch import build_one_topic, stamp
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
 from broker_core.group.order import SKEW_NS, Order, batches_of, place_in, standing_of
+from broker_core.group.packing import packed, unpacked, unpacked_length
 from broker_core.group.ports import Attached, Entry, Sender
 from broker_core.group.settings import read_settings
 from broker_core.journal.appender import JournalOptions
@@ -130,6 +132,26 @@ def test_an_entry_with_a_flipped_bit_is_refused() -> None:
     flipped[-9] ^= 1
     with pytest.raises(ClientError):
         list(batches_of(entry._replace(content=bytes(flipped))))
+
+
+def test_a_packed_entry_is_the_same_entry_and_one_that_was_changed_is_refused() -> None:
+    entry = entry_of(1, 1, [("p", 1, 900, 1)])
+    short = packed(entry.content)
+    assert len(short) < len(entry.content) / 2 and unpacked_length(short) == len(entry.content)
+    assert [one.buf for one in batches_of(entry._replace(content=short))] == [
+        one.buf for one in batches_of(entry)
+    ]
+    for wrong in (
+        short[:4],
+        short[:20],
+        short[:-1],
+        short[:4] + b"\xff" + short[5:],
+        short[:7] + b"\xff" + short[8:],
+    ):
+        with pytest.raises(ClientError):
+            list(batches_of(entry._replace(content=wrong)))
+    for plain in (b"", b"x" * 100, bytes(Random(1).randbytes(10_000))):
+        assert packed(plain) == plain == unpacked(plain)
 
 
 def test_settings_that_can_not_be_used_are_refused_by_name() -> None:
