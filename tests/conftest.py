@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 pytest_plugins = ["tests.support.control_plane"]
-# How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("sluice", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says more about what else the machine does than about the code. A run tries the same examples each time:
+# a rare find would stop somebody whose change has nothing to do with it. `make torture ARGS='--only laws'` looks for those.
+settings.register_profile(
+    "sluice", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
+)
 settings.load_profile("sluice")
 DATABASE = {"db", "transactional_db", "live_server"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis also draws constants of whatever modules happen to be imported: each choice of tests would have examples of its own."""
+    if not config.pluginmanager.hasplugin("tests.torture.laws"):
+        providers._get_local_constants = Constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

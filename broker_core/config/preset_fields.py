@@ -272,7 +272,7 @@ class QuotaSettings:
     )] = None
     user_pinned_bytes: Annotated[int | None, PresetField(
         "", "Bytes of the log that durable subscriptions, replays and pauses of one user may hold before another durable "
-        "subscription, managed replay or pause begins.",
+        "subscription, managed replay or pause begins; when they come to hold more, its clients are warned.",
         unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     client_pinned_bytes: Annotated[int | None, PresetField(

@@ -52,6 +52,9 @@ class Signal(StrEnum):
     PINNED_BYTES = "pinned_bytes"
     """Bytes of the log that can't be removed because of a client's pauses, durable positions and replays: whole segments, as
     removal takes them. They pin one log from the oldest on, so a client's is the most of its subscriptions', not their sum."""
+    USER_PINNED_BYTES = "user_pinned_bytes"
+    """The same of all that is kept and read under the names of a client's user, also while they are away. Whole clients only; each
+    of the user's has the same figure."""
 
 
 class Unit(StrEnum):
@@ -205,6 +208,7 @@ SIGNALS: Final = whole({
     Signal.UNACKED_AGE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.UNACKED, _LATER),
     Signal.ACK_SILENCE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.ACK_SILENCE, _LATER),
     Signal.PINNED_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.PINNED, _LATER),
+    Signal.USER_PINNED_BYTES: SignalRow(Unit.BYTES, _CLIENT, Reason.PINNED, _LATER),
 })  # fmt: skip
 
 

@@ -15,6 +15,7 @@ logged on last are kept, 131,072 of them. A damaged file is refused, not guessed
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,8 @@ from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 
 MAGIC = b"SLUICEO1"
+USER_PREFIX = "user:"
+"""Of names as which things are kept that belong to a user and to no client."""
 MAX_NAMES = 131_072
 """As many as publishers are remembered."""
 _HEAD = struct.Struct("<8sII")
@@ -39,6 +42,8 @@ class Owners:
         self._users = _read(path)
         self.changed = False
         """Since it was last encoded."""
+        self.on_moved: Callable[[str, str], None] | None = None
+        """A name is another user's, or with "" nobody's."""
 
     def __len__(self) -> int:
         return len(self._users)
@@ -47,12 +52,28 @@ class Owners:
         """The user whose name it is."""
         return self._users.get(name)
 
+    def user_of(self, name: str) -> str:
+        """Whose the things are that are kept by this name; "" when nobody's."""
+        if name.startswith(USER_PREFIX):
+            return name.removeprefix(USER_PREFIX)
+        return self._users.get(name, "")
+
     def claim(self, name: str, user: str) -> None:
         """A user who has proven to be one logs on with a name that is its own, or nobody's."""
-        self.changed |= self._users.pop(name, None) != user
+        before = self._users.pop(name, None)
         self._users[name] = user
+        if before == user:
+            return
+        self.changed = True
+        self._moved(name, user)
         if len(self._users) > MAX_NAMES:
-            del self._users[next(iter(self._users))]
+            forgotten = next(iter(self._users))
+            del self._users[forgotten]
+            self._moved(forgotten, "")
+
+    def _moved(self, name: str, user: str) -> None:
+        if self.on_moved is not None:
+            self.on_moved(name, user)
 
     def encoded(self) -> bytes:
         """What is to be written."""

@@ -25,9 +25,6 @@ from broker_core.replay.kept import SHARED_OWNER
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.scopes import Subject
 
-USER_PREFIX = "user:"
-"""Of names as which things are kept that belong to a user and to no client."""
-
 
 class Keeps(Protocol):
     """What is kept for clients that are away: `replay.kept_positions`."""
@@ -149,9 +146,9 @@ class Quotas:
         self._check_kept(connection, connection.name, "replays", going_on)
 
     def _check_kept(self, connection: Member, client: str, what: str, numbers: Counter[str]) -> None:
-        limits, owner = self._limits_of(connection), self._owner(client)
+        limits, owner = self._limits_of(connection), self._owners.user_of(client)
         # Who owns what is asked once for each client: one may begin a thousand in a turn.
-        users = sum(number for name, number in numbers.items() if self._owner(name) == owner)
+        users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
         # What is shared is no single client's, and all of it has one name.
         own = 0 if client == SHARED_OWNER else numbers[client]
         for name, used in ((f"client_{what}", own), (f"user_{what}", users)):
@@ -162,27 +159,25 @@ class Quotas:
 
     def check_pinned(self, connection: Member, client: str) -> None:
         """ClientError over_quota when what is kept for a client's name, or its owner, holds enough of the log."""
-        limits, owner = self._limits_of(connection), self._owner(client)
-        if limits["client_pinned_bytes"] is None and limits["user_pinned_bytes"] is None:
-            return
-        held = [
-            (one.client, one.held_from)
-            for one in (*self._keeps.durables.values(), *self._keeps.replays.values())
-        ]
+        limits = self._limits_of(connection)
+        limit = limits["client_pinned_bytes"]
+        if limit is not None and (used := self._pinned_by(client)) > limit:
+            raise _over("client_pinned_bytes", used, limit, "over_quota")
+        limit, user = limits["user_pinned_bytes"], self._owners.user_of(client)
+        if limit is not None and (used := self._journal.bytes_held_by(user)) > limit:
+            raise _over("user_pinned_bytes", used, limit, "over_quota")
+
+    def _pinned_by(self, client: str) -> int:
+        kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
+        held = [one.held_from for one in kept if one.client == client]
         held += [
-            (member.name, target.held_from)
+            target.held_from
             for member in self._clients
+            if member.name == client
             for target in member.subscriptions.values()
         ]
-        mine = [(name, first) for name, first in held if first is not None and self._owner(name) == owner]
-        own = [first for name, first in mine if name == client]
-        for name, firsts in (
-            ("client_pinned_bytes", own),
-            ("user_pinned_bytes", [first for _, first in mine]),
-        ):
-            limit, used = limits[name], self._journal.bytes_from(min(firsts)) if firsts else 0
-            if limit is not None and used > limit:
-                raise _over(name, used, limit, "over_quota")
+        firsts = [first for first in held if first is not None]
+        return self._journal.bytes_from(min(firsts)) if firsts else 0
 
     def published(self, connection: Member, topics: Sequence[str], count: int) -> float:
         """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.
@@ -226,12 +221,6 @@ class Quotas:
         for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
             if (limit := limits[name]) is not None:
                 yield name, use, limit
-
-    def _owner(self, client: str) -> str:
-        """Whose the things are that are kept by this name; "" when nobody's."""
-        if client.startswith(USER_PREFIX):
-            return client.removeprefix(USER_PREFIX)
-        return self._owners.of(client) or ""
 
 
 MOST_KNOWN = 10_000

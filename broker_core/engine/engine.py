@@ -119,7 +119,15 @@ class Engine:
         )
         self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
-        self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
+        self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
+        self.owners.on_moved = journal.ask_whose(self.owners.user_of)
+        self.guard = SlowClientGuard(
+            policy,
+            host_memory,
+            ulimit,
+            str(spool_directory),
+            lambda name: journal.bytes_held_by(self.owners.user_of(name)),
+        )
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
@@ -136,7 +144,6 @@ class Engine:
         self.dispatch.on_broken = self.broken
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
-        self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
         self.logons = Logons(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = self._services(state)

@@ -13,7 +13,7 @@ appender     the writing end; spares: segments made in advance; sealing: closing
 log_reader   the log by sequence, position and time; reader_thread: where all reading is done
 swaps        archive, compress, remove: the broker's short part; maintenance: the worker's heavy part
 retention    which segments an action may take (pure)
-held         segments in memory, open files, pins; leases: readers in other processes
+held         segments in memory, open files, pins; holdings: what each user's pins hold; leases: readers in other processes
 removals     what was removed, with receipts
 acks         last publisher sequences; frontier: how far the log is durable, and which it is
 files        every system call that changes a disk

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
+from broker_core.journal.holdings import Holdings
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.reader import Source, check_source, open_source
 from broker_core.journal.scan import scan
@@ -165,14 +166,16 @@ PIN_KINDS = (
 class Pin:
     """Holds everything from `sequence` on in the log until it is released.
 
-    `owner` says for whom, and begins with one of PIN_KINDS: "replay of anna", "managed replay nightly".
+    `owner` says for whom, and begins with one of PIN_KINDS: "replay of anna", "managed replay nightly". `holder` is the name that it
+    counts for where what somebody holds is limited; "": nobody's.
     """
 
-    __slots__ = ("_release", "owner", "sequence")
+    __slots__ = ("_release", "holder", "owner", "sequence")
 
-    def __init__(self, owner: str, sequence: int, release: Callable[[Pin], None]) -> None:
+    def __init__(self, owner: str, sequence: int, release: Callable[[Pin], None], holder: str = "") -> None:
         self.owner = owner
         self.sequence = sequence
+        self.holder = holder
         self._release = release
 
     @property
@@ -195,17 +198,37 @@ class Pins:
 
     def __init__(self) -> None:
         self._pins: set[Pin] = set()
+        self._holdings = Holdings()
         self._lock = Lock()
 
-    def add(self, sequence: int, owner: str) -> Pin:
-        pin = Pin(owner, sequence, self._release)
+    def add(self, sequence: int, owner: str, holder: str = "") -> Pin:
+        pin = Pin(owner, sequence, self._release, holder)
         with self._lock:
             self._pins.add(pin)
+            if holder:
+                self._holdings.add(pin)
         return pin
 
     def _release(self, pin: Pin) -> None:
         with self._lock:
             self._pins.discard(pin)
+            if pin.holder:
+                self._holdings.remove(pin)
+
+    def ask_whose(self, user_of: Callable[[str], str]) -> None:
+        """Who knows whose the names are that pins are held for."""
+        with self._lock:
+            self._holdings.know(user_of)
+
+    def belongs(self, holder: str, user: str) -> None:
+        """A name is another user's from now on."""
+        with self._lock:
+            self._holdings.belongs(holder, user)
+
+    def first_of(self, user: str) -> int | None:
+        """The first record that is held for a user's names; None: none is."""
+        with self._lock:
+            return self._holdings.first(user)
 
     def all(self) -> list[Pin]:
         """Those not released, in no order."""

@@ -390,13 +390,23 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------------ keeping
 
-    def pin(self, sequence: int, owner: str = "") -> Pin:
-        """Keep everything from `sequence` on until the pin moves or is released."""
-        return self._pins.add(sequence, owner)
+    def pin(self, sequence: int, owner: str = "", holder: str = "") -> Pin:
+        """Keep everything from `sequence` on until the pin moves or is released. `holder`: for whose name, if that is to be limited."""
+        return self._pins.add(sequence, owner, holder)
 
     def pins(self) -> list[Pin]:
         """Who holds what."""
         return self._pins.all()
+
+    def ask_whose(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
+        """Who knows whose the names are that pins are held for; gives what is to be told of names that become another's."""
+        self._pins.ask_whose(user_of)
+        return self._pins.belongs
+
+    def bytes_held_by(self, user: str) -> int:
+        """Of the segments that what is held for a user's names keeps."""
+        first = self._pins.first_of(user)
+        return self.bytes_from(first) if first is not None else 0
 
     def archive_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""

@@ -35,11 +35,11 @@ GO_ON_AT_ONCE: Final = 8
 class KeptPositions:
     """What is kept. Belongs to the loop; entries are changed in place, and `note` tells the store.
 
-    `pin(sequence, owner)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
+    `pin(sequence, owner, holder)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
     """
 
     def __init__(
-        self, path: Path, earlier: Earlier, pin: Callable[[int, str], Pin], files: Files | None = None
+        self, path: Path, earlier: Earlier, pin: Callable[[int, str, str], Pin], files: Files | None = None
     ) -> None:
         self.durables: dict[tuple[str, str], Durable] = {}
         """By client and name."""
@@ -155,7 +155,7 @@ class KeptPositions:
         else:
             self.replays[entry.name] = entry
         if entry.held_from is not None:
-            self._pins[entry] = self._pin(entry.held_from, entry.owner)
+            self._pins[entry] = self._pin(entry.held_from, entry.owner, entry.client)
 
     def _let_go(self, entry: Entry) -> None:
         pin = self._pins.pop(entry, None)

@@ -183,7 +183,7 @@ class Replay:
             if left <= 0:
                 break
             await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
-        self._pin = journal.pin(self._position, f"replay of {self._peer.name}")
+        self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.keeps_as(""))
         for target in self.targets:
             target.unpin()
         if at:

@@ -129,7 +129,8 @@ class ReplayControl:
         """Its place in the log is pinned before what serves it lets go."""
         if target.pin is None:
             owner = f"paused subscription {target.id} of {target.peer.name}"
-            target.pin = self._facilities.journal.pin(target.position(self._frontier.durable), owner)
+            at = target.position(self._frontier.durable)
+            target.pin = self._facilities.journal.pin(at, owner, target.peer.keeps_as(""))
 
     def _stop(self, target: ClientSubscription) -> None:
         if target.serving is not None:

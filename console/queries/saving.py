@@ -52,6 +52,7 @@ class _Look:
     disk: int = 0
     conflation_bytes: int = 0
     pinned_bytes: int = 0
+    user_pinned_bytes: int = 0
     oldest_at: int = 0
     owed_bytes: int = 0
     owed_messages: int = 0
@@ -101,6 +102,7 @@ _WRITERS: Final[Mapping[Signal, Callable[[_Look, int], None]]] = {
     Signal.CONFLATION_BYTES: _set("conflation_bytes"), Signal.BACKLOG_BYTES: _set("owed_bytes"), Signal.BACKLOG_MESSAGES: _set("owed_messages"),
     Signal.OLDEST_AGE: _aged("oldest_at"), Signal.WRITE_BLOCKED: _aged("blocked_since"), Signal.SPOOL_AGE: _spooled_for,
     Signal.POOL_MEMORY: _set("memory"), Signal.POOL_DISK: _set("disk"), Signal.PINNED_BYTES: _set("pinned_bytes"),
+    Signal.USER_PINNED_BYTES: _set("user_pinned_bytes"),
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.UNACKED_AGE: "age of the oldest not acknowledged",
     Signal.ACK_SILENCE: "time without an acknowledgement",
     Signal.PINNED_BYTES: "log it holds",
+    Signal.USER_PINNED_BYTES: "log its user holds",
 }
 REASONS: Final[Mapping[Reason, str]] = {
     Reason.POOL_MEMORY: "Memory of its pool",

@@ -36,6 +36,7 @@ UNSEEN: Final = frozenset(
         Signal.ACK_SILENCE,
         Signal.CONFLATION_BYTES,
         Signal.PINNED_BYTES,
+        Signal.USER_PINNED_BYTES,
     }
 )
 """Of single subscriptions' windows, of conflation and of what holds the log nothing is recorded: rules on them aren't judged."""

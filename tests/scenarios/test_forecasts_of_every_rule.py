@@ -29,8 +29,16 @@ LIMITS = {
     "spool_bytes": 1,
     "spool_age": 100,
     "pinned_bytes": 1,
+    "user_pinned_bytes": 1,
 }
-NOT_OF_IT = {"conflation_bytes", "spool_bytes", "spool_age", "write_blocked", "pinned_bytes"}
+NOT_OF_IT = {
+    "conflation_bytes",
+    "spool_bytes",
+    "spool_age",
+    "write_blocked",
+    "pinned_bytes",
+    "user_pinned_bytes",
+}
 """Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its connection takes all."""
 RULES: list[dict[str, Any]] = [
     *(

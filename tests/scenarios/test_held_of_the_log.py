@@ -122,3 +122,26 @@ async def test_a_pause_that_outgrows_the_quota_by_what_others_publish_is_warned_
         await until(lambda: held(broker, "holder") == 0)
         holder.close()
         feed.close()
+
+
+async def test_who_is_there_is_warned_of_what_its_user_holds_while_others_publish(tmp_path: Path) -> None:
+    """Names that nobody has proven to own are one user's; one that is claimed takes what it holds along."""
+    async with running_broker(tmp_path, policy_with(quotas=[{"user_pinned_bytes": LIMIT}])) as broker:
+        feed, away = await RawClient.connect(broker, "feed"), await RawClient.connect(broker, "away")
+        away.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
+        await away.until("processed")
+        away.close()
+        await until(lambda: broker.engine.guard.use_of("away") is None)
+        there = await RawClient.connect(broker, "there")
+        use = broker.engine.guard.use_of("there")
+        assert use is not None
+        await feed.publish("t", [b"x" * 20_000] * 10, first=1)
+        warning = await there.until("notice")
+        assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
+        assert use.pinned_bytes == 0 and use.user_pinned_bytes > 2 * LIMIT
+        broker.engine.owners.claim("away", "ann")
+        assert use.user_pinned_bytes == 0
+        broker.engine.owners.claim("there", "ann")
+        assert use.user_pinned_bytes > 2 * LIMIT
+        there.close()
+        feed.close()

@@ -77,6 +77,7 @@ class ClientSignals:
     holds: Holds = field(default_factory=dict)
     connected: int = 0
     pinned_bytes: int = 0
+    user_pinned_bytes: int = 0
 
     @property
     def backlog(self) -> Backlog:

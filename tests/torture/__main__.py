@@ -6,6 +6,7 @@
     make torture ARGS='--only steps --seed 12 --runs 1'    that run once more
     make torture ARGS='--only foretold --runs 2'     whether a back-test says what 200 clients then went through
     make torture ARGS='--only mutants --minutes 60'  whether the tests tell right from wrong
+    make torture ARGS='--only laws --minutes 30'     all of Hypothesis's laws with many more examples, other ones each time
 
 The exit code is 0 when nothing was found: nothing lost, doubled, out of order or unexplained.
 """
@@ -20,10 +21,12 @@ import time
 from collections.abc import Sequence
 from itertools import count
 
-from tests.torture import disks, mutation
+from tests.torture import disks, laws, mutation
 from tests.torture.runs import FORETOLD, KINDS, Report, run
 
 PROGRESS_S = 10.0
+ALONE = ("mutants", "laws")
+"""What runs by itself: tests rather than brokers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,18 +37,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, help="of the first run; each next one has the next")
     parser.add_argument("--runs", type=int, default=10**9, help="at most so many")
-    parser.add_argument("--only", help=f"by commas, of {', '.join((*KINDS, FORETOLD))}, mutants")
-    parser.add_argument("--modules", default="", help="mutants: parts of modules' names, by commas")
+    parser.add_argument("--only", help=f"by commas, of {', '.join((*KINDS, FORETOLD, *ALONE))}")
+    parser.add_argument(
+        "--modules", default="", help="mutants: parts of modules' names; laws: files or tests; by commas"
+    )
     parser.add_argument("--number", type=int, default=20, help="mutants of each module")
+    parser.add_argument(
+        "--times", type=int, default=100, help="laws: at most so many times the examples of make test"
+    )
     said = parser.parse_args(arguments)
     seed = said.seed if said.seed is not None else random.SystemRandom().randrange(10**6)
     wanted = said.only.split(",") if said.only else [*KINDS, FORETOLD]
-    if unknown := set(wanted) - {*KINDS, FORETOLD, "mutants"}:
+    if unknown := set(wanted) - {*KINDS, FORETOLD, *ALONE}:
         parser.error(f"{', '.join(sorted(unknown))}: what is that?")
     if wanted == ["mutants"]:
         words = ["--modules", said.modules, "--number", str(said.number), "--seed", str(seed)]
         return mutation.main([*words, "--minutes", str(said.minutes)])
-    kinds = [kind for kind in wanted if kind != "mutants"]
+    if wanted == ["laws"]:
+        return laws.main([part for part in said.modules.split(",") if part], seed, said.minutes, said.times)
+    kinds = [kind for kind in wanted if kind not in ALONE]
     if "power" in kinds and (why := disks.why_not()):
         print(f"power: skipped, {why}", flush=True)
         kinds.remove("power")

@@ -17,7 +17,7 @@ recorded and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import replace
 
@@ -53,9 +53,14 @@ class SlowClientGuard(Roll):
     """The roll of an instance's clients, and the judgement of them."""
 
     def __init__(
-        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
+        self,
+        document: PolicyDocument,
+        host_memory: int,
+        ulimit: int | None,
+        default_disk_path: str,
+        user_holds: Callable[[str], int] = lambda name: 0,
     ) -> None:
-        super().__init__(document, host_memory, ulimit, default_disk_path)
+        super().__init__(document, host_memory, ulimit, default_disk_path, user_holds)
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import gt
 
@@ -43,6 +43,8 @@ class PoolUse:
     backlog: Backlog
     pool: Pool
     connected: int
+    user_holds: Callable[[str], int]
+    """By a client's name: bytes of the log that its user's pins hold."""
     memory: int = 0
     disk: int = 0
     memory_alarm: int = 0
@@ -188,6 +190,10 @@ class PoolUse:
     @property
     def pinned_bytes(self) -> int:
         return max((one.view.pinned_bytes for one in self.watched.values()), default=0)
+
+    @property
+    def user_pinned_bytes(self) -> int:
+        return self.user_holds(self.name)
 
     def taken_by(self, until_ns: int) -> Mark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""

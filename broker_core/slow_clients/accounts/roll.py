@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
@@ -35,7 +36,12 @@ class Roll:
     """All clients of an instance with what they use, its pools, and the rules in force."""
 
     def __init__(
-        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
+        self,
+        document: PolicyDocument,
+        host_memory: int,
+        ulimit: int | None,
+        default_disk_path: str,
+        user_holds: Callable[[str], int],
     ) -> None:
         self._host = (host_memory, ulimit, default_disk_path)
         self._uses: dict[str, PoolUse] = {}
@@ -43,6 +49,7 @@ class Roll:
         self._written_off = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
         """For clients that no longer count."""
         self._connected = count(1)
+        self._user_holds = user_holds
         self._ticking = Ticking()
         self.apply_policy(document)
 
@@ -137,7 +144,7 @@ class Roll:
         if name in self._uses:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
-        use = PoolUse(name, transport, user, backlog, pool, next(self._connected))
+        use = PoolUse(name, transport, user, backlog, pool, next(self._connected), self._user_holds)
         use.give(self._book_for(name).of_client(use.subject))
         use.freshen()
         pool.open(use)

@@ -139,6 +139,8 @@ READINGS: Final = whole({
     Signal.PINNED_BYTES: Reading(
         "of the log it holds", lambda client, _, __: client.pinned_bytes, lambda one, _, __, ___: one.pinned_bytes,
         column=None, ticking=False, outbox=False, beyond=True),
+    Signal.USER_PINNED_BYTES: Reading("of the log its user holds", lambda client, _, __: client.user_pinned_bytes,
+        column=None, ticking=False, outbox=False, beyond=True),
 })  # fmt: skip
 OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
 OF_SUBSCRIPTION: Final = {

@@ -167,6 +167,7 @@ class ClientView(Protocol):
     connected           its place in the order of connecting: who is chosen of those that are equal in everything else
     behind_since        since when something has waited for a second or longer at each look
     pinned_bytes        the most of its subscriptions': they hold one log, each from its place on
+    user_pinned_bytes   the same of everything that is kept and read under its user's names
     """
 
     @property
@@ -185,6 +186,8 @@ class ClientView(Protocol):
     def conflation_bytes(self) -> int: ...
     @property
     def pinned_bytes(self) -> int: ...
+    @property
+    def user_pinned_bytes(self) -> int: ...
     @property
     def offlined(self) -> bool: ...
     @property

@@ -146,7 +146,7 @@ def test_what_was_decided_about_others_stays() -> None:
     made, use = both("enforce")
     (other,) = registered(made, "b")
     made.unregister(other)
-    made.unregister(PoolUse("a", "tcp", "", Still(), use.pool, 99))
+    made.unregister(PoolUse("a", "tcp", "", Still(), use.pool, 99, lambda name: 0))
     assert [d.client for d in made.tick(START)] == ["a"], "neither another name's end nor another a's"
 
 

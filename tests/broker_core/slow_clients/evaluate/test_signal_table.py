@@ -30,12 +30,13 @@ SLOW = SubscriptionSignals(
 CLIENT = ClientSignals(
     "c", "tcp", "instance", memory=1, outbox_messages=2, disk=3, oldest_at=START - 4 * SECOND,
     offlined_at=START - 5 * SECOND, conflation_bytes=6, blocked_since=START - 7 * SECOND, owed_bytes=8, owed_messages=9,
-    subscriptions=(SLOW,), pinned_bytes=10,
+    subscriptions=(SLOW,), pinned_bytes=10, user_pinned_bytes=23,
 )  # fmt: skip
 LIVE = {
     Signal.OUTBOUND_BYTES: 1, Signal.OUTBOUND_MESSAGES: 2, Signal.SPOOL_BYTES: 3, Signal.OLDEST_AGE: 4_000,
     Signal.SPOOL_AGE: 0, Signal.CONFLATION_BYTES: 6, Signal.WRITE_BLOCKED: 7_000, Signal.BACKLOG_BYTES: 8,
     Signal.BACKLOG_MESSAGES: 9, Signal.DRAIN_RATE: -1, Signal.PINNED_BYTES: 10,
+    Signal.USER_PINNED_BYTES: 23,
 }  # fmt: skip
 NARROW = {
     Signal.BACKLOG_BYTES: 11, Signal.BACKLOG_MESSAGES: 12, Signal.OUTBOUND_BYTES: 13, Signal.OUTBOUND_MESSAGES: 14,
