@@ -16,7 +16,7 @@ from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.files import Files
 from broker_core.journal.held import Pin, Pins
 from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, encode
+from broker_core.replay.kept_file import Earlier, encode, encode_entries, joined, load, load_upto
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
@@ -119,6 +119,28 @@ def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over
         {"kind": "managed", **REPLAY},
     ]
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
+
+
+def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(home: Home) -> None:
+    """Of a group's member: `taken` behind where it was would pass over what others told."""
+    content = joined(encode_entries([durable()]), {}, 4_711)
+    home.path.write_bytes(content)
+    assert home.store().taken_upto == 4_711
+    anew = 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        home.path.write_bytes(flipped)
+        try:
+            found = load(Files(), home.path, home.earlier)
+        except OperatorError as problem:
+            assert problem.code == "bad_kept_positions"
+            continue
+        assert encode(found) == encode([durable()])
+        upto = load_upto(home.path)
+        assert upto in (0, 4_711)
+        anew += upto == 0
+    assert anew, "what isn't believed doesn't keep the broker from starting"
 
 
 @pytest.mark.parametrize("which", ["both", "durables", "replays"])
