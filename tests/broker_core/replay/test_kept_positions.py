@@ -216,7 +216,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
         files = LostRenames(home.path.parent.parent)
         kept = home.store(files)
         kept.durables["reader", "orders"].position = 8
-        kept.note()
+        kept.note(kept.durables["reader", "orders"])
         files.calls, files.power_goes_at = 0, at
         saved = True
         try:
@@ -339,7 +339,7 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> 
     kept.keep(replay)
     assert home.held() == {one.owner: 7, replay.owner: 5}
     one.position, replay.ended = 20, "cancelled"
-    kept.note()
+    kept.note(one)
     files.fail = lambda name: True
     with pytest.raises(JournalError):
         await kept.save()
@@ -393,8 +393,9 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
                 case "drop" if kept.durables:
                     kept.drop(next(iter(kept.durables.values())))
                 case "move" if kept.durables:
-                    list(kept.durables.values())[-1].position += 1_000
-                    kept.note()
+                    moved = list(kept.durables.values())[-1]
+                    moved.position += 1_000
+                    kept.note(moved)
                 case "fail" | "mend":
                     files.fail = lambda name, fails=step == "fail": fails
                 case "wait" if saving:
