@@ -18,7 +18,7 @@ from broker_core.errors import ClientError
 HELD_BYTES: Final = 4 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
 MAX_GUESTS: Final = 1_100
-"""Connections before their logon, also such as are in their TLS handshake or still asking for a WebSocket. More than the 1,024 that a listener may take from
+"""Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
 its kernel in one turn, before any of them was heard."""
 MAX_LEAVING: Final = 200
 """Those of them that were told to go, and haven't read it yet."""
@@ -77,9 +77,8 @@ class Unfinished:
 class Anteroom:
     """One instance's. Times are milliseconds of the clock that never jumps."""
 
-    def __init__(self, most_guests: int | None = None) -> None:
+    def __init__(self) -> None:
         self._most = MAX_CONNECTIONS
-        self._most_guests = MAX_GUESTS if most_guests is None else most_guests
         self._number = 0
         """Of all addresses' connections."""
         self.held = self.input = 0
@@ -127,7 +126,7 @@ class Anteroom:
         """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
         self._guests.setdefault(address_of(guest.remote), {})[guest] = None
         self.guests += 1
-        if self.guests > min(self._most_guests, self._most // 2):
+        if self.guests > min(MAX_GUESTS, self._most // 2):
             most = max(self._guests.values(), key=len)
             next(iter(most)).make_room()
 

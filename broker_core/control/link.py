@@ -19,18 +19,15 @@ import structlog
 
 from broker_core.access.tls import server_context
 from broker_core.config import TlsSettings
-from broker_core.connections.anteroom import Anteroom, Guest, address_of
-from broker_core.connections.handshakes import TlsListener
 from broker_core.control.lines import Lines
 from broker_core.control.proof import Tokens
 from broker_core.errors import OperatorError
 
-HELLO_S: Final = 10.0
-"""For the `hello`, after the handshake's own time."""
+HANDSHAKE_S: Final = 10.0
+"""For the TLS handshake, and once more for the `hello`."""
 IDLE_S: Final = 60.0
 """Between two requests, and for an answer to be taken."""
 MOST_UNPROVEN: Final = 16
-"""In their handshake, or before their `hello`. For one more the oldest of the address that has most makes room."""
 MOST_PROVEN: Final = 64
 """Connections at once. A console with its workers needs a handful."""
 MOST_HELLO: Final = 4_096
@@ -86,20 +83,6 @@ class Refusals:
         self._said_at, self._unsaid = monotonic(), 0
 
 
-class _Unproven:
-    """A connection that hasn't shown a token. Satisfies `anteroom.Guest`."""
-
-    def __init__(self, remote: str, task: asyncio.Task[None], refused: Callable[[str], None]) -> None:
-        self.remote, self._task, self._refused = remote, task, refused
-
-    def make_room(self) -> None:
-        self._refused(self.remote)
-        self.drop()
-
-    def drop(self) -> None:
-        self._task.cancel()
-
-
 class ControlLink:
     """Listens with TLS, lets in who has a token, and hands each of its lines on."""
 
@@ -117,8 +100,7 @@ class ControlLink:
         self._most_line = most_line
         self._tokens = Tokens(settings.tokens)
         self._refusals = Refusals()
-        self._unproven = Anteroom(MOST_UNPROVEN)
-        self._server: TlsListener | None = None
+        self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self._proven = 0
         self.port = 0
@@ -128,15 +110,18 @@ class ControlLink:
         settings = self._settings
         self._tokens.read()
         context = server_context(settings.tls)
-        self._server = TlsListener(context, self._protocol, self._unproven, self._too_many)
         try:
-            _, self.port = await self._server.listen(settings.host, settings.port, MOST_PROVEN)
+            self._server = await asyncio.start_server(
+                self._accepted, settings.host, settings.port, ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_S, backlog=MOST_PROVEN,
+            )  # fmt: skip
         except OSError as problem:
             raise OperatorError(
                 "port_taken",
                 f"The control link can't listen at {settings.host}:{settings.port}: {problem}.",
                 "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
+        self.port = self._server.sockets[0].getsockname()[1]
         log.info("control_link_listens", host=settings.host, port=self.port)
 
     async def close(self) -> None:
@@ -148,38 +133,28 @@ class ControlLink:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _protocol(self) -> asyncio.StreamReaderProtocol:
-        """For a connection whose handshake is done."""
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accepted)
-
-    def _too_many(self, remote: str) -> None:
-        self._refusals.add(address_of(remote), "too many connections")
-
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
         peer = str((writer.get_extra_info("peername") or ("?",))[0])
-        guest = _Unproven(f"{peer}:", task, self._too_many)
-        self._unproven.enters(guest)
         try:
-            if self._proven >= MOST_PROVEN:
+            if len(self._open) - self._proven > MOST_UNPROVEN or self._proven >= MOST_PROVEN:
                 self._refusals.add(peer, "too many connections")
                 return
-            await self._serve(Lines(reader, writer), peer, guest)
+            await self._serve(Lines(reader, writer), peer)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError) as problem:
             # The peer left, was too slow, or sent a line over its limit.
             log.debug("control_link_ended", peer=peer, why=repr(problem))
         finally:
             self._open.discard(task)
-            self._unproven.gone(guest)
             writer.transport.abort() if task.cancelling() else writer.close()
             with suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await writer.wait_closed()
 
-    async def _serve(self, lines: Lines, peer: str, guest: Guest) -> None:
-        async with asyncio.timeout(HELLO_S):
+    async def _serve(self, lines: Lines, peer: str) -> None:
+        async with asyncio.timeout(HANDSHAKE_S):
             first = await lines.read(MOST_HELLO)
         if first is None:
             return
@@ -188,7 +163,6 @@ class ControlLink:
             self._refusals.add(peer, "its token isn't known" if token else "it gave no token")
             await self._write(lines, self._refusal)
             return
-        self._unproven.known(guest)
         self._proven += 1
         try:
             await self._write(lines, welcome)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker_core.access.tls import server_context
 from broker_core.config import TransportSettings
 from broker_core.connections.anteroom import Unfinished
-from broker_core.connections.handshakes import TlsListener
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols.native import (
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from broker_core.connections.inbox import Item
     from broker_core.engine.engine import Engine
 
-BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are taken."""
+HANDSHAKE_S = 10.0
+"""How long a peer may take for its TLS handshake."""
 
 
 class TcpProtocol(TcpConnection):
@@ -115,19 +114,21 @@ class TcpListener:
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._server: asyncio.Server | TlsListener | None = None
+        self._server: asyncio.Server | None = None
 
     async def listen(self) -> tuple[str, int]:
         """Start listening; the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         settings = self._settings
-        if settings.tls is not None:
-            context = server_context(settings.tls, CountedContext)
-            self._server = listener = TlsListener(context, self._protocol, self._engine.anteroom)
-            return await listener.listen(settings.host, settings.port, BACKLOG)
-        self._server = server = await asyncio.get_running_loop().create_server(
-            self._protocol, settings.host, settings.port, backlog=BACKLOG
+        tls = server_context(settings.tls, CountedContext) if settings.tls is not None else None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            settings.host,
+            settings.port,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
-        address: tuple[str, int] = server.sockets[0].getsockname()[:2]
+        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
 
     def _protocol(self) -> TcpConnection:

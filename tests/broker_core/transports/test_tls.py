@@ -16,10 +16,9 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy, tls_context
 from broker_core.config import TlsSettings
-from broker_core.connections import anteroom
 from broker_core.errors import ClientError, OperatorError
 from tests.broker_core.access.making import policy, user
-from tests.support.brokers import ask, running_broker, until
+from tests.support.brokers import ask, running_broker
 from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[3]
@@ -184,22 +183,3 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
         assert await command("subscribe", "a", "--bookmark", "0", "--replay-only") == (0, b'{"n": 1}\n', b"")
         status, _, said = await command("publish", "a", "x", token="wrong")
         assert status == 1 and said.startswith(b"bad_logon: This transport asks for a token")
-
-
-async def test_who_never_begins_a_handshake_is_a_guest_as_anybody_and_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(anteroom, "MAX_GUESTS", 8)
-    authority = Authority(tmp_path)
-    async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
-        ended = [asyncio.create_task(reader.read()) for reader, _ in silent]
-        await asyncio.wait(ended[:32])
-        await until(lambda: guests.guests == 8)
-        async with AsyncClient(address, "c", tls=authority.certificate):
-            assert list(broker.engine.roster.clients) == ["c"]
-        for _, writer in silent:
-            writer.close()
-        await until(lambda: guests.guests == 0)
-        await asyncio.wait(ended)
