@@ -34,6 +34,9 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
         ),
     ] = "async"
     downgraded_by: Annotated[str, Meta(description="`policy`, or who did it; empty while it isn't")] = ""
+    downgraded_at: Annotated[
+        int, Meta(description="When that was done by hand, ms UTC; 0 while it isn't")
+    ] = 0
     confirmed: Annotated[int, Meta(description="Newest record that it is known to have synced")] = 0
     unconfirmed_ms: Annotated[int, Meta(description="ms for which what it hasn't confirmed has waited")] = 0
 

@@ -10,8 +10,10 @@ from the engine isn't counted against the others: then it can't hear them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker_core.config.instance import InstanceSettings
@@ -63,8 +65,12 @@ class _Awaited:
 class Confirming:
     """The members that one member waits for. Moments are seconds."""
 
-    def __init__(self, own: str, durable: int, now: float) -> None:
+    def __init__(
+        self, own: str, durable: int, now: float, by_hand: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`by_hand`: who was downgraded by whom before."""
         self._own, self._durable = own, durable
+        self._by_hand = dict(by_hand)
         self._awaited: dict[str, _Awaited] = {}
         self._said: dict[str, int] = {}
         """What each has confirmed, listed or not."""
@@ -78,7 +84,8 @@ class Confirming:
         self._limit_s = settings.downgrade_after_ms / 1_000
         listed = [name for name in settings.sync_members if name != self._own]
         self._awaited = {
-            name: self._awaited.get(name) or _Awaited(self._said.get(name, 0), self._durable, now)
+            name: self._awaited.get(name)
+            or _Awaited(self._said.get(name, 0), self._durable, now, self._by_hand.get(name, ""))
             for name in listed
         }
         self._advance()
@@ -87,6 +94,7 @@ class Confirming:
         """Nothing that the journal had at the start is known to be anybody else's too, where anybody is waited for."""
         if self._awaited:
             self.upto = 0
+            self._advance()  # where nobody of them is waited for
 
     @property
     def waits(self) -> bool:
@@ -136,6 +144,7 @@ class Confirming:
         one = self._awaited.get(member)
         if one is None:
             return None
+        self._by_hand[member] = by
         change = self._downgrade(member, one, by, now)
         self._advance()
         return change
@@ -143,7 +152,10 @@ class Confirming:
     def upgrade(self, member: str, by: str, now: float) -> Change | None:
         """By hand: it has the whole time again. None: the policy doesn't list it."""
         one = self._awaited.get(member)
-        return None if one is None else self._upgrade(member, one, by, now)
+        if one is None:
+            return None
+        self._by_hand.pop(member, None)
+        return self._upgrade(member, one, by, now)
 
     def mode(self, member: str) -> Mode:
         """Whether a member is waited for; one's own journal always is."""

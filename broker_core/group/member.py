@@ -14,6 +14,7 @@ from broker_core.clock import Clock
 from broker_core.config.instance import InstanceSettings
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
+from broker_core.group.by_hand import Downgrade
 from broker_core.group.confirming import Change
 from broker_core.group.ports import EngineAwayError, EngineLog
 from broker_core.group.replicated_log import ReplicatedLog
@@ -107,27 +108,39 @@ class Member:
         """Call this with the secret that all members have, when the engine has told it."""
         self._made.on_attached = lambda attached: told(attached.key)
 
-    def downgrade(self, name: str, by: str) -> GroupStatus:
-        """Wait for a member no more, until it is upgraded by hand. OperatorError unknown_member."""
-        return self._change(name, lambda now: self._made.confirming.downgrade(name, by, now))
-
-    def upgrade(self, name: str, by: str) -> GroupStatus:
-        """Wait for a member again. OperatorError unknown_member."""
-        return self._change(name, lambda now: self._made.confirming.upgrade(name, by, now))
-
-    def _change(self, name: str, change: Callable[[float], Change | None]) -> GroupStatus:
+    async def downgrade(self, name: str, by: str) -> GroupStatus:
+        """Wait for a member no more, until it is upgraded by hand; it is on disk first. OperatorError unknown_member; JournalError
+        not_kept."""
         assert self._clock is not None
-        made = change(self._clock.seconds())
-        if made is None:
-            listed = ", ".join(self._made.confirming.listed) or "nobody"
-            raise OperatorError(
-                "unknown_member",
-                f"{self.settings.member} doesn't wait for {name[:64]}: the policy lists {listed}.",
-                "Name another member that sync_members lists.",
-                listed=self._made.confirming.listed,
-            )
-        self._made.changed(made)
+        await self._note(name, Downgrade(by, self._clock.now_ns()))
+        return self._changed(name, self._made.confirming.downgrade(name, by, self._clock.seconds()))
+
+    async def upgrade(self, name: str, by: str) -> GroupStatus:
+        """Wait for a member again. Raises as `downgrade`."""
+        assert self._clock is not None
+        await self._note(name, None)
+        return self._changed(name, self._made.confirming.upgrade(name, by, self._clock.seconds()))
+
+    async def _note(self, name: str, decided: Downgrade | None) -> None:
+        listed = self._made.confirming.listed
+        if name not in listed:
+            raise self._unknown(name)
+        await self._made.by_hand.note(name, decided, listed)
+
+    def _changed(self, name: str, change: Change | None) -> GroupStatus:
+        if change is None:  # the policy has changed meanwhile
+            raise self._unknown(name)
+        self._made.changed(change)
         return self.status()
+
+    def _unknown(self, name: str) -> OperatorError:
+        listed = self._made.confirming.listed
+        return OperatorError(
+            "unknown_member",
+            f"{self.settings.member} doesn't wait for {name[:64]}: the policy lists {', '.join(listed) or 'nobody'}.",
+            "Name another member that sync_members lists.",
+            listed=listed,
+        )
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""

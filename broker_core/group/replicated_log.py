@@ -37,6 +37,7 @@ from broker_core.batch import Batch
 from broker_core.clock import Clock
 from broker_core.config.instance import InstanceSettings
 from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.group.by_hand import Downgrades
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.confirming import Change, Confirming, Mode
 from broker_core.group.members import Members
@@ -114,7 +115,13 @@ class ReplicatedLog(Generic[Owner]):
         self.applied_at = 0
         """When the engine had taken it, ns by its clock; 0 before one was read."""
         self.members = Members(settings, self.run)
-        self.confirming = Confirming(settings.member, journal.next_sequence - 1, clock.seconds())
+        self.by_hand = Downgrades(journal.directory, journal.instance, journal.files)
+        self.confirming = Confirming(
+            settings.member,
+            journal.next_sequence - 1,
+            clock.seconds(),
+            {name: one.by for name, one in self.by_hand.of.items()},
+        )
         self.on_change: Callable[[Change], None] = lambda _: None
         """Who is waited for has changed; set by whoever runs the broker."""
         self.on_attached: Callable[[Attached], None] = lambda _: None

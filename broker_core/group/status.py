@@ -83,6 +83,7 @@ def _heard(
         heard_s=round(now - other.heard_at, 1),
         mode=made.confirming.mode(name),
         downgraded_by=made.confirming.why(name),
+        downgraded_at=_downgraded_at(name, made),
         confirmed=made.confirming.confirmed_by(name),
         unconfirmed_ms=made.confirming.waited_ms(name, now),
     )
@@ -99,8 +100,15 @@ def _never_heard(name: str, made: ReplicatedLog[Any], now: float) -> MemberEntry
         chain="",
         mode=made.confirming.mode(name),
         downgraded_by=made.confirming.why(name),
+        downgraded_at=_downgraded_at(name, made),
         unconfirmed_ms=made.confirming.waited_ms(name, now),
     )
+
+
+def _downgraded_at(name: str, made: ReplicatedLog[Any]) -> int:
+    """When that was done by hand, ms UTC; 0 when it wasn't."""
+    decided = made.by_hand.of.get(name)
+    return decided.at // 1_000_000 if decided is not None and made.confirming.why(name) else 0
 
 
 def _lag_ms(at: int, newest: int) -> int:

@@ -66,6 +66,7 @@ _ENDINGS = (
     ".removed.json",
     ".leases",
     ".chain",
+    ".downgrades",
     SUFFIX_INDEX,
 )
 _NAMED = 5

@@ -145,7 +145,8 @@ class Durables:
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]
-            self._kept.left()
+            if (durable := self._known.get(key)) is not None:
+                self._kept.left(durable)
 
     def delete(self, client: str, name: str) -> Durable:
         """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
@@ -199,7 +200,7 @@ class Durables:
     def _note(self, shared: SharedSubscription) -> None:
         shared.kept.seen_at = self._clock.now_ns()
         if shared.note() and self._known.get((shared.kept.client, shared.kept.name)) is shared.kept:
-            self._kept.note()
+            self._kept.note(shared.kept)
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
         durable = self._known.get(key)
@@ -209,7 +210,7 @@ class Durables:
         position = target.position(self._frontier.durable)
         if position > durable.position:
             durable.position = position
-            self._kept.note()
+            self._kept.note(durable)
 
     def listed(self) -> list[DurableEntry]:
         """All of them, for the control plane."""

@@ -3,7 +3,8 @@
     {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
 `emptied` is there when shared subscriptions were deleted: {"crc": 5678, "upto": {"queue.x": 17}}, how far the log was then.
-A release before it passes it over. So it does `taken`, of a group's member: up to which record of the log the file says what was told there.
+A release before it passes it over. So it does `taken`, of a group's member, in the same form: up to which record of the log the file says
+what was told there. One that can't be believed counts as none: then the journal is read from its beginning, and what is known already changes nothing.
 
 `crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
 position still. Version 1, of earlier releases, has none. Releases before it kept durable subscriptions and managed replays
@@ -18,12 +19,14 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import structlog
 
 from broker_core.checksum import crc32c
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 from broker_core.replay.kept import Durable, ManagedReplay
 
+log = structlog.get_logger("sluice.kept")
 VERSION: Final = 2
 UNCHECKED: Final = 1
 """The version without a checksum, and that of the two files before it."""
@@ -32,6 +35,7 @@ MIGRATED: Final = ".migrated"
 
 Entry = Durable | ManagedReplay
 E = TypeVar("E", bound=Entry)
+T = TypeVar("T")
 _MISSING: Final = msgspec.Raw(b"null")
 
 
@@ -42,8 +46,8 @@ class Earlier(NamedTuple):
     replays: Path
 
 
-class _Emptied(msgspec.Struct):
-    """Names and how far the log was, and the checksum of these."""
+class _Checked(msgspec.Struct):
+    """How far the log was, and the checksum of that as it stands there."""
 
     crc: int
     upto: msgspec.Raw
@@ -64,20 +68,19 @@ def joined(entries: bytes, emptied: Mapping[str, int], taken: int = 0) -> bytes:
     kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
     said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
     if emptied:
-        said["emptied"] = _Emptied(crc32c(upto), msgspec.Raw(upto))
+        said["emptied"] = _Checked(crc32c(upto), msgspec.Raw(upto))
     if taken:
-        said["taken"] = taken
+        upto = msgspec.json.encode(taken)
+        said["taken"] = _Checked(crc32c(upto), msgspec.Raw(upto))
     return msgspec.json.encode(said)
 
 
 def load_upto(path: Path) -> int:
-    """Up to which record of a group's log a file says what that does; 0 when it doesn't say. After `load`."""
-    if not path.exists():
-        return 0
-    found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get("taken")
+    """Up to which record of a group's log a file says what that does; 0 when it doesn't say, or not for certain. After `load`."""
     try:
-        return 0 if found is None else msgspec.json.decode(found, type=int)
-    except msgspec.DecodeError:
+        return _checked(path, "taken", int) or 0
+    except ValueError as problem:
+        log.warning("kept_read_anew", file=str(path), why=str(problem))
         return 0
 
 
@@ -112,22 +115,27 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
 
 def load_emptied(path: Path) -> dict[str, int]:
     """Which shared subscriptions were deleted, and how far the log was then. After `load`, and raises what that does."""
-    if not path.exists():
-        return {}
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get("emptied")
-        said = msgspec.json.decode(found, type=_Emptied) if found is not None else None
-        if said is None:
-            return {}
-        if said.crc != crc32c(said.upto):
-            raise ValueError("its checksum doesn't fit")
-        return msgspec.json.decode(said.upto, type=dict[str, int])
+        return _checked(path, "emptied", dict[str, int]) or {}
     except ValueError as problem:
         raise OperatorError(
             "bad_kept_positions",
             f"{path} can't be read: {problem}.",
             "Restore it, or move it away: then nothing is kept of clients that are away.",
         ) from problem
+
+
+def _checked(path: Path, field: str, of: type[T]) -> T | None:
+    """What the file says under its own checksum; None when it doesn't. ValueError."""
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get(field)
+    if found is None:
+        return None
+    said = msgspec.json.decode(found, type=_Checked)
+    if said.crc != crc32c(said.upto):
+        raise ValueError(f"the checksum of {field} doesn't fit")
+    return msgspec.json.decode(said.upto, type=of)
 
 
 def _read(

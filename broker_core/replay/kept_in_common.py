@@ -11,6 +11,7 @@ holds. What was told and didn't get into the log is told again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -70,11 +71,13 @@ class KeptInCommon:
     ) -> None:
         self._kept, self._publish, self._serves = kept, publish, serves
         self._is_current, self._seconds, self._run = is_current, seconds, run
+        kept.untold = dict.fromkeys(kept)
         self._begun = False
         """Whether this member has had all that the others told before it started: what they deleted isn't told anew."""
         self._told: dict[Key, tuple[object, int]] = {}
         """Definition and position as they were told last, by whomever."""
         self._told_at: dict[Key, float] = {}
+        """When each was told whole, the longest ago first."""
         self._under_way: list[tuple[Sequence[Pending[Any]], list[Key]]] = []
         self._gone: dict[Key, int] = {}
         """When what was deleted was made: who tells of it late doesn't bring it back."""
@@ -82,20 +85,22 @@ class KeptInCommon:
     # Out.
 
     def tell(self) -> None:
-        """Tell what has changed since it was told."""
+        """Tell what has changed since it was told, and again what that was long ago: what costs as much as it tells."""
         self._begun = self._begun or self._is_current()
         if not self._begun:
             return
         self._again()
-        now, whole, moved = self._seconds(), list[Entry](), list[Durable]()
-        for entry in self._kept:
+        whole, moved = list[Entry](), list[Durable]()
+        self._due()
+        changed, self._kept.untold = self._kept.untold or {}, {}
+        for entry in changed:
             if isinstance(entry, Durable) and entry.sharing is not None:
                 continue  # of the time before the group, which shares nothing out
             key, state = _key(entry), _state(entry)
             before = self._told.get(key)
-            if before is None or before[0] != state[0] or now - self._told_at.get(key, now) > AGAIN_S:
+            if before is None or before[0] != state[0]:
                 whole.append(entry)
-                self._told_at[key] = now
+                self._told_whole(key)
             elif before[1] < state[1] and isinstance(entry, Durable):
                 moved.append(entry)
             else:
@@ -123,13 +128,33 @@ class KeptInCommon:
         under_way = self._publish(KEPT_TOPIC, [bytes(memoryview(msgspec.json.encode(told)))])
         self._under_way.append((under_way, [_key(one) for one in of]))
 
+    def _due(self) -> None:
+        """Some of what was told whole long ago changes to untold."""
+        now = self._seconds()
+        due = list(
+            islice(takewhile(lambda told: now - told[1] > AGAIN_S, self._told_at.items()), IN_A_RECORD)
+        )
+        for key, _ in due:
+            self._untell(key)
+
+    def _untell(self, key: Key) -> None:
+        self._told.pop(key, None)
+        self._told_at.pop(key, None)
+        entry = self._found(key)
+        if entry is not None:
+            self._kept.note(entry)
+
+    def _told_whole(self, key: Key) -> None:
+        self._told_at.pop(key, None)
+        self._told_at[key] = self._seconds()
+
     def _again(self) -> None:
         """What failed is told anew; what is in the log needs no more looking at."""
         waiting = []
         for under_way, keys in self._under_way:
             if any(one.failed for one in under_way):
                 for key in keys:
-                    self._told.pop(key, None)
+                    self._untell(key)
             elif not all(one.batch.first_sequence for one in under_way):
                 waiting.append((under_way, keys))
         self._under_way = waiting
@@ -167,6 +192,7 @@ class KeptInCommon:
             if found is not None and found.created_at <= made:
                 self._kept.drop(found, tell=False)
                 self._told.pop(_key(found), None)
+                self._told_at.pop(_key(found), None)
 
     def _take_one(self, entry: Entry) -> None:
         key = _key(entry)
@@ -186,13 +212,13 @@ class KeptInCommon:
             for field in known.__struct_fields__:
                 setattr(known, field, getattr(entry, field))
             self._told[key] = _state(known)
-            self._kept.note()
-        self._told_at[key] = self._seconds()
+            self._kept.note(known)
+        self._told_whole(key)
 
     def _move(self, durable: Durable, position: int) -> None:
         if position > durable.position:
             durable.position = position
-            self._kept.note()
+            self._kept.note(durable)
         key = _key(durable)
         before = self._told.get(key)
         if before is not None:
@@ -206,6 +232,7 @@ class KeptInCommon:
 
     def _forget(self, entry: Entry) -> None:
         self._told.pop(_key(entry), None)
+        self._told_at.pop(_key(entry), None)
         self._note_gone(_key(entry), entry.created_at)
 
     def _note_gone(self, key: Key, made: int) -> None:

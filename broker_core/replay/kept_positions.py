@@ -50,8 +50,10 @@ class KeptPositions:
         self.emptied: dict[str, int] = {}
         """Of shared subscriptions that were deleted the last record of the log then, the longest ago first: who makes a queue of
         that name again doesn't get what was deleted with the first."""
+        self.untold: dict[Entry, None] | None = None
+        """What has changed since somebody asked, in that order, where somebody does: of a group's member."""
         self.dropped: list[Entry] = []
-        """Since somebody asked; kept where `on_secured` is set alone."""
+        """Likewise, of what is kept no longer."""
         self.on_secured: Callable[[], Awaitable[None]] | None = None
         """Of a group's member: what is new is told to the others, before anybody is told of it."""
         self.on_left: Callable[[], None] | None = None
@@ -85,7 +87,7 @@ class KeptPositions:
         """Keep one more, and hold the log for it. It is on disk after the next `save`; who promises it calls `secure`."""
         self._enter(entry)
         self._unsaved.add(entry)
-        self._changed = True
+        self.note(entry)
 
     def is_new(self, entry: Entry) -> bool:
         """Whether nobody was told of it yet: it isn't known to be on disk."""
@@ -123,8 +125,10 @@ class KeptPositions:
         self._let_go(entry)
         self._unsaved.discard(entry)
         self._changed = True
-        if tell and self.on_secured is not None:
-            self.dropped.append(entry)
+        if self.untold is not None:
+            self.untold.pop(entry, None)
+            if tell:
+                self.dropped.append(entry)
 
     def empty(self, name: str, upto: int) -> None:
         """A shared subscription is deleted, and with it all of the log up to there."""
@@ -134,19 +138,22 @@ class KeptPositions:
             del self.emptied[next(iter(self.emptied))]
         self._changed = True
 
-    def note(self) -> None:
+    def note(self, entry: Entry) -> None:
+        """One that is kept has changed."""
         self._changed = True
+        if self.untold is not None:
+            self.untold[entry] = None
 
-    def left(self) -> None:
-        """A client has left, and where it stands was noted."""
-        self._changed = True
+    def left(self, entry: Entry) -> None:
+        """Its client has left, and where it stands was written down."""
+        self.note(entry)
         if self.on_left is not None:
             self.on_left()
 
     def enter(self, entry: Entry) -> None:
         """Keep what another member of the group has made, and has told its client of."""
         self._enter(entry)
-        self._changed = True
+        self.note(entry)
 
     def _enter(self, entry: Entry) -> None:
         if isinstance(entry, Durable):
@@ -193,9 +200,9 @@ class KeptPositions:
             # What is asked for from here on isn't in this write for certain.
             waiting, self._next, self._changed = self._next, None, False
             try:
-                held, content = await self._encoded()
+                moved, content = await self._encoded()
                 await asyncio.to_thread(replace_durably, self._files, self._path, content)
-                for entry, sequence in held:
+                for entry, sequence in moved:
                     if sequence is None:
                         self._let_go(entry)
                     elif entry in self._pins:
@@ -213,16 +220,19 @@ class KeptPositions:
                 waiting.cancel()  # it is done, but when the broker ends in the middle
 
     async def _encoded(self) -> tuple[list[tuple[Entry, int | None]], bytes]:
-        """From where each holds the log, and the file that says so. Some in a turn of the loop: others want theirs. What is
+        """From where those hold the log that have moved, and the file that says so. Some in a turn of the loop: others want theirs. What is
         kept or dropped meanwhile is in the next write, which whoever did it waits for."""
         upto = self.upto()
-        entries, held, encoded = list(self), list[tuple[Entry, int | None]](), list[bytes]()
+        entries, moved, encoded = list(self), list[tuple[Entry, int | None]](), list[bytes]()
         for start in range(0, len(entries), ENCODED_AT_ONCE):
             some = entries[start : start + ENCODED_AT_ONCE]
-            held += [(entry, entry.held_from) for entry in some]
+            for entry in some:
+                pin, sequence = self._pins.get(entry), entry.held_from
+                if pin is not None and sequence != pin.sequence:
+                    moved.append((entry, sequence))
             encoded.append(encode_entries(some))
             await asyncio.sleep(0)
-        return held, joined(b",".join(encoded), self.emptied, upto)
+        return moved, joined(b",".join(encoded), self.emptied, upto)
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
         self._changed = True

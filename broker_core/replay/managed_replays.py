@@ -195,7 +195,7 @@ class ManagedReplays:
             self._look_at(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
-            self._kept.left()
+            self._kept.left(replay)
 
     def completed(self, target: ClientSubscription) -> None:
         """It has come to its end point."""
@@ -221,13 +221,13 @@ class ManagedReplays:
         if target is not None:
             self._control.pause([target])
         replay.paused = True
-        self._kept.note()
+        self._kept.note(replay)
         return replay
 
     def resume(self, name: str) -> ManagedReplay:
         replay, target = self._running(name)
         replay.paused = False
-        self._kept.note()
+        self._kept.note(replay)
         if target is not None:
             self._control.resume([target])
         return replay
@@ -239,7 +239,7 @@ class ManagedReplays:
         if target is not None:
             self._control.set_rate([target], parsed)
         replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
-        self._kept.note()
+        self._kept.note(replay)
         return replay
 
     def cancel(self, name: str) -> ManagedReplay:
@@ -286,7 +286,7 @@ class ManagedReplays:
 
     def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
-        self._kept.note()
+        self._kept.note(replay)
 
     # Positions, the list.
 
@@ -303,14 +303,16 @@ class ManagedReplays:
         acknowledges = target.peer.backlog.acknowledges(target.stream)
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
-        if replay.advance(position) or certain != replay.certain:
-            replay.certain = certain
-            self._kept.note()
+        before = _moving(replay)
+        replay.advance(position)
+        replay.certain = certain
         replay.begun, replay.caught_up = target.cursor.begun, target.completed
         replay.recorded_at = target.recorded_at or replay.recorded_at
         delivered = target.account.delivered.messages
         replay.delivered_messages += delivered - target.noted_messages
         target.noted_messages = delivered
+        if _moving(replay) != before:
+            self._kept.note(replay)
 
     def serves(self, name: str) -> bool:
         """Whether its client is subscribed to it here."""
@@ -344,3 +346,10 @@ class ManagedReplays:
             },
             ReplayEntry,
         )
+
+
+def _moving(replay: ManagedReplay) -> tuple[object, ...]:
+    """What of it changes while it is served."""
+    return (
+        replay.position, replay.certain, replay.begun, replay.caught_up, replay.recorded_at, replay.delivered_messages,
+    )  # fmt: skip

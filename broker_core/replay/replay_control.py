@@ -49,7 +49,7 @@ class ReplayControl:
                 managed.paused = target.cursor.paused
                 if isinstance(command, commands.Rate):
                     managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
-                self._kept.note()
+                self._kept.note(managed)
             stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)
             client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
 

@@ -14,6 +14,7 @@ from django.test import override_settings
 
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.config.instance import InstanceSettings
+from broker_core.group.by_hand import Downgrade, Downgrades
 from broker_core.group.confirming import POLICY, Confirming, Mode
 from broker_core.journal.files import Files
 from tests.group.test_one_log import publish
@@ -152,6 +153,46 @@ async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgra
                 assert b.journal.durable_sequence >= 30
             finally:
                 await b.stop()
+
+
+async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+
+        async def restarted(before: Running | None) -> Running:
+            if before is not None:
+                await before.stop()
+            settings = {**SYNC, "sync_members": ("a", "c"), "downgrade_after_ms": 600_000}
+            return await start_member(tmp_path, "a", engines.urls, **settings)
+
+        a = await restarted(None)  # c was never there
+        try:
+            await ask(a.broker, "downgrade_member", name="c", by="ada")
+            decided = a.member.status().members[1]
+            a = await restarted(a)
+            found = a.member.status().members[1]
+            assert (found.name, found.mode, found.downgraded_by) == ("c", "downgraded", "ada")
+            assert found.downgraded_at == decided.downgraded_at > 0
+            await publish(a.address, "p", 1, 10)  # waits for nobody
+            await ask(a.broker, "upgrade_member", name="c", by="ada")
+            a = await restarted(a)
+            assert (mode(a, "c"), a.member.status().members[1].downgraded_at) == ("sync", 0)
+        finally:
+            await a.stop()
+
+
+async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_said(tmp_path: Path) -> None:
+    made = Downgrades(tmp_path, "group", Files())
+    await made.note("c", Downgrade("ada", 1), ["b", "c"])
+    assert Downgrades(tmp_path, "group", Files()).of == made.of == {"c": Downgrade("ada", 1)}
+    path = tmp_path / "group.downgrades"
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert Downgrades(tmp_path, "group", Files()).of in ({}, made.of)
 
 
 async def events_of(member: Running, event: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError, SluiceError
-from pipeline.config import Settings
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.frontier import Known
+from broker_core.journal.journal import Journal
+from pipeline.config import Settings, settings_from
 from pipeline.jobs import Reporter, lake, lake_check
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.manifest import read_manifest
@@ -30,6 +35,7 @@ from sluice_spark.segments import Span
 from tests.pipeline.support import (
     NOON,
     SECOND,
+    SMALL,
     Told,
     append,
     fill,
@@ -446,3 +452,52 @@ def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:
     rows = lake.written_or_error(settings.log, settings.records, Span(1, 1, last + 1), False)
     with pytest.raises(OperatorError, match="journal_short"):
         lake.raise_first([{"error": None} | row for row in rows])
+
+
+def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: Path) -> None:
+    """Segments of members end at different places; log and batches are the same."""
+
+    def run_on(member: str, shared: str) -> dict[str, Any]:
+        # As with --journal, --archive and --lake: the member's directories, mounted, and the group's lake.
+        given = settings_from(
+            {},
+            home=tmp_path,
+            instance="sluice-1",
+            journal=tmp_path / member / "journal",
+            archive=tmp_path / member / "archive",
+            lake=tmp_path / shared,
+        )
+        return lake.run(given, arguments(), Told())
+
+    def records(shared: str) -> list[dict[str, Any]]:
+        found = ds.dataset(tmp_path / shared / "records", partitioning="hive", exclude_invalid_files=False)
+        return sorted(found.to_table().to_pylist(), key=itemgetter("sequence"))
+
+    def member(name: str, options: JournalOptions, of: Journal | None = None) -> Journal:
+        known = None if of is None else Known(of.identity, 0)
+        home = tmp_path / name
+        return Journal.open(home / "journal", "sluice-1", home / "archive", options, known=known)
+
+    def more(batches: int) -> int:
+        """Both members apply the same batches."""
+        with closing(member("a", SMALL)) as a, closing(member("b", larger, a)) as b:
+            for number in range(batches):
+                same = append(a, numbered(50, a.next_sequence), at=NOON + number * SECOND)
+                b.write([same])
+                b.sync()
+            for journal in (a, b):
+                journal.finish_sealed()
+            return a.next_sequence - 1
+
+    larger = SMALL._replace(segment_size=40 * 1024)
+    more(40)
+    assert run_on("a", "one")["gaps"] == []
+    last = more(40)
+    segments = [{path.name for path in (tmp_path / one / "journal").glob("*.journal")} for one in "ab"]
+    assert len(segments[0]) > len(segments[1]) > 1 and segments[1] - segments[0]
+    assert run_on("b", "one")["records"] == last // 2
+    assert run_on("a", "one")["files"] == run_on("b", "one")["files"] == 0
+    assert run_on("b", "other")["records"] == last
+    found = records("one")
+    assert [one["sequence"] for one in found] == list(range(1, last + 1))
+    assert found == records("other")

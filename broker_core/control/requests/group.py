@@ -19,12 +19,12 @@ class GroupRequests:
         return self._there().status()
 
     async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
-        """OperatorError no_group, unknown_member."""
-        return self._there().downgrade(asked.name, asked.by)
+        """OperatorError no_group, unknown_member; JournalError not_kept."""
+        return await self._there().downgrade(asked.name, asked.by)
 
     async def upgrade_member(self, asked: requests.UpgradeMember) -> GroupStatus:
-        """OperatorError no_group, unknown_member."""
-        return self._there().upgrade(asked.name, asked.by)
+        """OperatorError no_group, unknown_member; JournalError not_kept."""
+        return await self._there().upgrade(asked.name, asked.by)
 
     def _there(self) -> Member:
         if self._member is None:

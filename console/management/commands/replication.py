@@ -232,7 +232,9 @@ def _show(status: GroupStatus, console: Console) -> None:
 
 def _mode(one: MemberEntry) -> str:
     if one.mode == "downgraded":
-        return f"downgraded by {one.downgraded_by}"
+        at = datetime.fromtimestamp(one.downgraded_at / 1_000, UTC)
+        since = f", {at:%Y-%m-%d %H:%M} UTC" if one.downgraded_at else ""
+        return f"downgraded by {one.downgraded_by}{since}"
     if one.mode == "sync" and one.unconfirmed_ms > 1_000:
         return f"sync, for {one.unconfirmed_ms / 1_000:.1f} s"
     return one.mode

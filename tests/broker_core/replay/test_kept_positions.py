@@ -16,7 +16,7 @@ from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.files import Files
 from broker_core.journal.held import Pin, Pins
 from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, encode
+from broker_core.replay.kept_file import Earlier, encode, encode_entries, joined, load, load_upto
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
@@ -121,6 +121,28 @@ def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
+def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(home: Home) -> None:
+    """Of a group's member: `taken` behind where it was would pass over what others told."""
+    content = joined(encode_entries([durable()]), {}, 4_711)
+    home.path.write_bytes(content)
+    assert home.store().taken_upto == 4_711
+    anew = 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        home.path.write_bytes(flipped)
+        try:
+            found = load(Files(), home.path, home.earlier)
+        except OperatorError as problem:
+            assert problem.code == "bad_kept_positions"
+            continue
+        assert encode(found) == encode([durable()])
+        upto = load_upto(home.path)
+        assert upto in (0, 4_711)
+        anew += upto == 0
+    assert anew, "what isn't believed doesn't keep the broker from starting"
+
+
 @pytest.mark.parametrize("which", ["both", "durables", "replays"])
 def test_what_an_earlier_release_kept_is_taken_over(home: Home, which: str) -> None:
     if which != "replays":
@@ -194,7 +216,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
         files = LostRenames(home.path.parent.parent)
         kept = home.store(files)
         kept.durables["reader", "orders"].position = 8
-        kept.note()
+        kept.note(kept.durables["reader", "orders"])
         files.calls, files.power_goes_at = 0, at
         saved = True
         try:
@@ -317,7 +339,7 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> 
     kept.keep(replay)
     assert home.held() == {one.owner: 7, replay.owner: 5}
     one.position, replay.ended = 20, "cancelled"
-    kept.note()
+    kept.note(one)
     files.fail = lambda name: True
     with pytest.raises(JournalError):
         await kept.save()
@@ -371,8 +393,9 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
                 case "drop" if kept.durables:
                     kept.drop(next(iter(kept.durables.values())))
                 case "move" if kept.durables:
-                    list(kept.durables.values())[-1].position += 1_000
-                    kept.note()
+                    moved = list(kept.durables.values())[-1]
+                    moved.position += 1_000
+                    kept.note(moved)
                 case "fail" | "mend":
                     files.fail = lambda name, fails=step == "fail": fails
                 case "wait" if saving:

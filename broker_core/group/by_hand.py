@@ -1,0 +1,90 @@
+"""`<instance>.downgrades`: the members that somebody downgraded by hand. It holds until it is undone by hand, also over a restart.
+
+    {"version": 1, "crc": 1234, "downgraded": {"c": {"by": "ada", "at": 1764000000000000000}}}
+
+`crc` is the CRC32C of the object as it stands there; `at` is ns UTC. A file that can't be believed is logged and counts as none: then
+everybody whom the policy lists is waited for, and the policy downgrades who is too slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from broker_core.checksum import crc32c
+from broker_core.errors import JournalError
+from broker_core.journal.files import Files, replace_durably, sweep_temporaries
+
+VERSION: Final = 1
+log = structlog.get_logger("sluice.group")
+
+
+class Downgrade(msgspec.Struct, frozen=True):
+    """Who decided, and when, ns UTC."""
+
+    by: str
+    at: int
+
+
+class _File(msgspec.Struct):
+    version: int
+    crc: int
+    downgraded: msgspec.Raw
+
+
+class Downgrades:
+    """One member's decisions of the kind. OSError where the directory can't be read."""
+
+    def __init__(self, directory: Path, instance: str, files: Files) -> None:
+        self._path = directory / f"{instance}.downgrades"
+        self._files = files
+        self._one_at_a_time = asyncio.Lock()
+        sweep_temporaries(files, self._path)
+        self.of: dict[str, Downgrade] = _read(self._path)
+
+    async def note(self, member: str, decided: Downgrade | None, listed: Collection[str]) -> None:
+        """A decision, or that it is undone; on disk when this returns. Of others those whom the policy lists are kept. JournalError not_kept."""
+        async with self._one_at_a_time:
+            kept = {name: one for name, one in self.of.items() if name in listed and name != member}
+            if decided is not None:
+                kept[member] = decided
+            if kept == self.of:
+                return
+            said = msgspec.json.encode(kept)
+            content = msgspec.json.encode(_File(VERSION, crc32c(said), msgspec.Raw(said)))
+            try:
+                await asyncio.to_thread(replace_durably, self._files, self._path, content)
+            except OSError as problem:
+                raise JournalError(
+                    "not_kept",
+                    f"Who isn't waited for can't be stored: {problem.strerror or problem}.",
+                    "Make room on the journal's disk.",
+                ) from None
+            self.of = kept
+
+
+def _read(path: Path) -> dict[str, Downgrade]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    try:
+        found = msgspec.json.decode(content, type=_File)
+        if found.version != VERSION:
+            raise ValueError(f"version {found.version}")
+        if found.crc != crc32c(found.downgraded):
+            raise ValueError("its checksum doesn't fit")
+        return msgspec.json.decode(found.downgraded, type=dict[str, Downgrade])
+    except ValueError as problem:
+        log.error(
+            "downgrades_unreadable",
+            file=str(path),
+            why=str(problem),
+            fix="Downgrade again who isn't to be waited for.",
+        )
+        return {}

@@ -1,0 +1,101 @@
+"""What members of a group tell each other of what is kept: each what has changed here, and what didn't get into the log again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.journal.commit_log import Pending
+from broker_core.journal.held import Pins
+from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.kept_file import Earlier, Entry
+from broker_core.replay.kept_in_common import AGAIN_S, IN_A_RECORD, KeptInCommon, Told
+from broker_core.replay.kept_positions import KeptPositions
+from tests.broker_core.replay.test_kept_positions import REPLAY
+
+NUMBER = 2 * IN_A_RECORD
+
+
+class Walked(KeptPositions):
+    """Counts how often somebody goes through all that is kept."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        self.walks += 1
+        return super().__iter__()
+
+
+class Member:
+    """One member's, whose log takes what it is told, or doesn't."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.kept = Walked(
+            home / f"{name}.kept.json", Earlier(home / f"{name}.a", home / f"{name}.b"), Pins().add
+        )
+        self.now, self.takes = 0.0, True
+        self.said: list[bytes] = []
+        self.common = KeptInCommon(
+            self.kept, self._publish, lambda entry: False, lambda: True, lambda: self.now, name
+        )
+
+    def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
+        buf = build_one_topic("", topic, bodies)
+        if self.takes:
+            stamp(buf, origin=1, epoch=1, first_sequence=1, accepted_at=1)
+            self.said += bodies
+        return [Pending(Batch.parse(buf), failed=not self.takes)]
+
+    def tells(self) -> tuple[int, int]:
+        """How many are told whole now, and how many as positions alone."""
+        self.said.clear()
+        self.common.tell()
+        told = [msgspec.json.decode(one, type=Told) for one in self.said]
+        return sum(len(one.kept) for one in told), sum(len(one.at) for one in told)
+
+
+def durable(number: int) -> Durable:
+    return Durable(name=f"d{number}", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1)
+
+
+def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_path: Path) -> None:
+    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplay(**REPLAY)
+    for one in (*durables, replay):
+        a.kept.keep(one)
+    assert a.tells() == (NUMBER + 1, 0)
+    b.common.take(a.said)
+    a.kept.walks = b.kept.walks = 0
+
+    durables[3].position, replay.paused = 20, False
+    a.kept.left(durables[3])
+    a.kept.note(replay)
+    assert a.tells() == (1, 1)
+    b.common.take(a.said)
+    assert b.kept.durables["c", "d3"].position == 20
+    assert not b.kept.replays["nightly"].paused
+    b.kept.durables["c", "d3"].position = 30
+    b.kept.note(b.kept.durables["c", "d3"])
+    # What one knows from the other it doesn't tell back, and what nobody touched nobody tells.
+    assert (b.tells(), a.tells()) == ((0, 1), (0, 0))
+
+    a.kept.drop(durables[4])
+    assert a.tells() == (0, 0)
+    b.common.take(a.said)
+    assert ("c", "d4") not in b.kept.durables
+
+    # What didn't get into the log is told anew, whole.
+    a.takes, durables[5].position = False, 40
+    a.kept.note(durables[5])
+    a.common.tell()
+    a.takes = True
+    assert (a.tells(), a.tells()) == ((1, 0), (0, 0))
+
+    # And all of it after a day, some a second.
+    a.now += AGAIN_S + 1
+    assert [a.tells() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
+    assert (a.kept.walks, b.kept.walks) == (0, 0)
