@@ -4,6 +4,7 @@
     clients     clients and their subscriptions, as a broker sees them now
     instance    a broker as a whole, and the snapshot of a second
     group       the group that a broker is a member of, as it sees it
+    links       links to other sites
     records     what a broker journals about its clients: events, decisions, losses
     replays     managed replays, and durable subscriptions
     journals    segments, and what archiving, compressing and removing would take
