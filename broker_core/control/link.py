@@ -7,13 +7,14 @@ first line. What isn't proven has little room and little time.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -25,9 +26,12 @@ from broker_core.errors import OperatorError
 
 HANDSHAKE_S: Final = 10.0
 """For the TLS handshake, and once more for the `hello`."""
+AGAIN_S: Final = 1.0
+"""After the kernel had no connection to give: no descriptors, no memory."""
 IDLE_S: Final = 60.0
 """Between two requests, and for an answer to be taken."""
 MOST_UNPROVEN: Final = 16
+"""Connections that are in their handshake or haven't said `hello`. For one more the oldest of them makes room."""
 MOST_PROVEN: Final = 64
 """Connections at once. A console with its workers needs a handful."""
 MOST_HELLO: Final = 4_096
@@ -100,8 +104,13 @@ class ControlLink:
         self._most_line = most_line
         self._tokens = Tokens(settings.tokens)
         self._refusals = Refusals()
-        self._server: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._open: set[asyncio.Task[None]] = set()
+        self._unproven: dict[asyncio.Task[None], str] = {}
+        """And from where; the longest there first."""
+        self._taken: dict[asyncio.Task[None], socket.socket] = {}
+        """Of those whose task hasn't begun."""
         self._proven = 0
         self.port = 0
 
@@ -110,50 +119,105 @@ class ControlLink:
         settings = self._settings
         self._tokens.read()
         context = server_context(settings.tls)
+        loop = asyncio.get_running_loop()
         try:
-            self._server = await asyncio.start_server(
-                self._accepted, settings.host, settings.port, ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_S, backlog=MOST_PROVEN,
-            )  # fmt: skip
+            found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+            for family, address in dict.fromkeys((one[0], one[4]) for one in found):
+                made = socket.create_server(
+                    (str(address[0]), int(address[1])), family=family, backlog=MOST_PROVEN
+                )
+                made.setblocking(False)
+                self._listening.append(made)
         except OSError as problem:
+            self._listen_no_more()
             raise OperatorError(
                 "port_taken",
                 f"The control link can't listen at {settings.host}:{settings.port}: {problem}.",
                 "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._accepting = [
+            loop.create_task(self._accept(one, context), name="control-accept") for one in self._listening
+        ]
+        self.port = self._listening[0].getsockname()[1]
         log.info("control_link_listens", host=settings.host, port=self.port)
 
     async def close(self) -> None:
         """Listen no more, and end what is open."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._listen_no_more()
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _listen_no_more(self) -> None:
+        for task in self._accepting:
+            task.cancel()
+        for one in self._listening:
+            one.close()
+        self._accepting, self._listening = [], []
+
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        """Take connections one by one. asyncio's own servers with TLS tell nobody of one before its handshake is done, and any number
+        of silent peers would have a descriptor each."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                taken, peer = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # it has left again
+            except OSError as problem:
+                log.error("no_connection_taken", why=str(problem))
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._take(taken, peer, context)
+            await asyncio.sleep(0)  # others want their turn
+
+    def _take(self, taken: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
+        if len(self._unproven) >= MOST_UNPROVEN:
+            oldest = next(iter(self._unproven))
+            self._refusals.add(self._unproven.pop(oldest), "too many connections")
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(
+            self._welcome(taken, str(peer[0]), context), name="control-link"
+        )
         self._open.add(task)
-        peer = str((writer.get_extra_info("peername") or ("?",))[0])
+        self._unproven[task], self._taken[task] = str(peer[0]), taken
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        self._unproven.pop(task, None)
+        if (never_begun := self._taken.pop(task, None)) is not None:
+            never_begun.close()
+
+    async def _welcome(self, taken: socket.socket, peer: str, context: ssl.SSLContext) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        del self._taken[task]  # from here on it is its transport's, which closes it
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
-            if len(self._open) - self._proven > MOST_UNPROVEN or self._proven >= MOST_PROVEN:
-                self._refusals.add(peer, "too many connections")
-                return
-            await self._serve(Lines(reader, writer), peer)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,  # what is returned beside is another's on uvloop
+                taken,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+        except OSError as problem:  # it left, was too slow, or speaks no TLS
+            log.debug("control_link_ended", peer=peer, why=repr(problem))
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            await self._serve(Lines(reader, writer), peer, task)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError) as problem:
             # The peer left, was too slow, or sent a line over its limit.
             log.debug("control_link_ended", peer=peer, why=repr(problem))
         finally:
-            self._open.discard(task)
-            writer.transport.abort() if task.cancelling() else writer.close()
+            transport.abort() if task.cancelling() else writer.close()
             with suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await writer.wait_closed()
 
-    async def _serve(self, lines: Lines, peer: str) -> None:
+    async def _serve(self, lines: Lines, peer: str, task: asyncio.Task[None]) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
             first = await lines.read(MOST_HELLO)
         if first is None:
@@ -163,6 +227,10 @@ class ControlLink:
             self._refusals.add(peer, "its token isn't known" if token else "it gave no token")
             await self._write(lines, self._refusal)
             return
+        if self._proven >= MOST_PROVEN:
+            self._refusals.add(peer, "too many connections")
+            return
+        self._unproven.pop(task, None)
         self._proven += 1
         try:
             await self._write(lines, welcome)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,19 +162,38 @@ def test_who_is_not_proven_has_little_room_and_no_word(
                 while one.recv(4_096):
                     pass
         held = [peer(), peer()]
-        with peer() as third:
-            assert third.recv(1) == b""
+        with peer(), _ended():
+            assert held[0].recv(1) == b""  # the oldest makes room
         for one in held:
             one.close()
-        deadline = time.monotonic() + 60
-        while True:  # the broker has seen them leave
-            try:
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+
+
+def test_silent_connections_hold_neither_the_link_nor_descriptors(machine: Machine) -> None:
+    """They never begin their TLS handshake."""
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with machine.running(), ExitStack() as held:
+        before = descriptors()
+        for number in range(100):
+            held.enter_context(socket.create_connection(("127.0.0.1", machine.port), 20))
+            if not number % 25:
                 assert link_to("test-1").call(GetStatus()).instance == "test-1"
-                break
-            except BrokerAway:
-                broker_link._waits.forget()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+        # This process has both ends: of the broker's there are those that may be unproven.
+        most = before + 100 + control_link.MOST_UNPROVEN
+        _until(lambda: descriptors() <= most)
+        held.close()
+        _until(lambda: descriptors() <= before)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
 from broker_core.control.link import LinkSettings
@@ -40,7 +42,7 @@ def broker_thread(
             ready.set()
             await ended.wait()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
     thread.start()
     assert ready.wait(20), "the broker didn't start"
     socket.parent.mkdir(parents=True, exist_ok=True)

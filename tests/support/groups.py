@@ -189,9 +189,9 @@ async def _serve(
     await asyncio.Event().wait()
 
 
-def content_of(journal: Journal) -> tuple[int, str]:
-    """Records of a log, and a hash of all its batches as they stand there."""
-    found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1
+def content_of(journal: Journal, upto: int | None = None) -> tuple[int, str]:
+    """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as they stand there."""
+    found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1 if upto is None else upto
     while batches := journal.read(at, 1 << 20, last):
         for batch in batches:
             found.update(batch.buf)
