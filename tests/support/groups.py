@@ -77,6 +77,7 @@ async def start_member(
     hold_ms: int = 5_000,
     copies: int = 0,
     port: int = 0,
+    link_secrets: Path | None = None,
     **instance: Any,
 ) -> Running:
     """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
@@ -85,7 +86,8 @@ async def start_member(
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.identity(paths.journal, paths.archive)
-    broker = Broker(group_policy(port, **instance), paths, no_websocket, known, files=files, member=member)
+    policy = group_policy(port, **instance)
+    broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
     running = Running(broker, member)
     await broker.start()
     return running
@@ -93,13 +95,22 @@ async def start_member(
 
 @asynccontextmanager
 async def running_members(
-    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000, **instance: Any
+    home: Path,
+    engines: Sequence[str],
+    *names: str,
+    hold_ms: int = 5_000,
+    link_secrets: Path | None = None,
+    **instance: Any,
 ) -> AsyncIterator[list[Running]]:
     """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
     members: list[Running] = []
     try:
         for name in names:
-            members.append(await start_member(home, name, engines, hold_ms=hold_ms, **instance))
+            members.append(
+                await start_member(
+                    home, name, engines, hold_ms=hold_ms, link_secrets=link_secrets, **instance
+                )
+            )
         yield members
     finally:
         for one in members:

@@ -1,0 +1,89 @@
+"""Links whose one end is a group: which member they are at doesn't matter."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from broker_core.client import AsyncClient
+from broker_core.config import PolicyDocument
+from tests.sites.test_link import Reader, Site, free_port, secrets, site, to
+from tests.support.brokers import until
+from tests.support.engines import running_engines
+from tests.support.groups import GROUP, Running, running_members, start_member
+
+
+def with_link_door(member: Running, port: int) -> PolicyDocument:
+    """The member's policy, and a transport for links as `site` has it."""
+    policy, other = member.broker.engine.policy, site("newyork", 0, link_port=port)
+    return replace(policy, transports=(*policy.transports, other.transports[1]), access=other.access)
+
+
+async def publish(address: str, first: int, last: int) -> None:
+    async with AsyncClient(address, "feed") as feed:
+        for number in range(first, last + 1):
+            await feed.publish("prices.a", {"n": number})
+        await feed.flush()
+
+
+def states(members: list[Running]) -> list[str]:
+    return sorted(one.broker.links.listed()[0].state for one in members)
+
+
+async def test_a_link_into_a_group_goes_on_at_the_next_member(tmp_path: Path) -> None:
+    doors = [free_port(), free_port()]
+    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as stack:
+        b = (await stack.enter_async_context(running_members(tmp_path, engines.urls, "b")))[0]
+        a = await start_member(tmp_path, "a", engines.urls)
+        for member, port in zip((a, b), doors, strict=True):
+            await member.broker.apply(with_link_door(member, port))
+        destination = replace(to("ny", 1), addresses=tuple(f"tcp://127.0.0.1:{port}" for port in doors))
+        london = Site(tmp_path / "london", site("london", free_port(), destination), secrets(tmp_path, "ny"))
+        await london.start()
+        there = Reader(b.address)
+        try:
+            await publish(london.address, 1, 50)
+            await until(lambda: len(there.had) == 50, seconds=30)
+            await a.stop()
+            await publish(london.address, 51, 100)
+            await until(lambda: len(there.had) == 100, seconds=60)
+            await london.killed_and_back()
+            await publish(london.address, 101, 120)
+            await until(lambda: len(there.had) == 120, seconds=60)
+            assert [number for _, number in there.had] == list(range(1, 121))
+            bookmarks = [bookmark for bookmark, _ in there.had]
+            assert all(bookmark is not None and bookmark.startswith("london|") for bookmark in bookmarks)
+            assert len(set(bookmarks)) == 120
+        finally:
+            await there.close()
+            await london.kill()
+
+
+async def test_a_link_from_a_group_is_carried_by_one_member_and_then_by_another(tmp_path: Path) -> None:
+    at_newyork, for_links = free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    there = Reader(newyork.address)
+    kept = secrets(tmp_path, "ny")
+    try:
+        async with running_engines(tmp_path, 1) as engines:
+            async with running_members(tmp_path, engines.urls, "b", link_secrets=kept) as (b,):
+                a = await start_member(tmp_path, "a", engines.urls, link_secrets=kept)
+                for member in (a, b):
+                    policy = member.broker.engine.policy
+                    await member.broker.apply(replace(policy, destinations=(to("ny", for_links),)))
+                await publish(b.address, 1, 50)
+                await until(lambda: len(there.had) == 50, seconds=30)
+                await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=30)
+                first = a if a.broker.links.listed()[0].state == "carrying" else b
+                assert first is a, "it came first"
+                await a.stop()
+                await publish(b.address, 51, 100)
+                await until(lambda: len(there.had) == 100, seconds=60)
+                assert states([b]) == ["carrying"]
+                assert [number for _, number in there.had] == list(range(1, 101))
+                assert all(mark is not None and mark.startswith(f"{GROUP}|") for mark, _ in there.had)
+    finally:
+        await there.close()
+        await newyork.kill()
