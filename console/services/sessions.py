@@ -16,6 +16,7 @@ ASKED_BY_PAGES = frozenset(
         "client_slow",
         "policies_in_force",
         "replays_list",
+        "replication_now",
         "runs_list",
         "standing",
         "overview_verdict",

@@ -16,7 +16,7 @@ from django.test import override_settings
 from broker_core.batch import Buffer
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import OperatorError
-from broker_core.group import member as member_module
+from broker_core.group import status as status_module
 from broker_core.journal.files import Files
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until
@@ -210,7 +210,7 @@ async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path:
 async def test_of_a_member_that_is_away_is_told_how_far_the_others_have_gone_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_module, "SILENT_S", 0.5)
+    monkeypatch.setattr(status_module, "SILENT_S", 0.5)
     async with (
         running_engines(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, "a") as (member,),
