@@ -149,7 +149,7 @@ def test_the_worst_client_is_looked_at_and_planned_for_and_the_plan_is_taken_out
     keys.press("Enter")
     page.wait_for_url("**/clients/board-jfk/")
     menu = page.locator("#acts summary")
-    keys.reach(menu, 30)
+    keys.reach(menu, 31)
     keys.press("Enter")
     keys.tab()
     keys.press("Escape")
