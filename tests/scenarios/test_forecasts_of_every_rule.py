@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.brokers import ask, running_broker
+from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
 from tests.support.stalled import StalledSubscriber
@@ -109,11 +109,15 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
         timed = {rule for name, rule in said if name == "window"}
         assert timed == {f"held.{signal}" for signal in LIMITS.keys() - NOT_OF_IT}
         assert ("stalled", "held.write_blocked") in said
-        await asyncio.sleep(3)
-        acted = {(one.client, one.rule): one.at / 1_000 for one in reversed(broker.engine.decisions.recent)}
-        late = {
-            key: round(acted[key] - at, 2) for key, at in said.items() if abs(acted.get(key, 0) - at) > 0.5
-        }
+
+        def acts() -> dict[tuple[str, str], float]:
+            return {
+                (one.client, one.rule): one.at / 1_000 for one in reversed(broker.engine.decisions.recent)
+            }
+
+        await until(lambda: said.keys() <= acts().keys())
+        acted = acts()
+        late = {key: round(acted[key] - at, 2) for key, at in said.items() if abs(acted[key] - at) > 0.5}
         assert not late
         after = [one for name in ("stalled", "window") for one in await ask(broker, "forecasts", name=name)]
         assert {one["why_none"] for one in after if one["rule"] == "held.oldest_age"} == {
