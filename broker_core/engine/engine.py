@@ -90,6 +90,7 @@ class Engine:
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
+        self._preallocating: asyncio.Task[None] | None = None
         self._chores_refused = ""
         """Why they couldn't be done, the last time that they were tried."""
         self._positions: asyncio.Task[None] | None = None
@@ -271,6 +272,8 @@ class Engine:
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())
+        if self._preallocating is None or self._preallocating.done():
+            self._preallocating = self.spawn(self._preallocate())
 
     async def _note_positions(self) -> None:
         """How far everybody has come for whom it is kept, and that to disk."""
@@ -296,10 +299,17 @@ class Engine:
             self.dispatch.publish_own(topic, bodies)
 
     async def _do_chores(self) -> None:
-        """See in a thread that the journal is still ours, have spare segments made and full ones closed."""
+        """See in a thread that the journal is still ours, and have full segments closed."""
         try:
             await asyncio.to_thread(self.journal.check)
             await self._save_owners()
+            await asyncio.to_thread(self.journal.finish_sealed)
+        except JournalError as error:
+            self.broken(self.journal.failed or error)
+
+    async def _preallocate(self) -> None:
+        """Have spare segments made, which takes its time."""
+        try:
             await asyncio.to_thread(self.journal.preallocate)
         except JournalError as error:
             if self.journal.failed is not None:

@@ -77,6 +77,11 @@ class Appender:
         self.options = options
         self.spares.use(options.segment_size, options.preallocated)
 
+    @property
+    def needs_a_spare(self) -> bool:
+        """Whether the next segment will be needed soon, and isn't there."""
+        return not self.spares and self.tail is not None and 2 * self.tail.offset > self.options.segment_size
+
     def go_on_in(self, segment: Segment) -> None:
         """Continue the segment that recovery found to be the current one."""
         file = OpenFile(segment.path, os.O_RDWR)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -335,12 +336,10 @@ class LocalLog(Generic[Owner]):
         assert self._loop is not None
         try:
             positions = self._journal.write([pending.batch for pending in group])
-            self._journal.sync()
+            self._journal.sync(partial(self._loop.call_soon_threadsafe, self._applied, group, positions))
         except Exception as problem:
             self._refusing = True
             self._loop.call_soon_threadsafe(self._failed, problem)
-        else:
-            self._loop.call_soon_threadsafe(self._applied, group, positions)
         return True
 
     def _gather(self, first: Pending[Owner]) -> list[Pending[Owner]]:

@@ -22,7 +22,6 @@ from broker_core.errors import JournalError, OperatorError
 
 MAX_BUFFERS = 1_024
 """Buffers in one pwritev (IOV_MAX on Linux)."""
-ZERO_STEP = 1024 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOKEN_BYTES: Final = 4
 _TEMPORARY: Final = re.compile(r"(?P<name>.+?)(\.[0-9a-f]{8})?\.tmp")
@@ -111,19 +110,14 @@ class Files:
         os.fsync(handle.fd)
         handle.close()
 
-    def zero_fill(self, fd: int, length: int) -> None:
-        """Write `length` zeros and sync them.
+    def zero_fill(self, fd: int, offset: int, length: int) -> None:
+        """Write `length` zeros at `offset` and sync them.
 
         Overwriting written blocks needs no change of the file's metadata: an fdatasync then took half as long as
-        on blocks that were only reserved (0.21 against 0.38 ms). Synced in steps, so that the disk isn't taken
-        from the journal's own syncs for long.
+        on blocks that were only reserved (0.21 against 0.38 ms).
         """
-        zeros = bytes(min(ZERO_STEP, length))
-        for offset in range(0, length, ZERO_STEP):
-            write_all(self, fd, [zeros[: length - offset]], offset)
-            if offset % (4 * ZERO_STEP) == 0:
-                self.fdatasync(fd)
-        self.fsync(fd)
+        write_all(self, fd, [bytes(length)], offset)
+        self.fdatasync(fd)
 
 
 def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> int:

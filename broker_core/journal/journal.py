@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from broker_core.batch import Batch, hash64
 from broker_core.documents.journals import Removal
@@ -33,6 +33,8 @@ from broker_core.journal.segment import Position, SegmentInfo
 from broker_core.journal.swaps import Swaps
 
 DEFAULT_OPTIONS = JournalOptions()
+REST_S = 0.01
+"""Between two steps of making a spare: 128 MiB take some six seconds, of which the disk works less than one."""
 
 
 class Journal:
@@ -72,6 +74,7 @@ class Journal:
         self.failed: JournalError | None = None
         """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
         self._closed = False
+        self._closing = Event()
         mark = Mark(self.durable_sequence, found.log, found.epoch, found.given_up)
         self._frontier = FrontierFile(files, frontier_path(directory, found.instance), mark)
         last = found.segments[-1] if found.segments else None
@@ -188,10 +191,11 @@ class Journal:
             noted.note(name, sequence)
         return noted
 
-    def sync(self) -> None:
+    def sync(self, heard: Callable[[], object] | None = None) -> None:
         """Make everything written so far durable; `durable_sequence` and the frontier file then say so.
 
-        Raises JournalError journal_failed when the disk refuses; the journal then takes nothing more, because what
+        `heard` is called in between: whoever waits for the disk needn't wait for a file that only readers in other
+        processes, and the next opening, look at. Raises JournalError journal_failed when the disk refuses; the journal then takes nothing more, because what
         a failed sync left of the written pages can't be known.
         """
         with self._syncing:
@@ -204,6 +208,8 @@ class Journal:
                     tails.append(self._appender.tail)
                 directory_changed, self._appender.directory_changed = self._appender.directory_changed, False
             if written == self.durable_sequence:
+                if heard is not None:
+                    heard()
                 return
             try:
                 for tail in tails:
@@ -215,6 +221,9 @@ class Journal:
                 raise self.failed from error
             self._check(tails)
             self._durable(written, publishers)
+            if heard is not None:
+                heard()
+            self.note_frontier()
         if len(self._sealer) > 1:
             with suppress(JournalError):
                 self.finish_sealed()  # what is written is durable all the same; the next write says what is wrong
@@ -226,7 +235,6 @@ class Journal:
                 if self._written_publishers.get(name) == number:
                     del self._written_publishers[name]
             self.durable_sequence = sequence
-        self.note_frontier()
 
     def check(self) -> None:
         """Whether this journal is still where others find it. For each second; every `sync` asks too.
@@ -261,16 +269,21 @@ class Journal:
             self._frontier.write(self.durable_sequence)  # behind is allowed, see frontier.py
 
     def preallocate(self) -> int:
-        """The chores that make the next roll cheap: spare segments, and closing full ones. Returns spares made.
+        """The chores that make the next roll cheap: closing full segments, and making spare ones. Returns spares made.
 
         For a thread that isn't in a hurry; safe at any time. JournalError disk_full when there is no room for
-        spares: the journal then makes segments when it needs them.
+        spares: the journal then makes segments when it needs them. Takes seconds, with the disk at rest for most of them,
+        unless the next segment will be needed soon; `close` ends it.
         """
         self.finish_sealed()
         try:
-            return self._appender.spares.fill()
+            return self._appender.spares.fill(self._rest)
         except OSError as error:
             raise journal_error(error, "spare segments") from error
+
+    def _rest(self) -> bool:
+        """Between two steps of making a spare: whether to go on."""
+        return not self._closing.wait(0 if self._appender.needs_a_spare else REST_S)
 
     def use(self, options: JournalOptions) -> None:
         """Other sizes from the next segment on; spares are renewed by `preallocate`. From any thread: takes no lock."""
@@ -293,6 +306,7 @@ class Journal:
         if self._closed:
             return
         self._closed = True
+        self._closing.set()
         try:
             if self.failed is None:
                 self.sync()

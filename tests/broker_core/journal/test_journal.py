@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
+from broker_core.journal import spares
 from broker_core.journal.acks import read_acks
 from broker_core.journal.frontier import read_frontier
-from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.journal import REST_S, Journal, JournalOptions
 from broker_core.journal.segment import Position
 
 from .support import (
@@ -172,6 +173,53 @@ def test_spares_are_made_in_advance_and_used(tmp_path):
     assert journal.preallocate() == 1
     assert read_all(journal) == [1, 2, 3]
     journal.close()
+
+
+STEPS = 4
+
+
+@pytest.fixture
+def rests(tmp_path, monkeypatch):
+    """A journal whose spares take four steps, and what it rests between them, in seconds."""
+    journal = open_journal(tmp_path, JournalOptions(STEPS * spares.STEP, 1))
+    rested = []
+    wait = journal._closing.wait
+    monkeypatch.setattr(journal._closing, "wait", lambda seconds: rested.append(seconds) or wait(0))
+    yield journal, rested
+    journal.close()
+
+
+def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(rests):
+    journal, rested = rests
+    assert journal.preallocate() == 1
+    assert rested == [REST_S] * STEPS
+
+
+def test_a_spare_that_will_be_needed_soon_is_made_without_rests(rests):
+    journal, rested = rests
+    fill(journal, 1, size=2 * spares.STEP)
+    assert journal.preallocate() == 1
+    assert rested == [0] * STEPS
+
+
+def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(rests, monkeypatch):
+    journal, _ = rests
+    monkeypatch.setattr(journal._closing, "wait", lambda seconds: True)
+    assert journal.preallocate() == 0
+    assert list(journal.directory.glob("*.spare.*")) == []
+
+
+def test_who_waits_for_the_disk_hears_of_it_before_readers_of_the_frontier_file_do(journal):
+    said = []
+
+    def heard():
+        said.append((journal.durable_sequence, read_frontier(journal.directory, INSTANCE)))
+
+    for _ in range(2):
+        journal.write([batch_for(journal, journal.next_sequence)])
+        journal.sync(heard)
+    journal.sync(heard)
+    assert said == [(3, 0), (6, 3), (6, 6)], "also when there is nothing to do"
 
 
 def test_spares_left_by_an_earlier_run_are_used_if_they_fit(tmp_path):
