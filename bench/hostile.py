@@ -1,11 +1,12 @@
-"""What hostile clients cost, and what a well-behaved one feels beside them: `python -m bench.hostile [--connections 2000] [--seconds 5]`.
+"""What hostile clients cost, and what a well-behaved one feels beside them: `python -m bench.hostile [--seconds 5] [--elsewhere]`.
 
     before logon    connections that send 15 MiB each without having logged on, at once, again and again, on each transport
     the others      one attack after the other of what a client may do that is logged on, or never is
 
 For each attack: the broker's resident memory before, at most and after, and the time from a publish to its delivery of a
 client that does nothing wrong, 200 times a second. The attackers are processes of their own; on two cores they also take
-the machine from the broker, so the row `nobody` is what to compare with, and a quiet machine what to judge by.
+the machine from the broker, so the row `nobody` is what to compare with, and a quiet machine what to judge by. With
+`--elsewhere` they attack another broker that runs beside: what the client feels then is what the machine alone costs it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -215,21 +217,25 @@ def attackers(name: str, address: str, number: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
-async def run(connections: int, seconds: float, only: str) -> Table:
-    table = Table(title=f"{connections:,} connections at most, {seconds:g} s each")
+async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = False) -> Table:
+    aimed = ", all at another broker" if elsewhere else ""
+    table = Table(title=f"{connections:,} connections at most, {seconds:g} s each{aimed}")
     for heading in ("attack", "connections", "p50 ms", "p99 ms", "MiB more, at most", "MiB more, after"):
         table.add_column(heading, justify="left" if heading == "attack" else "right")
     for name in ("nobody", *ATTACKS):
         if only not in name and name != "nobody":
             continue
-        with broker(BIG) as (ports, pid):
+        with (
+            broker(BIG) as (ports, pid),
+            broker(BIG) if elsewhere else nullcontext((ports, pid)) as (aims, _),
+        ):
             kind, _, number = ATTACKS.get(name, ("tcp", None, 0))
             number = min(number, connections)
             async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "good") as client:
                 beside = Beside(client, pid)
                 await beside.look(1.0)
                 started = resident(pid)
-                process = attackers(name, f"tcp://127.0.0.1:{ports[kind]}", number) if number else None
+                process = attackers(name, f"tcp://127.0.0.1:{aims[kind]}", number) if number else None
                 try:
                     await asyncio.sleep(1.0 if process is not None else 0)
                     found = await beside.look(seconds)
@@ -259,6 +265,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=2_000, help="of an attack at most (%(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each (%(default)s)")
     parser.add_argument("--only", default="", help="attacks whose names hold this")
+    parser.add_argument("--elsewhere", action="store_true", help="attack another broker beside")
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--at", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -268,7 +275,9 @@ def main() -> None:
         at = urlsplit(asked.at)
         asyncio.run(ATTACKS[asked.attack][1](str(at.hostname), at.port or 0, asked.connections))  # type: ignore[arg-type]
         return
-    Console(stderr=True).print(asyncio.run(run(asked.connections, asked.seconds, asked.only)))
+    Console(stderr=True).print(
+        asyncio.run(run(asked.connections, asked.seconds, asked.only, elsewhere=asked.elsewhere))
+    )
 
 
 if __name__ == "__main__":

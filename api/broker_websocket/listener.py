@@ -33,4 +33,6 @@ class WebSocketListener(PacedServer):
             await send({"type": "http.response.start", "status": 426, "headers": headers})
             await send({"type": "http.response.body", "body": _ANSWER})
 
-        super().__init__(application, settings.host, settings.port, engine.anteroom, settings.tls)
+        super().__init__(
+            application, settings.host, settings.port, engine.anteroom, engine.door, settings.tls
+        )

@@ -5,13 +5,17 @@ and tells nobody. Twisted's reader may have got data by that call, because what 
 to be read. Then it waits for a handle that never calls again: the connection is never lost, everything of it stays in memory, and
 the next thing that is written raises `RuntimeError: … UVPoll … the handler is closed`. So whoever has read while its socket has an
 error is entered anew, and reads on to the end, as with any other reactor.
+
+Connections whose peers nobody knows yet are read from when their turn at the door comes (`broker_core.connections.door`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from twisted.internet import error, main
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
@@ -24,18 +28,38 @@ from twisted.logger import (
     globalLogBeginner,
 )
 from twisted.python.failure import Failure
+from twisted.python.log import callWithLogger
 
-ACCEPTS_A_TURN: Final = 8
-"""Connections taken in a turn of the loop, of each listener. Twisted's own number is 100 and grows: each costs a millisecond until
-it is a WebSocket, and whoever is connected already would wait for all of them."""
+from broker_core.connections.door import ACCEPTED_A_TURN, GUEST_READ_BYTES, Door
 
 
 class UvloopReactor(AsyncioSelectorReactor):
-    """asyncio's, which loses every connection that is lost."""
+    """asyncio's, which loses every connection that is lost, and lets strangers wait at the door."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._standing: dict[Connection, Callable[[], None]] = {}
+        """Who waits for its turn, with what makes it leave the line."""
+
+    def by_turns(self, connection: Connection, door: Door) -> None:
+        """Read from it when its turn comes, until it is `known` or closed."""
+        connection.bufferSize = GUEST_READ_BYTES
+        self._move(connection, door)
+
+    def known(self, connection: Connection) -> None:
+        """Read from it as from any other."""
+        self._move(connection, None)
+
+    def _move(self, connection: Any, door: Door | None) -> None:
+        reads = connection in self._readers
+        self.removeReader(connection)
+        connection.door = door
+        if reads:
+            self.addReader(connection)
 
     def _readOrWrite(self, selectable: Any, read: bool) -> None:
         if isinstance(selectable, Port):
-            selectable.numberAccepts = ACCEPTS_A_TURN
+            selectable.numberAccepts = ACCEPTED_A_TURN  # Twisted's own number is 100 and grows
         super()._readOrWrite(selectable, read)
         if (
             read
@@ -51,10 +75,35 @@ class UvloopReactor(AsyncioSelectorReactor):
             self.addReader(reader)
 
     def addReader(self, reader: Any) -> None:
+        door = getattr(reader, "door", None)
+        if door is not None:
+            if reader not in self._readers:
+                self._readers[reader] = reader.fileno()
+                self._stand(reader, door)
+            return
         try:
             super().addReader(reader)
         except RuntimeError:
             self._lose(reader)
+
+    def removeReader(self, reader: Any) -> None:
+        if getattr(reader, "door", None) is None:
+            super().removeReader(reader)
+            return
+        self._readers.pop(reader, None)
+        if (leave := self._standing.pop(reader, None)) is not None:
+            leave()
+
+    def _stand(self, reader: Any, door: Door) -> None:
+        descriptor, heard = self._readers[reader], partial(self._heard, reader)
+        self._standing[reader] = partial(door.forget, descriptor, heard)
+        door.watch(descriptor, heard)
+
+    def _heard(self, reader: Any) -> None:
+        del self._standing[reader]
+        callWithLogger(reader, self._readOrWrite, reader, True)
+        if reader in self._readers and reader not in self._standing and reader.door is not None:
+            self._stand(reader, reader.door)
 
     def addWriter(self, writer: Any) -> None:
         try:

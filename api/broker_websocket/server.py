@@ -25,7 +25,7 @@ from typing import Any
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
-from twisted.internet import reactor
+from twisted.internet import reactor as _reactor
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IListeningPort, IPushProducer
@@ -38,6 +38,7 @@ from api.broker_websocket.waiting import Gate, Incoming
 from api.broker_websocket.whole_messages import Cut, Incomplete, cut
 from broker_core.config import TlsSettings
 from broker_core.connections.anteroom import Anteroom, Unfinished
+from broker_core.connections.door import Door
 from broker_core.errors import ClientError
 from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
 from broker_core.transports import socket_options
@@ -47,6 +48,7 @@ INCOMING_HIGH = 16
 INCOMING_LOW = 4
 INCOMING_BYTES = 256 * 1024
 """Of them; or one message, however large it is. As much as a TCP transport reads at once."""
+reactor: Any = _reactor
 READ_BYTES = 256 * 1024
 """Read at once after the logon, as by a TCP transport; Twisted's own is 64 KiB, and each read costs a turn of the loop."""
 PART_BYTES = 64
@@ -54,6 +56,8 @@ PART_BYTES = 64
 GATHERED_BYTES = 4 * 1024
 """Less is written with others at the end of the turn: text clients get a message for each record. So much may lie here before it
 is waited for."""
+MOST_REASON = 123
+"""Bytes of text in a close frame (RFC 6455, 5.5)."""
 REQUEST_WITHIN_S = 10
 """How long a peer may be silent while it asks for its WebSocket."""
 
@@ -64,6 +68,8 @@ class PacedProtocol(WebSocketProtocol):
 
     asked = False
     """Whether it was given the request that it begins with."""
+    failed = False
+    """Whether the peer broke the rules of WebSockets, and was told so."""
 
     def onConnect(self, request: Any) -> Any:
         self.room = Gate(is_open=True)
@@ -78,8 +84,10 @@ class PacedProtocol(WebSocketProtocol):
         """It is known who this is: messages may be as large as the protocol allows."""
         self.known = True
         self.unfinished.logged_on()
-        if isinstance(self.transport, FileDescriptor):
-            self.transport.bufferSize = READ_BYTES
+        below = _descriptor(self.transport)
+        if below is self.transport:
+            below.bufferSize = READ_BYTES
+        reactor.known(below)
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
@@ -90,9 +98,8 @@ class PacedProtocol(WebSocketProtocol):
         super().onOpen()
 
     def raw_socket(self) -> socket.socket:
-        """The connection's socket. Under TLS the transport is a layer above the one that has it."""
-        under_tls = not isinstance(self.transport, FileDescriptor)
-        raw: socket.socket = (self.transport.transport if under_tls else self.transport).getHandle()
+        """The connection's socket."""
+        raw: socket.socket = _descriptor(self.transport).getHandle()
         return raw
 
     def held_bytes(self) -> int | None:
@@ -120,6 +127,8 @@ class PacedProtocol(WebSocketProtocol):
     # broker's time on this transport (cProfile of `python -m bench`'s broker).
 
     def dataReceived(self, data: bytes) -> None:
+        if self.failed:
+            return  # nothing that follows can be trusted
         if self.state == self.STATE_CONNECTING:
             if (
                 self.asked
@@ -164,6 +173,23 @@ class PacedProtocol(WebSocketProtocol):
         sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
         fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
         self._take_no_more(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
+
+    def _fail_connection(self, code: int = 1002, reason: str = "") -> None:
+        """Against the rules (RFC 6455, 5.5 and 8.1). Autobahn's own cuts the connection, and its peer isn't told why."""
+        if self.state != self.STATE_OPEN:
+            super()._fail_connection(code, reason)
+            return
+        self.failed = self.failedByMe = True
+        self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
+        self.unfinished.hold(0)
+        below = _descriptor(self.transport)
+        reactor.by_turns(below, self.factory.server_class.door)
+        self.sendCloseFrame(code, reason.encode()[:MOST_REASON])
+        # The peer closes when it has read that, or is dropped a moment later. To close now would reset what it hasn't read.
+        if below is self.transport:
+            below.loseWriteConnection()
+        else:
+            self.transport.loseConnection()
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:
@@ -269,6 +295,7 @@ class Doorway(HTTPChannel):
         self.unfinished = Unfinished(self.anteroom)
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
+        reactor.by_turns(_descriptor(self.transport), self.factory.server.door)
         self.anteroom.enters(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -317,6 +344,11 @@ class BodylessRequest(WebRequest):
         return processed
 
 
+def _descriptor(transport: Any) -> Any:
+    """What has the socket. Under TLS the transport is a layer above it."""
+    return transport if isinstance(transport, FileDescriptor) else transport.transport
+
+
 def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
     return _GenericHTTPChannelProtocol(Doorway())
 
@@ -345,6 +377,7 @@ class PacedServer(Server):
         host: str,
         port: int,
         anteroom: Anteroom,
+        door: Door,
         tls: TlsSettings | None = None,
     ) -> None:
         super().__init__(
@@ -357,7 +390,7 @@ class PacedServer(Server):
             server_name="Sluice",
         )
         self.connections: dict[Any, Any] = {}
-        self.anteroom = anteroom
+        self.anteroom, self.door = anteroom, door
         self.http_factory = PacedHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.setProtocolOptions(

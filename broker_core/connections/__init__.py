@@ -9,6 +9,7 @@ publisher          its batches on their way to the disk
 notices            what it is told of decisions, and whether it has heard
 logons             who may come in; refused_names: who may not for a while; owners: whose a name is
 anteroom           what may be cost before a logon, and an address's share
+door               how much of a turn those may take whom nobody knows
 quotas             what a client, and a user's clients together, may have of an instance
 heartbeats         what both sides promised to say
 acknowledging      windows and the commands that empty them

@@ -19,6 +19,7 @@ from broker_core.config import PolicyDocument
 from broker_core.connections import heartbeats
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
+from broker_core.connections.door import Door
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
@@ -102,6 +103,7 @@ class Engine:
         self.ledger = Ledger()
         self.events = ClientEvents()
         self.anteroom = Anteroom()
+        self.door = Door(clock)
         self.roster = Roster(self.anteroom)
         self.leases = Leases()
         self.reader = ReaderThread(clock)

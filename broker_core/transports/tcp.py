@@ -25,15 +25,13 @@ from broker_core.protocols.native import (
     encode_frame_header,
 )
 from broker_core.protocols.replies import Reply
+from broker_core.transports.accepting import Accepting
 from broker_core.transports.peer_progress import CountedContext
 from broker_core.transports.tcp_connection import TcpConnection
 
 if TYPE_CHECKING:
     from broker_core.connections.inbox import Item
     from broker_core.engine.engine import Engine
-
-HANDSHAKE_S = 10.0
-"""How long a peer may take for its TLS handshake."""
 
 
 class TcpProtocol(TcpConnection):
@@ -65,10 +63,12 @@ class TcpProtocol(TcpConnection):
             items.append(error.with_traceback(None))  # whose frames know everything here
         if items:
             self._connection.receive(items)
+        self._to_the_door()
 
     def logged_on(self) -> None:
         self._unfinished.logged_on()
         self._reader.max_frame = MAX_FRAME
+        super().logged_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reader.release()
@@ -114,22 +114,14 @@ class TcpListener:
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._server: asyncio.Server | None = None
+        self._accepting: Accepting | None = None
 
     async def listen(self) -> tuple[str, int]:
         """Start listening; the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         settings = self._settings
         tls = server_context(settings.tls, CountedContext) if settings.tls is not None else None
-        self._server = await asyncio.get_running_loop().create_server(
-            self._protocol,
-            settings.host,
-            settings.port,
-            backlog=1024,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
-        )
-        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
-        return address
+        self._accepting = Accepting(self._protocol, self._engine.anteroom, self._engine.door, tls)
+        return await self._accepting.listen(settings.host, settings.port)
 
     def _protocol(self) -> TcpConnection:
         """For a connection that was accepted."""
@@ -137,6 +129,6 @@ class TcpListener:
 
     async def stop_listening(self) -> None:
         """Take no new connections."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._accepting is not None:
+            self._accepting.close()
+            self._accepting = None

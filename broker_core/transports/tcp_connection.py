@@ -41,6 +41,11 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.remote = "?"
         self.writable = True
         self.peer_names: frozenset[str] = frozenset()
+        self._by_turns = True
+        """Nobody knows it yet, or it was told to go: it is read from when its turn at the door comes."""
+        self._halted = False
+        """The engine wants no more for now."""
+        self._descriptor = -1
 
     # asyncio calls these.
 
@@ -52,13 +57,17 @@ class TcpConnection(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None:
             socket_options.prepare(raw)
+            self._descriptor = raw.fileno()
         self._progress = PeerProgress(raw)
         peer: Any = transport.get_extra_info("peername")
         self.remote = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._tls = transport.get_extra_info("ssl_object")
         if self._tls is not None:
             self.peer_names = names_in(self._tls.getpeercert(binary_form=True))
+            self._by_turns = False  # what TLS has read already stands in no socket
         self._connected()
+        # Behind this, where asyncio begins to read.
+        asyncio.get_running_loop().call_soon(self._to_the_door)
 
     def _connected(self) -> None:
         """The connection is ready for its protocol."""
@@ -68,6 +77,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._engine.door.forget(self._descriptor, self._read_on)
         self.writable = False
         if self._tls is None:
             self.taken_bytes()  # below TLS the socket is closed already
@@ -110,12 +120,40 @@ class TcpConnection(asyncio.BufferedProtocol):
         return self._progress.network_limited
 
     def pause_reading(self) -> None:
+        self._halted = True
+        self._engine.door.forget(self._descriptor, self._read_on)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        self._halted = False
+        if self._by_turns:
+            self._to_the_door()
+        else:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and not self._halted:
             self._transport.resume_reading()
+
+    def _to_the_door(self) -> None:
+        """Read no further before its next turn, while it is heard by turns."""
+        if self._by_turns and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            if not self._halted:
+                self._engine.door.watch(self._descriptor, self._read_on)
+
+    def _heard_by_turns(self) -> None:
+        """From here on; what it still sends is of no use to anybody."""
+        if self._tls is None and not self._by_turns:
+            self._by_turns = True
+            self._to_the_door()
+
+    def logged_on(self) -> None:
+        """It is known who this is."""
+        self._by_turns = False
+        self._engine.door.forget(self._descriptor, self._read_on)
+        self._read_on()
 
     def close(self, code: str, message: str) -> None:
         self.close_soon()

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 from broker_core import batch as batches
 from broker_core.batch import Batch
+from broker_core.clock import SystemClock
 from broker_core.config import TlsSettings, TransportSettings
 from broker_core.connections.anteroom import Anteroom
+from broker_core.connections.door import Door
 from broker_core.delivery.entry import OutboxEntry
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +129,7 @@ class FeedingHost:
     def __init__(self) -> None:
         self.feeders: list[Feeder] = []
         self.anteroom = Anteroom()
+        self.door = Door(SystemClock())
 
     def connected(self, _: str, sink: Any) -> Feeder:
         self.feeders.append(Feeder(sink))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config import TransportSettings
+from broker_core.connections.door import GUEST_READ_BYTES
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.messages import Tails
@@ -23,6 +24,7 @@ READ_BYTES: Final = 256 * 1024
 _read_into: Final = memoryview(bytearray(READ_BYTES))
 """Where the kernel writes what any of the clients sent. It is taken out again before anything else is read, so that an idle
 connection needs no buffer of its own."""
+_guests_read_into: Final = _read_into[:GUEST_READ_BYTES]
 
 
 class StompProtocol(TcpConnection):
@@ -42,11 +44,12 @@ class StompProtocol(TcpConnection):
         self._connection = self._session.connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _read_into
+        return _guests_read_into if self._by_turns else _read_into
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._closing:
             self._session.received(_read_into[:nbytes])
+        self._to_the_door()
 
     def eof_received(self) -> bool:
         # A client that closes when it has read why it is closed has been told.
@@ -60,6 +63,7 @@ class StompProtocol(TcpConnection):
 
     def logged_on(self) -> None:
         self._session.logged_on()
+        super().logged_on()
 
     def forget(self) -> None:
         super().forget()
@@ -119,6 +123,7 @@ class StompProtocol(TcpConnection):
         client hasn't read; it closes when it has read the end, or is closed."""
         assert self._transport is not None
         self._closing, self.writable = True, False
+        self._heard_by_turns()
         if not self._transport.is_closing() and self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the peer was gone first
                 self._transport.write_eof()

@@ -105,3 +105,45 @@ async def test_a_request_with_a_body_is_not_listened_to(ports: dict[str, int], k
     except ConnectionResetError:
         pass
     writer.close()
+
+
+def masked(head: bytes, payload: bytes = b"") -> bytes:
+    return head + bytes(4) + payload
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize(
+    ("frame", "number"),
+    [
+        (masked(b"\x83\x80"), 1002),  # an opcode that nobody has given out
+        (b"\x82\x01x", 1002),  # not masked
+        (masked(b"\x89\xfe\x00\x7e", bytes(126)), 1002),  # a ping of more than 125 bytes
+        (masked(b"\xc2\x80"), 1002),  # a reserved bit
+        (masked(b"\x09\x80"), 1002),  # a ping in parts
+        (masked(b"\x81\x82", b"\xc3\x28"), 1007),  # a text that isn't UTF-8
+    ],
+)
+async def test_who_breaks_the_rules_of_websockets_is_told_by_the_number_of_the_rfc(
+    ports: dict[str, int], kind: str, frame: bytes, number: int
+) -> None:
+    _, reader, writer = await handshake(ports[kind], PATHS[kind])
+    writer.write(frame + 100 * masked(b"\x82\x80"))
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    assert answer[0] == 0x88 and int.from_bytes(answer[2:4]) == number
+    assert len(answer) == 2 + answer[1] > 4, "with a sentence, and nothing behind it"
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", PATHS)
+async def test_a_client_that_breaks_the_rules_is_told_too(ports: dict[str, int], kind: str) -> None:
+    _, reader, writer = await handshake(ports[kind], PATHS[kind])
+    logon = b"CONNECT\naccept-version:1.2\n\n\0" if kind == "stomp-ws" else b'{"c":"logon","name":"ruler"}'
+    writer.write(masked(b"\x81" + bytes([0x80 | len(logon)]), logon))
+    async with asyncio.timeout(20):
+        said = await reader.read(65_536)
+        assert b"CONNECTED" in said or b"processed" in said
+        writer.write(masked(b"\x83\x80"))
+        answer = await reader.read()
+    assert b"\x88" in answer and (1002).to_bytes(2) in answer
+    writer.close()

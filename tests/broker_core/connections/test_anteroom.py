@@ -78,7 +78,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
 ) -> None:
     may_end = threading.Event()
     monkeypatch.setattr(logons, "password_matches", lambda *_: may_end.wait(30))
-    monkeypatch.setattr(anteroom, "HELD_BYTES", 150_000)
+    monkeypatch.setattr(anteroom, "HELD_BYTES", 90_000)
     maria = user("maria", password=hash_password("right"))
     made = policy(maria, authentication="password", restricted=False)
     made = replace(made, transports=tuple(replace(one, kind=kind) for one in made.transports))
@@ -91,10 +91,10 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
     tiny = small[kind]
     async with running_broker(tmp_path, made) as broker:
         hall, few, many = broker.engine.anteroom, await RawClient.open(broker), await RawClient.open(broker)
-        few.write(logon + 300 * tiny)
-        await until(lambda: 300 * ITEM_BYTES <= hall.held < 150_000)
+        few.write(logon + 200 * tiny)
+        await until(lambda: 200 * ITEM_BYTES <= hall.held < 90_000)
         before = hall.held
-        many.write(logon + 450 * tiny)
+        many.write(logon + 200 * tiny)
         try:
             assert await many.ends_with(b"input_full")
             assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy, tls_context
 from broker_core.config import TlsSettings
+from broker_core.connections import anteroom
 from broker_core.errors import ClientError, OperatorError
 from tests.broker_core.access.making import policy, user
-from tests.support.brokers import ask, running_broker
+from tests.support.brokers import ask, running_broker, until
 from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[3]
@@ -26,13 +30,16 @@ ONCE = ReconnectPolicy(enabled=False)
 
 
 @asynccontextmanager
-async def tls_broker(home: Path, tls: TlsSettings, **transport: Any) -> AsyncIterator[tuple[Broker, str]]:
+async def tls_broker(
+    home: Path, tls: TlsSettings, kind: str = "tcp", **transport: Any
+) -> AsyncIterator[tuple[Broker, str]]:
     """A broker whose only transport has TLS, and its address."""
     made = policy(
         user("gate", certificate="gate@example.org"),
         user("maria"),
         **{"authentication": "none", "restricted": False, "tls": tls, **transport},
     )
+    made = replace(made, transports=tuple(replace(one, kind=kind) for one in made.transports))
     async with running_broker(home, made) as broker:
         yield broker, f"tcps://127.0.0.1:{broker.statistics.transports[0]['port']}"
 
@@ -183,3 +190,69 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
         assert await command("subscribe", "a", "--bookmark", "0", "--replay-only") == (0, b'{"n": 1}\n', b"")
         status, _, said = await command("publish", "a", "x", token="wrong")
         assert status == 1 and said.startswith(b"bad_logon: This transport asks for a token")
+
+
+async def test_who_has_not_shaken_hands_is_a_guest_and_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "MAX_GUESTS", 8)
+    authority = Authority(tmp_path)
+    async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
+        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        for _, writer in silent[::2]:
+            writer.write(BEGUN)
+        ended = [asyncio.create_task(reader.read()) for reader, _ in silent]
+        async with asyncio.timeout(20):
+            await asyncio.wait(ended[:32])
+        await until(lambda: guests.guests == 8)
+        async with AsyncClient(address, "c", tls=authority.certificate):
+            assert list(broker.engine.roster.clients) == ["c"]
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: guests.guests == 0)
+        await asyncio.gather(*ended, return_exceptions=True)
+
+
+BEGUN = b"\x16\x03\x01\x02"
+"""The first bytes of a TLS handshake."""
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "stomp"])
+@pytest.mark.parametrize("said", [b"", BEGUN, b"GET / HTTP/1.1\r\n"])
+def test_of_2500_silent_peers_no_descriptor_stays(tmp_path: Path, kind: str, said: bytes) -> None:
+    """On the loop that the product runs on."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_silent_peers(tmp_path, kind, said))
+
+
+async def _silent_peers(home: Path, kind: str, said: bytes) -> None:
+    authority = Authority(home)
+    silent: list[socket.socket] = []
+    async with tls_broker(home / "home", authority.transport(), kind=kind) as (broker, address):
+        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+
+        async def good() -> None:
+            if kind == "tcp":
+                async with AsyncClient(address, "good", tls=authority.certificate) as client:
+                    await client.publish_many("a", [b"1"])
+                    await client.flush()
+
+        await good()  # after which the log has its files
+        before = _descriptors()
+        for _ in range(2_500):
+            silent.append(socket.create_connection(("127.0.0.1", port), 20))
+            silent[-1].send(said)
+            await asyncio.sleep(0)  # the broker's turn
+        await until(lambda: guests.guests == anteroom.MAX_GUESTS or said[:3] == b"GET")
+        await good()
+        for one in silent:
+            one.close()
+        await until(lambda: guests.guests == 0)
+        await until(lambda: _descriptors() <= before)

@@ -1,0 +1,128 @@
+"""The door: of those whom nobody knows a few are heard in each turn of the loop, on both loops that a broker runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvloop
+
+from broker_core.connections.door import HEARD_A_TURN, Door
+from broker_core.delivery.turns import TURN_NS
+from tests.support.manual_clock import ManualClock
+
+Loops = Callable[[], asyncio.AbstractEventLoop]
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+
+
+@pytest.fixture
+def crowd() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    """Forty peers, each with its own end and the broker's."""
+    made = [socket.socketpair() for _ in range(5 * HEARD_A_TURN)]
+    yield made
+    for pair in made:
+        for one in pair:
+            one.close()
+
+
+async def turns_until(heard: list[int], number: int) -> list[int]:
+    """How many were heard in each turn of the loop until all were."""
+    parts, before = [], 0
+    async with asyncio.timeout(20):
+        while before < number:
+            await asyncio.sleep(0)
+            if len(heard) > before:
+                parts.append(len(heard) - before)
+                before = len(heard)
+    return parts
+
+
+@LOOPS
+def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
+    loop: Loops, crowd: list[tuple[socket.socket, socket.socket]]
+) -> None:
+    async def run() -> None:
+        door, heard = Door(ManualClock()), list[int]()
+        for number, (peer, own) in enumerate(crowd):
+            peer.send(b"x")
+            door.watch(own.fileno(), lambda number=number: heard.append(number))
+        parts = await turns_until(heard, len(crowd))
+        assert max(parts) <= HEARD_A_TURN and sorted(heard) == list(range(len(crowd)))
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_who_costs_more_than_a_turns_budget_is_heard_alone(
+    loop: Loops, crowd: list[tuple[socket.socket, socket.socket]]
+) -> None:
+    async def run() -> None:
+        clock, heard = ManualClock(), list[int]()
+        door = Door(clock)
+
+        def costly() -> None:
+            heard.append(0)
+            clock.passes(TURN_NS / 1e9)
+
+        for peer, own in crowd[:6]:
+            peer.send(b"x")
+            door.watch(own.fileno(), costly)
+        assert await turns_until(heard, 6) == [1] * 6
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+async def test_who_is_heard_again_waits_behind_the_others(
+    crowd: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    """One that never stops speaking keeps nobody out."""
+    door, heard = Door(ManualClock()), list[int]()
+
+    def again(number: int, own: socket.socket) -> None:
+        heard.append(number)
+        door.watch(own.fileno(), lambda: again(number, own))  # what it sent is still there
+
+    for number, (peer, own) in enumerate(crowd):
+        peer.send(b"x")
+        door.watch(own.fileno(), lambda number=number, own=own: again(number, own))
+    await turns_until(heard, 2 * len(crowd))
+    assert sorted(heard[: 2 * len(crowd)]) == sorted(2 * list(range(len(crowd))))
+
+
+async def test_who_was_forgotten_is_not_heard_and_a_descriptor_may_be_anothers_by_then(
+    crowd: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    door, heard = Door(ManualClock()), list[str]()
+    (first_peer, first), (second_peer, second) = crowd[:2]
+
+    def former() -> None:
+        heard.append("former")
+
+    def latter() -> None:
+        heard.append("latter")
+
+    first_peer.send(b"x")
+    door.watch(first.fileno(), former)
+    descriptor = first.fileno()
+    first.close()
+    taken = socket.socket(fileno=socket.dup(second.fileno()))
+    assert taken.fileno() == descriptor, "the lowest that is free"
+    second_peer.send(b"x")
+    door.watch(taken.fileno(), latter)
+    door.forget(descriptor, former)
+    async with asyncio.timeout(20):
+        while not heard:
+            await asyncio.sleep(0)
+    assert heard == ["latter"]
+    door.watch(taken.fileno(), latter)
+    door.forget(taken.fileno(), latter)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert heard == ["latter"]
+    taken.close()
+    assert select.select([second], [], [], 0)[0] == [second]

@@ -1,0 +1,79 @@
+"""Taking connections: a few in a turn of the loop, and none forgotten, on both loops that a broker runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from broker_core.connections.anteroom import Anteroom
+from broker_core.connections.door import ACCEPTED_A_TURN, Door
+from broker_core.transports import accepting
+from broker_core.transports.accepting import Accepting
+from tests.support.manual_clock import ManualClock
+
+Loops = Callable[[], asyncio.AbstractEventLoop]
+
+
+class Made(asyncio.Protocol):
+    def __init__(self, made: list[asyncio.BaseTransport]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._made.append(transport)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_of_those_who_come_at_once_a_few_are_taken_in_a_turn_and_all_in_the_end(loop: Loops) -> None:
+    async def run() -> None:
+        made: list[asyncio.BaseTransport] = []
+        listener = Accepting(lambda: Made(made), Anteroom(), Door(ManualClock()))
+        _, port = await listener.listen("127.0.0.1", 0)
+        peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * ACCEPTED_A_TURN)]
+        parts, before = [], 0
+        async with asyncio.timeout(20):
+            while before < len(peers):
+                await asyncio.sleep(0)
+                parts.append(len(made) - before)
+                before = len(made)
+        assert 0 < max(parts) <= ACCEPTED_A_TURN
+        listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        for transport in made:
+            transport.close()
+        for peer in peers:
+            peer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+async def test_a_kernel_that_has_no_descriptor_to_give_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accepting, "AGAIN_S", 0.0)
+    made: list[asyncio.BaseTransport] = []
+    accept, refused = socket.socket.accept, [1, 2, 3]
+
+    def failing(own: socket.socket) -> tuple[socket.socket, Any]:
+        if refused:
+            refused.pop()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(own)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    listener = Accepting(lambda: Made(made), Anteroom(), Door(ManualClock()))
+    _, port = await listener.listen("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)):
+        async with asyncio.timeout(20):
+            while not made:
+                await asyncio.sleep(0)
+        assert not refused
+    made[0].close()
+    listener.close()
