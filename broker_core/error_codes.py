@@ -156,7 +156,7 @@ CODES: Final = MappingProxyType({
     "replay_completed": ErrorCode("The managed replay came to its end", _CLIENT),
     "bookmark_gone": ErrorCode("Records after the bookmark were removed, and the subscription asked for `on_gap` `error`; `from`, `to`, `oldest`", _CLIENT | _OPERATOR, HTTPStatus.GONE),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
-    "fully_durable_is_persisted": ErrorCode("A notice: no other member is waited for, so `fully_durable` is the same as `persisted`", _CLIENT),
+    "fully_durable_is_persisted": ErrorCode("A notice: no other member and no destination is waited for, so `fully_durable` is the same as `persisted`", _CLIENT),
     "not_stored": ErrorCode("A notice: records delivered with `durability` `live` weren't stored; `from`, `to`", _CLIENT),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of it, and get the rest; `topic`", _CLIENT),
     # The client library's own.

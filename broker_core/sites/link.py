@@ -156,7 +156,7 @@ class Link:
             lost = asyncio.ensure_future(far.ended())
             self._check_instance(far.instance)
             remote = f"{settings.name} ({far.instance})"
-            near = self._near = NearEnd(self._engine, remote, self._forward)
+            near = self._near = NearEnd(self._engine, remote, self._forward, self._say_confirmed)
             await self._enter(near, self._store.stored)
             ends: list[asyncio.Future[SluiceError]] = [self._refused, near.ended, lost]
             begun: list[asyncio.Future[Any]] = [near.begun, *ends]
@@ -270,6 +270,28 @@ class Link:
         """The destination has more."""
         self._settle_soon()
 
+    @property
+    def client(self) -> str:
+        """As whom it follows the log here."""
+        return self._client
+
+    @property
+    def confirmed_upto(self) -> int:
+        """Up to which record of the log the destination has everything that the link takes. In a group, while another member carries
+        it, that is what that one told last."""
+        near = self._near
+        position = near.position(self._engine.frontier.durable) if near is not None else None
+        return (self._kept_position() if position is None else position) - 1
+
+    def _say_confirmed(self) -> None:
+        if self.settings.is_sync:
+            self._engine.confirmations.confirmed(self._client, self.confirmed_upto)
+
+    def _kept_position(self) -> int:
+        with suppress(OperatorError):
+            return self._engine.managed.get(self._client).position
+        return 1
+
     def _settle_soon(self) -> None:
         # Not here: what is delivered is entered in its window when the delivery has ended.
         if not self._settling and self._near is not None:
@@ -324,6 +346,7 @@ class Link:
             addresses=list(settings.addresses),
             topic=settings.topic,
             filter=settings.filter,
+            **self._confirming(),
             state=self._state,
             instance=self._instance,
             code=said[0],
@@ -338,3 +361,17 @@ class Link:
             gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
             connected_at=self._connected_at // 1_000_000 or None,
         )
+
+    def _confirming(self) -> dict[str, Any]:
+        """What `LinkEntry` says of whether it is waited for."""
+        confirmations, name = self._engine.confirmations, self._client
+        confirming = confirmations.confirming
+        return {
+            "mode": confirming.mode(name).value,
+            "downgraded_by": confirming.why(name),
+            "downgraded_at": confirmations.downgraded_at(name) or None,
+            "confirmed": confirming.confirmed_by(name),
+            "unconfirmed_ms": confirming.waited_ms(name, self._clock.seconds()),
+            "downgrades": confirming.downgrades[name],
+            "upgrades": confirming.upgrades[name],
+        }
