@@ -89,6 +89,8 @@ class Link:
         self._state: LinkState = "away" if settings.enabled else "off"
         self._error: SluiceError | None = None
         self._instance = ""
+        self._there = 0
+        """The newest record that the destination has said it has; less another time, and it has lost some."""
         self._connected_at = 0
         self._carried = self._gaps = 0
         self._near: NearEnd | None = None
@@ -203,19 +205,20 @@ class Link:
 
     async def _enter(self, near: NearEnd, stored: int) -> None:
         """Subscribe where the managed replay stands. It is of one topic and filter: when the policy changes them it is made anew, in
-        its place."""
+        its place. A destination that has less than it had gets what it lost: before anything newer, whose numbers would shut it out."""
         settings, managed = self.settings, self._engine.managed
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)
-            if not kept.ended and (kept.topic, kept.filter) != (settings.topic, settings.filter):
-                bookmark = (
-                    str(Bookmark(self._engine.instance, kept.position - 1))
-                    if kept.position > 1
-                    else EPOCH_TEXT
-                )
+            changed = (kept.topic, kept.filter) != (settings.topic, settings.filter)
+            if not kept.ended and (changed or stored < self._there):
+                behind = min(stored, kept.position - 1) if stored < self._there else kept.position - 1
+                bookmark = str(Bookmark(self._engine.instance, behind)) if behind else EPOCH_TEXT
                 managed.cancel(self._client)
                 managed.forget(self._client)
+        if stored < self._there:
+            log.warning("link_set_back", link=settings.name, had=self._there, has=stored)
+        self._there = stored
         near.begin(
             self._client,
             commands.Subscribe(
@@ -238,6 +241,8 @@ class Link:
             self._gaps += self._near.gaps
             self._near.leave()
         self._near = self._far = None
+        if self._store is not None:
+            self._there = max(self._there, self._store.stored)
         await far.close()
         self._store = None
 
