@@ -27,6 +27,8 @@ from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.config.reading import bad_policy
 from broker_core.config.roots import refuse_outside
 from broker_core.config.transports import closed_transports
+from broker_core.confirming.confirmations import Confirmations, event_of
+from broker_core.confirming.confirming import Change
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
 from broker_core.control.requests.clients import ClientRequests
@@ -45,7 +47,6 @@ from broker_core.documents.instance import Snapshot
 from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.group.confirming import Change, Mode
 from broker_core.group.member import Member
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import LocalLog, LogMaker
@@ -134,14 +135,19 @@ class Broker:
         )
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
-        make_log: LogMaker = LocalLog if member is None else member.log
-        self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log)
+        confirmations = Confirmations(member.settings.member if member is not None else "", journal, clock)
+        make_log: LogMaker = LocalLog
+        if member is not None:
+            member.confirms_with(confirmations)
+            make_log = member.log
+        self.engine = Engine(
+            journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
+        )
+        confirmations.on_change = self._change
         self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.keep_in_common(member)
-            member.use(policy.instance)
-            member.on_change(self._member_changed)
             member.on_key(self.engine.services.tokens.use)
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
@@ -178,6 +184,8 @@ class Broker:
         self.engine.spawn(self.engine.settle.run())
         if self._member is not None:
             self._member.start()
+        self.engine.confirmations.start()
+        self.engine.spawn(self.engine.confirmations.run())
         await self.links.apply(self.engine.policy)
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
@@ -188,9 +196,8 @@ class Broker:
         last_words.note(self.paths.control, error, self.engine.clock.now_ns())
         self.on_broken(error)
 
-    def _member_changed(self, change: Change) -> None:
-        event = "member_downgraded" if change.mode is Mode.DOWNGRADED else "member_upgraded"
-        self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event, change.sentence)
+    def _change(self, change: Change) -> None:
+        self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_of(change), change.sentence)
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
@@ -199,8 +206,8 @@ class Broker:
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
-            GroupRequests(self._member),
-            LinkRequests(self.links),
+            GroupRequests(self._member, self.engine.confirmations),
+            LinkRequests(self.links, self.engine.confirmations),
             PolicyRequests(self.engine, self.apply, self.check_spools),
         )
 
@@ -215,8 +222,6 @@ class Broker:
         self.engine.apply(policy, stage)
         await self.links.apply(policy)
         self.engine.journal.use(journal_options(policy))
-        if self._member is not None:
-            self._member.use(policy.instance)
         log.info(
             "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
         )

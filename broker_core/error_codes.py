@@ -156,7 +156,7 @@ CODES: Final = MappingProxyType({
     "replay_completed": ErrorCode("The managed replay came to its end", _CLIENT),
     "bookmark_gone": ErrorCode("Records after the bookmark were removed, and the subscription asked for `on_gap` `error`; `from`, `to`, `oldest`", _CLIENT | _OPERATOR, HTTPStatus.GONE),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
-    "fully_durable_is_persisted": ErrorCode("A notice: no other member is waited for, so `fully_durable` is the same as `persisted`", _CLIENT),
+    "fully_durable_is_persisted": ErrorCode("A notice: no other member and no destination is waited for, so `fully_durable` is the same as `persisted`", _CLIENT),
     "not_stored": ErrorCode("A notice: records delivered with `durability` `live` weren't stored; `from`, `to`", _CLIENT),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of it, and get the rest; `topic`", _CLIENT),
     # The client library's own.
@@ -265,7 +265,7 @@ CODES: Final = MappingProxyType({
     "error": ErrorCode("The API failed at it; the web process's log says how", Told(0), _FAILED),
     "broker_failed": ErrorCode("The broker ended before it answered, or its answer can't be read. It may have done what was asked", _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY),
     "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
-    "broker_unproven": ErrorCode("What answers at the broker's address doesn't prove to be it: its certificate isn't of the console's authority, or not for that address", _OPERATOR, _AWAY, None, SHORTLY),
+    "broker_unproven": ErrorCode("What answers at the broker's address doesn't prove to be it: its certificate isn't of an authority that is trusted, or not for that address", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
     "broker_other": ErrorCode("Another broker answers at the address than the console was told", _OPERATOR, _AWAY, None, SHORTLY),
     "control_refused": ErrorCode("The broker doesn't know the console's token, or doesn't any more", _OPERATOR, _AWAY, None, SHORTLY),
     "bad_control_link": ErrorCode("The control link between machines can't be set up as it is asked for", _OPERATOR, _AWAY, None, SHORTLY),

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
-from broker_core.config.destinations import BEGINNINGS, MOST_ADDRESSES, MOST_DESTINATIONS
+from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MOST_ADDRESSES, MOST_DESTINATIONS
 from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
@@ -171,6 +171,11 @@ class DestinationSerializer(StrictSerializer):
     filter = serializers.CharField(**OPTIONAL_TEXT, help_text="Only messages that pass it.")
     begin = serializers.ChoiceField(
         choices=BEGINNINGS, required=False, help_text="Where a new link begins; default `oldest`."
+    )
+    durability = serializers.ChoiceField(
+        choices=DURABILITIES,
+        required=False,
+        help_text="`sync`: what it carries is acknowledged to publishers when the destination has it, as long as it isn't downgraded. Default `async`.",
     )
     enabled = serializers.BooleanField(
         required=False, help_text="Switched off it keeps its place. Default true."

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from ssl import SSLCertVerificationError
 from typing import Any
 
 from broker_core.client.addresses import Address
@@ -79,7 +80,13 @@ class Connector:
 
     def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
         error = failure
-        if not isinstance(error, SluiceError):
+        if isinstance(error, SSLCertVerificationError):
+            error = OperatorError(
+                "broker_unproven",
+                f"What answers doesn't prove to be the broker: {error.verify_message or error}.",
+                "Trust the authority that signed its certificate, and dial a name that the certificate has.",
+            )
+        elif not isinstance(error, SluiceError):
             error = OperatorError(
                 "broker_away",
                 f"The broker can't be reached: {failure or 'the connection was closed'}.",

@@ -13,6 +13,7 @@ MOST_DESTINATIONS: Final = 32
 MOST_ADDRESSES: Final = 16
 MAX_TEXT: Final = 4_096
 BEGINNINGS: Final = ("oldest", "now")
+DURABILITIES: Final = ("async", "sync")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class DestinationSettings:
     topic        the topic or pattern whose records are carried; default everything
     filter       only those of them that pass it
     begin        where a new link begins: `oldest` record of the log (default), or `now`
+    durability   `sync`: what it carries is acknowledged to publishers when the destination has it; `async` (default): at once
     enabled      default true. Switched off it keeps its place, and the log from there on
     ca           PEM file of who signed the destination's certificate; default the system's authorities
     certificate  PEM files of a certificate to show, and its key, on the broker's machine
@@ -35,10 +37,16 @@ class DestinationSettings:
     topic: str = ">"
     filter: str | None = None
     begin: str = "oldest"
+    durability: str = "async"
     enabled: bool = True
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether publishers wait for it, as far as it isn't downgraded."""
+        return self.durability == "sync" and self.enabled
 
 
 def read_destinations(reader: Reader, source: Any) -> tuple[DestinationSettings, ...]:
@@ -69,6 +77,13 @@ def _read_one(reader: Reader, entry: Mapping[str, Any]) -> DestinationSettings:
             f"{where}: addresses must be 1 to {MOST_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
         )
     begin = reader.checked(entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}")
+    durability = reader.checked(
+        entry, "durability", where, DURABILITIES.__contains__, f"one of {', '.join(DURABILITIES)}"
+    )
+    if durability == "sync" and begin == "now":
+        reader.problems.append(
+            f"{where}: sync goes with begin oldest; make a link that begins now async until it carries, then it goes on from its place"
+        )
     enabled = reader.flag(entry, "enabled", where)
     certificate, key = reader.path(entry, "certificate", where), reader.path(entry, "key", where)
     if (certificate is None) != (key is None):
@@ -79,6 +94,7 @@ def _read_one(reader: Reader, entry: Mapping[str, Any]) -> DestinationSettings:
         _text(reader, entry, "topic", where) or ">",
         _text(reader, entry, "filter", where),
         begin or "oldest",
+        durability or "async",
         enabled is not False,
         reader.path(entry, "ca", where),
         certificate,

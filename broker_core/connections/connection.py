@@ -22,7 +22,7 @@ from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
 from broker_core.connections.places import Left
-from broker_core.connections.ports import Following, Services
+from broker_core.connections.ports import Publishing, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
 from broker_core.delivery.account import Account, Cause
@@ -334,7 +334,8 @@ class Connection:
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
-        if identity is not None and self.services.publishing.following is None:
+        publishing = self.services.publishing
+        if identity is not None and publishing.following is None and publishing.knows(command.name):
             self._log_on(command, identity)
             return
         self.inbox.hold(Hold.LOGON)
@@ -343,15 +344,19 @@ class Connection:
 
     def identified(self, command: commands.Logon, identity: Identity) -> None:
         """It is known who this is: log on, and take what came meanwhile."""
-        following = self.services.publishing.following
-        if following is None:
+        publishing = self.services.publishing
+        if publishing.following is None and publishing.knows(command.name):
             self._let_in(command, identity)
         else:
-            self.services.facilities.spawn(self._let_in_after(following, command, identity))
+            self.services.facilities.spawn(self._let_in_after(publishing, command, identity))
 
-    async def _let_in_after(self, following: Following, command: commands.Logon, identity: Identity) -> None:
-        """What another broker told it, this one knows before it answers."""
-        await following.caught_up()
+    async def _let_in_after(
+        self, publishing: Publishing, command: commands.Logon, identity: Identity
+    ) -> None:
+        """What another broker told it, this one knows before it answers; and it answers nothing that others may lack."""
+        if publishing.following is not None:
+            await publishing.following.caught_up()
+        await publishing.known(command.name)
         if not self.closed:
             self._let_in(command, identity)
 

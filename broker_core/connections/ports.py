@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_core.batch import Batch
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
@@ -38,14 +39,6 @@ class Following(Protocol):
     def run(self) -> str:
         """This process, among all that append."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether `fully_durable` means more than `persisted`: the policy lists members that are waited for."""
-
-    @property
-    def confirmed(self) -> int:
-        """Up to which record those have everything, as far as they are waited for."""
-
     async def caught_up(self) -> None:
         """Wait until that is so for all that was acknowledged before; a few seconds at most."""
 
@@ -58,6 +51,8 @@ class Publishing(Protocol):
     def wait_for_room(self, connection: Member) -> None: ...
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def publisher_sequence(self, name: str) -> int: ...
+    def knows(self, name: str) -> bool: ...
+    async def known(self, name: str) -> None: ...
     @property
     def following(self) -> Following | None: ...
 
@@ -107,6 +102,7 @@ class Services:
     publishing: Publishing
     subscribing: Subscribing
     control: ReplayControl
+    confirmations: Confirmations
     durables: Durables
     managed: ManagedReplays
     logons: Logons

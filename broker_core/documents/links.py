@@ -9,6 +9,7 @@ from msgspec import Meta
 from broker_core.documents.base import Document, MomentOrNone
 
 LinkState = Literal["carrying", "away", "standing by", "off"]
+LinkMode = Literal["async", "sync", "downgraded"]
 
 
 class LinkEntry(Document, frozen=True, kw_only=True):
@@ -20,8 +21,24 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     topic: str
     filter: str | None
     mode: Annotated[
-        Literal["async"], Meta(description="`async`: no publisher waits for the destination.")
+        LinkMode,
+        Meta(
+            description="`sync`: what it carries is acknowledged to publishers when the destination has it. `downgraded`: it is sync, and isn't waited for now. `async`: no publisher waits for it."
+        ),
     ] = "async"
+    downgraded_by: Annotated[
+        str, Meta(description="`policy`, or who did it by hand; empty while it isn't.")
+    ] = ""
+    downgraded_at: MomentOrNone = None
+    """When that was done by hand."""
+    confirmed: Annotated[
+        int, Meta(description="Newest record up to which a sync destination has everything that is carried.")
+    ] = 0
+    unconfirmed_ms: Annotated[
+        int, Meta(description="ms for which what a sync destination hasn't confirmed has waited.")
+    ] = 0
+    downgrades: Annotated[int, Meta(description="How often it was downgraded since the broker's start.")] = 0
+    upgrades: Annotated[int, Meta(description="How often it was upgraded.")] = 0
     state: Annotated[
         LinkState,
         Meta(

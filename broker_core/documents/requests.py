@@ -115,6 +115,20 @@ class GetLinks(Request[Links], frozen=True, kw_only=True, tag="links"):
     """Its links to other sites."""
 
 
+class DowngradeLink(Request[Links], frozen=True, kw_only=True, tag="downgrade_link"):
+    """Wait for a sync destination no more, until it is upgraded."""
+
+    name: Name
+    by: Annotated[str, Meta(max_length=150)] = "an operator"
+
+
+class UpgradeLink(Request[Links], frozen=True, kw_only=True, tag="upgrade_link"):
+    """Wait for a sync destination again."""
+
+    name: Name
+    by: Annotated[str, Meta(max_length=150)] = "an operator"
+
+
 class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):
     """The broker as a whole."""
 

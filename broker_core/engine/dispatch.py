@@ -5,8 +5,10 @@ A batch of journaled topics waits for its group to be durable; what no journal k
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,6 +17,7 @@ import structlog
 
 from broker_core import batch as batches
 from broker_core.batch import Batch, hash64
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Following
 from broker_core.connections.roster import Roster
@@ -25,11 +28,12 @@ from broker_core.errors import ClientError, JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
 from broker_core.journal.segment import Position
-from broker_core.names import BROKER_NAME
+from broker_core.names import BROKER_NAME, origin_of
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
+from broker_core.subscriptions.carried import Carried
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import Registry
 
@@ -70,7 +74,7 @@ class UnderWay:
 
 
 class Unconfirmed(NamedTuple):
-    """What is durable here, and isn't said to be before a group's sync members have everything up to `sequence`: a
+    """What is durable here, and isn't said to be before those that are waited for have everything up to `sequence`: a
     publisher's number, and who waits for it here."""
 
     sequence: int
@@ -121,6 +125,8 @@ class Dispatch:
         subscribed: Subscribed,
         settles: Settles,
         topics: JournaledTopics,
+        carried: Carried,
+        confirmations: Confirmations,
         make_log: LogMaker,
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
@@ -131,6 +137,10 @@ class Dispatch:
         self._settles = settles
         self.topics = topics
         """Which are journaled, by the policy in force."""
+        self.carried = carried
+        """What sync destinations take, likewise."""
+        self._confirmations = confirmations
+        confirmations.moved = self.confirmed
         self._publishers = Publishers(self._journal.publishers)
         """The newest number of each that is durable, or of what no journal keeps and nothing before waits for the disk."""
         self._under_way: dict[str, UnderWay] = {}
@@ -174,6 +184,24 @@ class Dispatch:
     def publisher_sequence(self, name: str) -> int:
         """The last of a publisher's own numbers that is done: durable, unless no journal keeps it."""
         return self._publishers.get(name, 0)
+
+    def knows(self, name: str) -> bool:
+        """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
+        acknowledged, before it is everywhere where it has to be. A member without an engine says what its own journal has."""
+        if self._confirmations.deaf:
+            return True
+        if self.following is not None and name in self._waits:
+            return False
+        # No destination takes what a link brought. Two that waited for each other's links would wait for the downgrade.
+        carried = not origin_of(name) or self.topics.has_sync
+        return not (carried and self._confirmations.unsure and self.publisher_sequence(name))
+
+    async def known(self, name: str) -> None:
+        """Wait until it may be: no longer than anybody is waited for."""
+        upto = self._frontier.durable
+        while not self.knows(name) and self._confirmations.upto < upto:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._everywhere.news(), 1.0)
 
     # Publish.
 
@@ -372,6 +400,7 @@ class Dispatch:
         done: dict[Member, int] = {}
         behind: list[Waiting] = []
         registry = self._subscribed.registry
+        self._confirmations.durable(group[-1].batch.last_sequence)
         for pending, position in zip(group, positions, strict=True):
             self._deliver(pending.batch, position, registry)
             waiting = pending.owner
@@ -389,6 +418,7 @@ class Dispatch:
         if done:
             self._share.live()
         self._acknowledge(acks, done)
+        self._confirmations.hear()
 
     def repeated(self, pending: Pending[Waiting]) -> None:
         """Another broker had it first: its publisher hears the same."""
@@ -401,7 +431,7 @@ class Dispatch:
             self._end_waiting([waiting])
 
     def confirmed(self, upto: int) -> None:
-        """Every member of the group that is waited for has everything up to there."""
+        """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.move(upto)
         owned: list[Waiting] = []
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
@@ -417,12 +447,17 @@ class Dispatch:
             self._end_waiting(owned)
 
     def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
-        following = self.following
-        if following is None or upto <= following.confirmed:
+        if upto <= self._confirmations.upto:
             return False
-        return batch.publisher_name in self._waits or self.topics.any_sync(batch.topics)
+        return (
+            batch.publisher_name in self._waits
+            or self.topics.any_sync(batch.topics)
+            or self.carried.any_sync(batch)
+        )
 
     def _let_wait(self, batch: Batch, upto: int, waiting: Waiting | None) -> None:
+        if waiting is None and not batch.last_publisher_sequence:
+            return  # nobody is to be told
         name = batch.publisher_name
         self._waits[name] = self._waits.get(name, 0) + 1
         self._unconfirmed.append(Unconfirmed(upto, name, batch.last_publisher_sequence, waiting))

@@ -16,6 +16,7 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections import heartbeats
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
@@ -57,6 +58,7 @@ from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage
+from broker_core.subscriptions.carried import Carried
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -82,7 +84,9 @@ class Engine:
         ulimit: int | None,
         clock: Clock,
         make_log: LogMaker = LocalLog,
+        confirmations: Confirmations | None = None,
     ) -> None:
+        """`confirmations`: those that a group's member waits for as well; without, its own."""
         self.instance = journal.instance
         self.journal = journal
         self.clock = clock
@@ -110,7 +114,7 @@ class Engine:
         self.share = FairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
         self.everywhere = Frontier(0)
-        """What a group's sync members have too; nobody follows it by itself."""
+        """What sync members and sync destinations have too; nobody follows it by itself."""
         self.everywhere.stamped = self.frontier.stamped
         self.facilities = Facilities(
             journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
@@ -134,6 +138,9 @@ class Engine:
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
+        self.confirmations = confirmations or Confirmations("", journal, clock)
+        self.confirmations.use(policy)
+        topics = JournaledTopics(policy.instance)
         self.dispatch = Dispatch(
             self.facilities,
             self.frontier,
@@ -141,7 +148,9 @@ class Engine:
             self.roster,
             self.subscriptions,
             self.settle,
-            JournaledTopics(policy.instance),
+            topics,
+            Carried(policy.destinations, topics.decoder_of),
+            self.confirmations,
             make_log,
         )
         self.dispatch.on_broken = self.broken
@@ -218,6 +227,7 @@ class Engine:
             self.dispatch,
             self.subscriptions,
             self.control,
+            self.confirmations,
             self.durables,
             self.managed,
             self.logons,
@@ -342,7 +352,9 @@ class Engine:
 
     def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
-        self.dispatch.topics = JournaledTopics(policy.instance)
+        topics = self.dispatch.topics = JournaledTopics(policy.instance)
+        self.dispatch.carried = Carried(policy.destinations, topics.decoder_of)
+        self.confirmations.use(policy)
         self.policy = policy
         self.quotas.apply(policy)
         self.settle.apply(policy, stage)

@@ -182,8 +182,7 @@ class Subscriptions:
     def _durability(self, command: commands.Subscribe) -> commands.Durability:
         """What is in force: where nobody else is waited for, `fully_durable` is the same as `persisted`."""
         if command.durability == "fully_durable":
-            following = self.services.publishing.following
-            return "fully_durable" if following is not None and following.waits else "persisted"
+            return "fully_durable" if self.services.confirmations.waits else "persisted"
         return command.durability or "persisted"
 
     def look_up(self, command: commands.Subscribe) -> Found:
@@ -277,7 +276,7 @@ class Subscriptions:
             why = (
                 "doesn't replicate"
                 if self.services.publishing.following is None
-                else "waits for no other member"
+                else "waits for no other member and no destination"
             )
             peer.reply(
                 replies.Notice(

@@ -3,8 +3,6 @@
 settings        what makes a broker a member, from the environment
 order           what an entry of the shared log becomes here: pure, the same on every member
 chain           the hash over everything applied, by which members notice that they differ
-confirming      which records the sync members have: what `fully_durable` waits for; pure
-by_hand         the members that somebody downgraded by hand, on disk
 members         what the others say of themselves, and whether they are alike
 ports           what is needed of an engine
 packing         how an entry travels when it is large

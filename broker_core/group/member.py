@@ -11,11 +11,9 @@ from uuid import uuid4
 import structlog
 
 from broker_core.clock import Clock
-from broker_core.config.instance import InstanceSettings
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
-from broker_core.group.by_hand import Downgrade
-from broker_core.group.confirming import Change
 from broker_core.group.ports import EngineAwayError, EngineLog
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
@@ -37,7 +35,11 @@ class Member:
         self._engine = engine
         self._log: ReplicatedLog[Any] | None = None
         self._clock: Clock | None = None
-        self._has_sync_topics = False
+        self._confirmations: Confirmations | None = None
+
+    def confirms_with(self, confirmations: Confirmations) -> None:
+        """Where the others' words go: the broker's one waiting."""
+        self._confirmations = confirmations
 
     async def identity(self, directory: Path, archive: Path | None) -> Known | None:
         """Which log a member that has none yet is to begin with: the group's. None for one that has its own.
@@ -60,8 +62,11 @@ class Member:
                 return Known(found.log, 0)
 
     def log(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]:
-        """The log, to be started."""
-        self._log = made = ReplicatedLog(journal, outlet, clock, self._engine, self.settings)
+        """The log, to be started. `confirms_with` comes first."""
+        assert self._confirmations is not None
+        self._log = made = ReplicatedLog(
+            journal, outlet, clock, self._engine, self.settings, self._confirmations
+        )
         self._clock = clock
         return made
 
@@ -77,70 +82,15 @@ class Member:
     async def caught_up(self) -> None:
         """Wait until everything that was acknowledged anywhere before is applied here, as far as that can be."""
         await self._made.caught_up()
-        if self._has_sync_topics:
-            await self._made.confirmed_from_before()
 
     @property
     def run(self) -> str:
         """This process, among all that append."""
         return self._made.run
 
-    @property
-    def waits(self) -> bool:
-        """Whether the policy lists members that are waited for."""
-        return self._made.confirming.waits
-
-    @property
-    def confirmed(self) -> int:
-        """Up to which record all of those have everything."""
-        return self._made.confirming.upto
-
-    def use(self, settings: InstanceSettings) -> None:
-        """The policy in force."""
-        self._has_sync_topics = bool(settings.sync_topics)
-        self._made.use(settings)
-
-    def on_change(self, told: Callable[[Change], None]) -> None:
-        """Call this when somebody isn't waited for any more, or is again."""
-        self._made.on_change = told
-
     def on_key(self, told: Callable[[bytes], None]) -> None:
         """Call this with the secret that all members have, when the engine has told it."""
         self._made.on_attached = lambda attached: told(attached.key)
-
-    async def downgrade(self, name: str, by: str) -> GroupStatus:
-        """Wait for a member no more, until it is upgraded by hand; it is on disk first. OperatorError unknown_member; JournalError
-        not_kept."""
-        assert self._clock is not None
-        await self._note(name, Downgrade(by, self._clock.now_ns()))
-        return self._changed(name, self._made.confirming.downgrade(name, by, self._clock.seconds()))
-
-    async def upgrade(self, name: str, by: str) -> GroupStatus:
-        """Wait for a member again. Raises as `downgrade`."""
-        assert self._clock is not None
-        await self._note(name, None)
-        return self._changed(name, self._made.confirming.upgrade(name, by, self._clock.seconds()))
-
-    async def _note(self, name: str, decided: Downgrade | None) -> None:
-        listed = self._made.confirming.listed
-        if name not in listed:
-            raise self._unknown(name)
-        await self._made.by_hand.note(name, decided, listed)
-
-    def _changed(self, name: str, change: Change | None) -> GroupStatus:
-        if change is None:  # the policy has changed meanwhile
-            raise self._unknown(name)
-        self._made.changed(change)
-        return self.status()
-
-    def _unknown(self, name: str) -> OperatorError:
-        listed = self._made.confirming.listed
-        return OperatorError(
-            "unknown_member",
-            f"{self.settings.member} doesn't wait for {name[:64]}: the policy lists {', '.join(listed) or 'nobody'}.",
-            "Name another member that sync_members lists.",
-            listed=listed,
-        )
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""

@@ -35,11 +35,9 @@ import structlog
 
 from broker_core.batch import Batch
 from broker_core.clock import Clock
-from broker_core.config.instance import InstanceSettings
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.errors import ClientError, JournalError, OperatorError
-from broker_core.group.by_hand import Downgrades
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
-from broker_core.group.confirming import Change, Confirming, Mode
 from broker_core.group.members import Members
 from broker_core.group.order import (
     Order,
@@ -93,6 +91,7 @@ class ReplicatedLog(Generic[Owner]):
         clock: Clock,
         engine: EngineLog,
         settings: GroupSettings,
+        confirmations: Confirmations,
     ) -> None:
         self._journal, self._outlet, self._clock = journal, outlet, clock
         self._engine, self._settings = engine, settings
@@ -115,24 +114,12 @@ class ReplicatedLog(Generic[Owner]):
         self.applied_at = 0
         """When the engine had taken it, ns by its clock; 0 before one was read."""
         self.members = Members(settings, self.run)
-        self.by_hand = Downgrades(journal.directory, journal.instance, journal.files)
-        self.confirming = Confirming(
-            settings.member,
-            journal.next_sequence - 1,
-            clock.seconds(),
-            {name: one.by for name, one in self.by_hand.of.items()},
-        )
-        self.on_change: Callable[[Change], None] = lambda _: None
-        """Who is waited for has changed; set by whoever runs the broker."""
+        self.confirmations = confirmations
+        confirmations.unheard = self._unheard
         self.on_attached: Callable[[Attached], None] = lambda _: None
-        """The engine's log was found; set likewise."""
-        self._before = journal.next_sequence - 1
-        self._before_confirmed = asyncio.Event()
-        """Whether those that are waited for have what this journal had at the start."""
+        """The engine's log was found; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
-        self._confirmed = 0
-        """What the outlet was told."""
         self._expected: int | None = None
         """The place of this member's newest entry; None before this process has opened."""
         self._outgoing: Outgoing[Owner] | None = None
@@ -170,59 +157,22 @@ class ReplicatedLog(Generic[Owner]):
         with suppress(TimeoutError):
             await asyncio.wait_for(self._waiting.ask(), self._settings.hold_s)
 
-    async def confirmed_from_before(self) -> None:
-        """Wait until what this journal had at the start is everywhere where it has to be: until then nobody knows what an earlier process
-        acknowledged. No longer than anybody is waited for, and not while the engine is away."""
-        while self.attached is not None and not self._before_confirmed.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._before_confirmed.wait(), self._settings.hold_s)
-
     # Who is waited for.
 
-    def use(self, settings: InstanceSettings) -> None:
-        """The policy in force."""
-        self.confirming.use(settings, self._clock.seconds())
-        if not self._tasks:
-            self.confirming.starts()
-        self._say_confirmed()
-
-    def changed(self, change: Change) -> None:
-        """Somebody isn't waited for any more, or is again."""
-        level = log.warning if change.mode is Mode.DOWNGRADED else log.info
-        level(
-            "member_downgraded" if change.mode is Mode.DOWNGRADED else "member_upgraded",
-            member=change.member,
-            by=change.by,
-            confirmed=change.confirmed,
-            durable=change.durable,
-            waited_ms=change.waited_ms,
-        )
-        self.on_change(change)
-        self._say_confirmed()
+    def _unheard(self) -> list[str]:
+        """Without the engine nothing is heard of any member; nothing is held against them then."""
+        return self.confirmations.members if self.attached is None else []
 
     def _hear_confirmed(self) -> None:
-        now = self._clock.seconds()
         for name, other in self.members.others.items():
-            if other.proved > self.confirming.confirmed_by(name) or other.alike is None:
-                change = self.confirming.confirmed(name, other.proved, now)
-                if change is not None:
-                    self.changed(change)
-        self._say_confirmed()
-
-    def _say_confirmed(self) -> None:
-        upto = self.confirming.upto
-        if upto >= self._before:
-            self._before_confirmed.set()
-        if upto > self._confirmed and self._tasks:
-            self._confirmed = upto
-            self._outlet.confirmed(upto)
+            if other.proved > self.confirmations.confirming.confirmed_by(name) or other.alike is None:
+                self.confirmations.confirmed(name, other.proved)
 
     def start(self) -> None:
         """Begin to take part."""
         for work in (self._take_part(), self._look()):
             task = asyncio.get_running_loop().create_task(self._unforeseen(work), name="group")
             self._tasks.append(task)
-        self._say_confirmed()
 
     async def close(self) -> None:
         """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
@@ -490,7 +440,6 @@ class ReplicatedLog(Generic[Owner]):
             self._applying = False
         # The law of every acknowledgement.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
-        self.confirming.durable(group[-1].batch.last_sequence, self._clock.seconds())
         self._outlet.applied(group, positions)
 
     def _write(self, batches: Sequence[Batch]) -> list[Position]:
@@ -513,7 +462,7 @@ class ReplicatedLog(Generic[Owner]):
                 await self._until_told_again()
 
     async def _until_told_again(self) -> None:
-        if not self.confirming.waits:
+        if not self.confirmations.waits:
             await asyncio.sleep(TELL_S)
             return
         await asyncio.sleep(TELL_AT_MOST_S)
@@ -536,8 +485,6 @@ class ReplicatedLog(Generic[Owner]):
         while True:
             await asyncio.sleep(LOOK_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
-            for change in self.confirming.look(now, hears=self.attached is not None):
-                self.changed(change)
             since = self._waiting.since()
             if self._applying or since is None:
                 continue

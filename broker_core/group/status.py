@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.group.members import Other
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
+from broker_core.names import LINK_PREFIX
 
 SILENT_S: Final = 5.0
 """A member that hasn't said anything for so long isn't `there`."""
@@ -29,9 +31,9 @@ def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float) -> 
         engines=attached.servers if attached is not None else 0,
         engines_current=attached.current if attached is not None else 0,
         clock_ahead_ms=made.skew_ms,
-        confirmed=made.confirming.upto,
-        downgrades=made.confirming.downgrades,
-        upgrades=made.confirming.upgrades,
+        confirmed=made.confirmations.upto,
+        downgrades=_of_members(made.confirmations.confirming.downgrades),
+        upgrades=_of_members(made.confirmations.confirming.upgrades),
         members=_members(made, settings.member, now),
     )
 
@@ -45,7 +47,7 @@ def _members(made: ReplicatedLog[Any], own: str, now: float) -> list[MemberEntry
     return [
         _own(made, own, most, newest),
         *(_heard(name, other, made, now, most, newest, end) for name, other in sorted(others.items())),
-        *(_never_heard(name, made, now) for name in made.confirming.listed if name not in others),
+        *(_never_heard(name, made, now) for name in made.confirmations.members if name not in others),
     ]
 
 
@@ -60,7 +62,7 @@ def _own(made: ReplicatedLog[Any], name: str, most: int, newest: int) -> MemberE
         chain=value.hex() if value is not None else "",
         lag_records=most - made.chain.sequence,
         lag_ms=_lag_ms(made.applied_at, newest),
-        mode=made.confirming.mode(name),
+        mode=made.confirmations.confirming.mode(name),
         confirmed=made.chain.sequence,
     )
 
@@ -81,11 +83,11 @@ def _heard(
         lag_ms=_lag_ms(other.told.at, newest),
         alike=other.alike,
         heard_s=round(now - other.heard_at, 1),
-        mode=made.confirming.mode(name),
-        downgraded_by=made.confirming.why(name),
-        downgraded_at=_downgraded_at(name, made),
-        confirmed=made.confirming.confirmed_by(name),
-        unconfirmed_ms=made.confirming.waited_ms(name, now),
+        mode=made.confirmations.confirming.mode(name),
+        downgraded_by=made.confirmations.confirming.why(name),
+        downgraded_at=made.confirmations.downgraded_at(name),
+        confirmed=made.confirmations.confirming.confirmed_by(name),
+        unconfirmed_ms=made.confirmations.confirming.waited_ms(name, now),
     )
 
 
@@ -98,17 +100,15 @@ def _never_heard(name: str, made: ReplicatedLog[Any], now: float) -> MemberEntry
         behind=0,
         sequence=0,
         chain="",
-        mode=made.confirming.mode(name),
-        downgraded_by=made.confirming.why(name),
-        downgraded_at=_downgraded_at(name, made),
-        unconfirmed_ms=made.confirming.waited_ms(name, now),
+        mode=made.confirmations.confirming.mode(name),
+        downgraded_by=made.confirmations.confirming.why(name),
+        downgraded_at=made.confirmations.downgraded_at(name),
+        unconfirmed_ms=made.confirmations.confirming.waited_ms(name, now),
     )
 
 
-def _downgraded_at(name: str, made: ReplicatedLog[Any]) -> int:
-    """When that was done by hand, ms UTC; 0 when it wasn't."""
-    decided = made.by_hand.of.get(name)
-    return decided.at // 1_000_000 if decided is not None and made.confirming.why(name) else 0
+def _of_members(numbers: Mapping[str, int]) -> int:
+    return sum(number for name, number in numbers.items() if not name.startswith(LINK_PREFIX))
 
 
 def _lag_ms(at: int, newest: int) -> int:

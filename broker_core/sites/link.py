@@ -89,6 +89,8 @@ class Link:
         self._state: LinkState = "away" if settings.enabled else "off"
         self._error: SluiceError | None = None
         self._instance = ""
+        self._there = 0
+        """The newest record that the destination has said it has; less another time, and it has lost some."""
         self._connected_at = 0
         self._carried = self._gaps = 0
         self._near: NearEnd | None = None
@@ -156,7 +158,7 @@ class Link:
             lost = asyncio.ensure_future(far.ended())
             self._check_instance(far.instance)
             remote = f"{settings.name} ({far.instance})"
-            near = self._near = NearEnd(self._engine, remote, self._forward)
+            near = self._near = NearEnd(self._engine, remote, self._forward, self._say_confirmed)
             await self._enter(near, self._store.stored)
             ends: list[asyncio.Future[SluiceError]] = [self._refused, near.ended, lost]
             begun: list[asyncio.Future[Any]] = [near.begun, *ends]
@@ -203,19 +205,20 @@ class Link:
 
     async def _enter(self, near: NearEnd, stored: int) -> None:
         """Subscribe where the managed replay stands. It is of one topic and filter: when the policy changes them it is made anew, in
-        its place."""
+        its place. A destination that has less than it had gets what it lost: before anything newer, whose numbers would shut it out."""
         settings, managed = self.settings, self._engine.managed
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)
-            if not kept.ended and (kept.topic, kept.filter) != (settings.topic, settings.filter):
-                bookmark = (
-                    str(Bookmark(self._engine.instance, kept.position - 1))
-                    if kept.position > 1
-                    else EPOCH_TEXT
-                )
+            changed = (kept.topic, kept.filter) != (settings.topic, settings.filter)
+            if not kept.ended and (changed or stored < self._there):
+                behind = min(stored, kept.position - 1) if stored < self._there else kept.position - 1
+                bookmark = str(Bookmark(self._engine.instance, behind)) if behind else EPOCH_TEXT
                 managed.cancel(self._client)
                 managed.forget(self._client)
+        if stored < self._there:
+            log.warning("link_set_back", link=settings.name, had=self._there, has=stored)
+        self._there = stored
         near.begin(
             self._client,
             commands.Subscribe(
@@ -238,6 +241,8 @@ class Link:
             self._gaps += self._near.gaps
             self._near.leave()
         self._near = self._far = None
+        if self._store is not None:
+            self._there = max(self._there, self._store.stored)
         await far.close()
         self._store = None
 
@@ -269,6 +274,28 @@ class Link:
     def confirmed(self) -> None:
         """The destination has more."""
         self._settle_soon()
+
+    @property
+    def client(self) -> str:
+        """As whom it follows the log here."""
+        return self._client
+
+    @property
+    def confirmed_upto(self) -> int:
+        """Up to which record of the log the destination has everything that the link takes. In a group, while another member carries
+        it, that is what that one told last."""
+        near = self._near
+        position = near.position(self._engine.frontier.durable) if near is not None else None
+        return (self._kept_position() if position is None else position) - 1
+
+    def _say_confirmed(self) -> None:
+        if self.settings.is_sync:
+            self._engine.confirmations.confirmed(self._client, self.confirmed_upto)
+
+    def _kept_position(self) -> int:
+        with suppress(OperatorError):
+            return self._engine.managed.get(self._client).position
+        return 1
 
     def _settle_soon(self) -> None:
         # Not here: what is delivered is entered in its window when the delivery has ended.
@@ -324,6 +351,7 @@ class Link:
             addresses=list(settings.addresses),
             topic=settings.topic,
             filter=settings.filter,
+            **self._confirming(),
             state=self._state,
             instance=self._instance,
             code=said[0],
@@ -338,3 +366,17 @@ class Link:
             gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
             connected_at=self._connected_at // 1_000_000 or None,
         )
+
+    def _confirming(self) -> dict[str, Any]:
+        """What `LinkEntry` says of whether it is waited for."""
+        confirmations, name = self._engine.confirmations, self._client
+        confirming = confirmations.confirming
+        return {
+            "mode": confirming.mode(name).value,
+            "downgraded_by": confirming.why(name),
+            "downgraded_at": confirmations.downgraded_at(name) or None,
+            "confirmed": confirming.confirmed_by(name),
+            "unconfirmed_ms": confirming.waited_ms(name, self._clock.seconds()),
+            "downgrades": confirming.downgrades[name],
+            "upgrades": confirming.upgrades[name],
+        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,12 @@ class Links:
         """`secrets`: the file that has what links prove themselves with."""
         self._engine, self._secrets = engine, secrets
         self._links: dict[str, Link] = {}
+        engine.confirmations.links = self._confirmed
+
+    def _confirmed(self) -> Iterator[tuple[str, int]]:
+        for link in list(self._links.values()):
+            if link.settings.is_sync:
+                yield link.client, link.confirmed_upto
 
     async def apply(self, policy: PolicyDocument) -> None:
         """End those that changed, begin those that are new. One that the policy doesn't have any more gives its place up: the log isn't

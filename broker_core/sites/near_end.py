@@ -30,11 +30,15 @@ class _Asked:
 
     nbytes = 256
 
-    def __init__(self, connection: Connection, command: commands.Command) -> None:
-        self._connection, self._command = connection, command
+    def __init__(
+        self, connection: Connection, command: commands.Command, then: Callable[[], None] | None
+    ) -> None:
+        self._connection, self._command, self._then = connection, command, then
 
     def carry_out(self) -> None:
         self._connection.carry_out(self._command)
+        if self._then is not None:
+            self._then()
 
 
 class NearEnd:
@@ -48,7 +52,11 @@ class NearEnd:
     network_limited = False
 
     def __init__(
-        self, engine: Engine, remote: str, on_entries: Callable[[Sequence[OutboxEntry]], None]
+        self,
+        engine: Engine,
+        remote: str,
+        on_entries: Callable[[Sequence[OutboxEntry]], None],
+        on_acknowledged: Callable[[], None],
     ) -> None:
         self.remote = remote
         self.writable = True
@@ -58,6 +66,7 @@ class NearEnd:
         self.gaps = 0
         """Stretches of the log that were gone before they could be carried."""
         self._on_entries = on_entries
+        self._on_acknowledged = on_acknowledged
         self._subscribe: commands.Subscribe | None = None
         self._connection: Connection | None = engine.connected(BROKER_NAME, self)
 
@@ -66,9 +75,15 @@ class NearEnd:
         self._subscribe = subscribe
         self._ask(commands.Logon(name=name))
 
+    def position(self, durable: int) -> int | None:
+        """The first record that it hasn't had acknowledged; None while it doesn't follow the log."""
+        connection = self._connection
+        target = connection.subscriptions.get(SUBSCRIPTION) if connection is not None else None
+        return target.position(durable) if target is not None else None
+
     def acknowledge(self, upto: int) -> None:
         """The destination has everything up to that number of the subscription's messages."""
-        self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto))
+        self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
 
     def may_write(self, may: bool) -> None:
         """Whether more can be passed on."""
@@ -85,9 +100,9 @@ class NearEnd:
         if connection is not None:
             connection.on_closed()
 
-    def _ask(self, command: commands.Command) -> None:
+    def _ask(self, command: commands.Command, then: Callable[[], None] | None = None) -> None:
         if self._connection is not None:
-            self._connection.receive([_Asked(self._connection, command)])
+            self._connection.receive([_Asked(self._connection, command, then)])
 
     # The engine calls these.
 

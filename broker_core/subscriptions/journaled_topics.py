@@ -51,6 +51,8 @@ class JournaledTopics:
                 error.fix,
                 problems=[error.sentence],
             ) from None
+        self.has_sync = bool(self._sync)
+        """Whether `persisted` of any topic waits for a group's sync members."""
         self.decides_by_content = any(entry.filter for entry in self._entries)
         """Whether records have to be looked at; without it a batch is decided by its topics."""
         self._has_types = any(entry.decoder for entry in self._entries)

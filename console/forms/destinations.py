@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import forms
 
-from broker_core.config.destinations import BEGINNINGS, MAX_TEXT
+from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MAX_TEXT
 from console.forms.fields import FlagField, LinesField
 from console.forms.part import PartForm
 
@@ -16,7 +16,7 @@ class DestinationForm(PartForm):
 
     GROUPS = (
         ("Destination", ("name", "addresses", "enabled")),
-        ("What is carried", ("topic", "filter", "begin")),
+        ("What is carried", ("topic", "filter", "begin", "durability")),
         ("TLS", ("ca", "certificate", "key")),
     )
 
@@ -45,6 +45,17 @@ class DestinationForm(PartForm):
     begin = forms.ChoiceField(
         label="A new link begins",
         choices=list(zip(BEGINNINGS, ("with the oldest record of the log", "now"), strict=True)),
+    )
+    durability = forms.ChoiceField(
+        label="Acknowledgements",
+        choices=list(
+            zip(
+                DURABILITIES,
+                ("async: no publisher waits for it", "sync: publishers wait until it has their records"),
+                strict=True,
+            )
+        ),
+        help_text="Sync: one that doesn’t confirm for the instance’s “downgrade after” isn’t waited for until it has caught up.",
     )
     ca = forms.CharField(label="Authority", max_length=1_024, required=False, help_text=_PATH)
     certificate = forms.CharField(label="Own certificate", max_length=1_024, required=False, help_text=_PATH)

@@ -174,7 +174,7 @@ class InstancePolicyForm(PolicyForm):
     downgrade_after_ms = IntervalField(
         label="Downgrade after",
         required=False,
-        help_text="A sync member that hasn’t confirmed for so long isn’t waited for any more, until it has caught up. Default: 30s.",
+        help_text="A sync member, or a sync destination, that hasn’t confirmed for so long isn’t waited for any more, until it has caught up. Default: 30s.",
     )
 
     def clean_downgrade_after_ms(self) -> int:

@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.group import GroupStatus
 from broker_core.documents.instance import InstanceStatus
-from broker_core.documents.requests import GetGroup, GetStatus, PageClients
+from broker_core.documents.links import LinkEntry
+from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.errors import OperatorError
 from console.broker_link import BrokerLink, link_to
 from console.models import ActionRun
@@ -61,6 +62,7 @@ class _Instances(Collector):
             try:
                 link = link_to(*name)
                 group = _group_of(link)
+                links = link.call(GetLinks(), timeout_s=2.0).links
                 status = link.call(GetStatus(), timeout_s=2.0)
                 slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
                 healths = {
@@ -76,6 +78,7 @@ class _Instances(Collector):
                 _healths(name, healths),
                 *_clients(name, slowest),
                 *_group(name, group),
+                *_links(name, links),
             ):
                 known = families.setdefault(family.name, family)
                 if known is not family:
@@ -152,6 +155,32 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
         for one in group.members:
             gauge.add_metric([*broker, one.name], of(one))
         yield gauge
+
+
+def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
+    if not links:
+        return
+    labels = ["instance", "member", "link"]
+    for key, words, of in (
+        ("carrying", "Whether both ends are up", lambda one: one.state == "carrying"),
+        ("behind", "Records of the log that it hasn't passed", lambda one: one.behind),
+        ("behind_seconds", "Since the oldest of them was accepted", lambda one: one.behind_ms / 1000),
+        ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
+        ("unconfirmed_seconds", "How long what a sync destination hasn't confirmed has waited", lambda one: one.unconfirmed_ms / 1000),
+    ):  # fmt: skip
+        gauge = GaugeMetricFamily(f"sluice_link_{key}", words, labels=labels)
+        for one in links:
+            gauge.add_metric([*broker, one.name], of(one))
+        yield gauge
+    for key, words, counted in (
+        ("carried", "Messages that the destination has stored", lambda one: one.carried),
+        ("downgrades", "How often it wasn't waited for any more", lambda one: one.downgrades),
+        ("upgrades", "How often it was waited for again", lambda one: one.upgrades),
+    ):
+        counter = CounterMetricFamily(f"sluice_link_{key}", words, labels=labels)
+        for one in links:
+            counter.add_metric([*broker, one.name], counted(one))
+        yield counter
 
 
 def _healths(broker: Name, healths: Mapping[Health, int]) -> Metric:

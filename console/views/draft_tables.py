@@ -191,6 +191,7 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
                 [str(one.get("name") or "")],
                 _cell(one.get("addresses")),
                 [str(one.get("topic") or ">"), *([str(one["filter"])] if one.get("filter") else [])],
+                [str(one.get("durability") or "async")],
                 ["off" if one.get("enabled") is False else "on"],
             ],
         )
@@ -199,7 +200,7 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
     return {
         "part": "destinations",
         "title": "Destinations at other sites",
-        "columns": ("Name", "Addresses", "Carries", "Is"),
+        "columns": ("Name", "Addresses", "Carries", "Acknowledgements", "Is"),
         "rows": rows,
         "add": "Add a destination",
     }

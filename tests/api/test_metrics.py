@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 
 from console.models import Instance
 from tests.support.control_plane import person
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, make_link
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
@@ -34,6 +34,28 @@ def test_prometheus_reads_what_the_broker_says(broker: FakeBroker) -> None:
     assert found[("sluice_policy_revision", "sluice-1", "wanted")] == 1
     assert found[("sluice_clients_health", "stalled", "sluice-1")] == 1
     assert found[("sluice_clients_health", "flapping", "sluice-1")] == 0
+
+
+def test_prometheus_reads_how_links_are(broker: FakeBroker) -> None:
+    broker.links = [
+        make_link("ny", mode="downgraded", downgrades=2, upgrades=1, unconfirmed_ms=1_500, carried=9)
+    ]
+    found = values(Client().get("/metrics").content.decode())
+    assert found[("sluice_link_carrying", "sluice-1", "ny")] == 0
+    assert found[("sluice_link_waited_for", "sluice-1", "ny")] == 0
+    assert found[("sluice_link_behind", "sluice-1", "ny")] == 12_345
+    assert found[("sluice_link_behind_seconds", "sluice-1", "ny")] == 61
+    assert found[("sluice_link_unconfirmed_seconds", "sluice-1", "ny")] == 1.5
+    assert found[("sluice_link_carried_total", "sluice-1", "ny")] == 9
+    assert found[("sluice_link_downgrades_total", "sluice-1", "ny")] == 2
+    assert found[("sluice_link_upgrades_total", "sluice-1", "ny")] == 1
+    broker.links = [make_link("ny", mode="sync", state="carrying")]
+    found = values(Client().get("/metrics").content.decode())
+    assert (
+        found[("sluice_link_waited_for", "sluice-1", "ny")]
+        == found[("sluice_link_carrying", "sluice-1", "ny")]
+        == 1
+    )
 
 
 def test_a_broker_that_is_away_is_down_and_not_an_error(instance: Instance) -> None:

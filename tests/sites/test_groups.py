@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from tests.sites.test_link import Reader, Site, free_port, secrets, site, to
 from tests.support.brokers import until
+from tests.support.cables import running_cable
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members, start_member
 
@@ -20,8 +22,8 @@ def with_link_door(member: Running, port: int) -> PolicyDocument:
     return replace(policy, transports=(*policy.transports, other.transports[1]), access=other.access)
 
 
-async def publish(address: str, first: int, last: int) -> None:
-    async with AsyncClient(address, "feed") as feed:
+async def publish(address: str, first: int, last: int, name: str = "feed") -> None:
+    async with AsyncClient(address, name) as feed:
         for number in range(first, last + 1):
             await feed.publish("prices.a", {"n": number})
         await feed.flush()
@@ -86,4 +88,46 @@ async def test_a_link_from_a_group_is_carried_by_one_member_and_then_by_another(
                 assert all(mark is not None and mark.startswith(f"{GROUP}|") for mark, _ in there.had)
     finally:
         await there.close()
+        await newyork.kill()
+
+
+async def test_publishers_of_every_member_wait_for_a_sync_destination(tmp_path: Path) -> None:
+    for_links = free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", free_port(), link_port=for_links))
+    await newyork.start()
+    kept = secrets(tmp_path, "ny")
+    try:
+        async with (
+            running_cable(for_links) as cable,
+            running_engines(tmp_path, 1) as engines,
+            running_members(tmp_path, engines.urls, "a", "b", link_secrets=kept) as members,
+        ):
+            for member in members:
+                policy = member.broker.engine.policy
+                instance = replace(policy.instance, downgrade_after_ms=600_000)
+                destination = to("ny", cable.port, durability="sync")
+                await member.broker.apply(replace(policy, instance=instance, destinations=(destination,)))
+            await until(lambda: states(members) == ["carrying", "standing by"], seconds=30)
+            for number, member in enumerate(members):
+                async with asyncio.timeout(60):
+                    await publish(member.address, 10 * number + 1, 10 * number + 10)
+            there = Reader(newyork.address)
+            try:
+                await until(lambda: len(there.had) == 20)
+                cable.answers.clear()
+                waiting = [
+                    asyncio.create_task(publish(member.address, 100 + number, 100 + number, f"late-{number}"))
+                    for number, member in enumerate(members)
+                ]
+                await until(lambda: len(there.had) == 22)
+                await asyncio.sleep(1.5)  # positions are told each second
+                assert not any(one.done() for one in waiting)
+                cable.mend()
+                async with asyncio.timeout(60):
+                    await asyncio.gather(*waiting)
+                modes = [member.broker.links.listed()[0].mode for member in members]
+                assert modes == ["sync", "sync"]
+            finally:
+                await there.close()
+    finally:
         await newyork.kill()

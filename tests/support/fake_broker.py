@@ -91,6 +91,16 @@ def make_snapshot(
 CHAIN = "0d4f" * 8
 
 
+def make_link(name: str, **said: Any) -> LinkEntry:
+    """A link that is away."""
+    away: dict[str, Any] = {
+        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "prices.>", "filter": "/n > 1",
+        "state": "away", "instance": name, "code": "broker_away", "why": "Nobody answers.", "fix": "", "behind": 12_345,
+        "behind_ms": 61_000, "position": "sluice-1|7|", "carried": 0, "gaps": 0, "connected_at": None,
+    }  # fmt: skip
+    return LinkEntry(name=name, **away | said)
+
+
 def make_member(name: str, **more: object) -> MemberEntry:
     """A member that is there and agrees."""
     said = {
@@ -520,6 +530,7 @@ class FakeBroker:
         return {"links": msgspec.to_builtins(self.links)}
 
     do_downgrade_member = do_upgrade_member = do_group
+    do_downgrade_link = do_upgrade_link = do_links
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Two, one of them of a client that is away."""

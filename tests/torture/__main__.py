@@ -3,6 +3,7 @@
     make torture ARGS='--minutes 10 --seed 7'        ten minutes of everything
     make torture ARGS='--only power --minutes 60'    power cuts, an hour long
     make torture ARGS='--only group --minutes 30'    three members on three engines, killed, stopped and cut off
+    make torture ARGS='--only sites --minutes 30'    two brokers and a sync link, killed, cut off, one way
     make torture ARGS='--only steps --seed 12 --runs 1'    that run once more
     make torture ARGS='--only foretold --runs 2'     whether a back-test says what 200 clients then went through
     make torture ARGS='--only mutants --minutes 60'  whether the tests tell right from wrong

@@ -23,10 +23,11 @@ from tests.torture.faulty_files import Misfortune
 from tests.torture.flips import flip_a_bit
 from tests.torture.groups import run_group
 from tests.torture.history import Fault, History, Kind, check
+from tests.torture.sites import run_sites
 
-KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group")
+KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group", "sites")
 """What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
-moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; and what strikes a group (`groups`)."""
+moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; what strikes a group (`groups`), and what strikes two sites and the link between them (`sites`)."""
 FORETOLD: Final = "foretold"
 """Nothing is struck: a back-test is held against what happened (foretold.py). It takes a minute and a half, so `make test` has none."""
 STRIKES = 12
@@ -68,8 +69,8 @@ class Report:
 
 async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
     """One run of a kind; everything in it follows from the seed, as far as the machine's own timing allows."""
-    if kind == "group":
-        return await _run_group(seed, report, strikes)
+    if kind in _SEVERAL:
+        return await _run_several(kind, seed, report, strikes)
     chance = random.Random(f"{kind} {seed}")
     history = History()
     with ExitStack() as stack:
@@ -92,14 +93,18 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
     return found
 
 
-async def _run_group(seed: int, report: Report, strikes: int) -> list[Fault]:
-    found, struck, records, acknowledged = await run_group(seed, max(strikes // 2, 1))
+_SEVERAL: Final = {"group": run_group, "sites": run_sites}
+"""Of several brokers; each strike takes its time."""
+
+
+async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[Fault]:
+    found, struck, records, acknowledged = await _SEVERAL[kind](seed, max(strikes // 2, 1))
     report.counts["runs"] += 1
     report.counts["kills"] += sum("kill" in one for one in struck)
     report.counts["records"] += records
     report.counts["acknowledged"] += acknowledged
-    report.reached.update(f"group: {one}" for one in struck)
-    report.faults += [("group", seed, fault) for fault in found]
+    report.reached.update(f"{kind}: {one}" for one in struck)
+    report.faults += [(kind, seed, fault) for fault in found]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import requests
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
@@ -11,8 +12,8 @@ from broker_core.group.member import Member
 class GroupRequests:
     """Answers about the group; None is a broker by itself."""
 
-    def __init__(self, member: Member | None) -> None:
-        self._member = member
+    def __init__(self, member: Member | None, confirmations: Confirmations) -> None:
+        self._member, self._confirmations = member, confirmations
 
     async def group(self, asked: requests.GetGroup) -> GroupStatus:
         """OperatorError no_group."""
@@ -20,11 +21,15 @@ class GroupRequests:
 
     async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
         """OperatorError no_group, unknown_member; JournalError not_kept."""
-        return await self._there().downgrade(asked.name, asked.by)
+        member = self._there()
+        await self._confirmations.downgrade(asked.name, asked.by)
+        return member.status()
 
     async def upgrade_member(self, asked: requests.UpgradeMember) -> GroupStatus:
         """OperatorError no_group, unknown_member; JournalError not_kept."""
-        return await self._there().upgrade(asked.name, asked.by)
+        member = self._there()
+        await self._confirmations.upgrade(asked.name, asked.by)
+        return member.status()
 
     def _there(self) -> Member:
         if self._member is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import links as documents
 from broker_core.documents import requests
+from broker_core.names import LINK_PREFIX
 
 
 class Links(Protocol):
@@ -17,9 +19,19 @@ class Links(Protocol):
 class LinkRequests:
     """Answers about them."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, links: Links, confirmations: Confirmations) -> None:
+        self._links, self._confirmations = links, confirmations
 
     async def links(self, asked: requests.GetLinks) -> documents.Links:
         """How each stands."""
+        return documents.Links(links=self._links.listed())
+
+    async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.Links:
+        """OperatorError unknown_member; JournalError not_kept."""
+        await self._confirmations.downgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
+        return documents.Links(links=self._links.listed())
+
+    async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.Links:
+        """OperatorError unknown_member; JournalError not_kept."""
+        await self._confirmations.upgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
         return documents.Links(links=self._links.listed())

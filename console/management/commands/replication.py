@@ -24,13 +24,15 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.links import LinkEntry, Links
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group import reseed
 from broker_core.group.member import engine_of
 from broker_core.group.ports import Attached
 from broker_core.group.settings import GroupSettings
+from console.broker_link import link_to
 from console.queries.group import group_now, is_well
-from console.services.group import change_member
+from console.services.group import change_link, change_member, is_link
 from console.services.journal_places import directories_now, record_log
 
 
@@ -48,11 +50,17 @@ class Command(BaseCommand):
         )
         status = commands.add_parser("status", help="how the group is; exit code 1 when not all is well")
         for name, says in (
-            ("downgrade", "let the running broker here wait no more for a sync member, until it is upgraded"),
-            ("upgrade", "let the running broker here wait for a sync member again"),
+            (
+                "downgrade",
+                "let the running broker wait no more for a sync member or destination, until it is upgraded",
+            ),
+            ("upgrade", "let the running broker wait for a sync member or destination again"),
         ):
             one = commands.add_parser(name, help=says)
-            one.add_argument("member", help="as sync_members of the policy names it")
+            one.add_argument(
+                "member",
+                help="as sync_members of the policy names it; or link.NAME, of a destination whose durability is sync",
+            )
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
@@ -113,11 +121,14 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _change(self, change: str, instance: str, member: str, json: bool, **options: Any) -> None:
-        status = change_member(instance, change, member, f"{getuser()} at a terminal")
-        if json:
-            self.stdout.write(msgspec.json.encode(status).decode())
+        brokers, by = link_to(instance), f"{getuser()} at a terminal"
+        console = Console(file=self.stdout._out, width=140)
+        if is_link(member):
+            links = change_link(brokers, change, member, by)
+            self._line(links) if json else _show_links(links, console)
         else:
-            _show(status, Console(file=self.stdout._out, width=140))
+            status = change_member(brokers, change, member, by)
+            self._line(status) if json else _show(status, console)
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
@@ -230,7 +241,16 @@ def _show(status: GroupStatus, console: Console) -> None:
     console.print(table)
 
 
-def _mode(one: MemberEntry) -> str:
+def _show_links(links: Links, console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("link", "", "behind", "confirmed", "waited for"):
+        table.add_column(title, justify="right" if title in ("behind", "confirmed") else "left")
+    for one in links.links:
+        table.add_row(one.client, one.state, str(one.behind), str(one.confirmed), _mode(one))
+    console.print(table)
+
+
+def _mode(one: MemberEntry | LinkEntry) -> str:
     if one.mode == "downgraded":
         at = datetime.fromtimestamp(one.downgraded_at / 1_000, UTC)
         since = f", {at:%Y-%m-%d %H:%M} UTC" if one.downgraded_at else ""

@@ -54,8 +54,8 @@ KINDS: dict[str, Kind] = {
             Option("name", "Managed replay"),
             Option("change", "Do", choices=(("pause", "Pause"), ("resume", "Resume")), default="pause"),
         )),
-        Kind("replication", "Downgrade or upgrade a member of the group", (
-            Option("member", "Member", word),
+        Kind("replication", "Downgrade or upgrade a member or a destination", (
+            Option("member", "Member, or link.DESTINATION", word),
             Option("change", "Do", choices=(("downgrade", "Downgrade: wait for it no more"), ("upgrade", "Upgrade: wait for it again")), default="downgrade"),
         )),
         Kind("revision", "Apply a policy revision", (Option("number", "Revision", number_between(1, 10**9)),), exclusive="policy", destructive=True),

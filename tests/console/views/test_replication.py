@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from django.test import Client
 
-from broker_core.documents.links import LinkEntry
-from tests.support.fake_broker import CHAIN, FakeBroker, make_group, make_member
+from tests.support.fake_broker import CHAIN, FakeBroker, make_group, make_link, make_member
 
 
 def test_it_shows_each_member_its_lag_and_whether_it_is_the_same(browser: Client, broker: FakeBroker) -> None:
@@ -29,15 +28,26 @@ def test_a_broker_by_itself_says_so_and_shows_its_links(browser: Client, broker:
     text = browser.get("/replication/").content.decode()
     assert "by itself" in text and "Destinations at other sites" in text
     assert 'href="/replication/" data-go' in browser.get("/").content.decode()
-    broker.links = [
-        LinkEntry(
-            name="newyork", client="link.newyork", addresses=["tcps://ny:9007"], topic="prices.>", filter="/n > 1",
-            state="away", instance="ny", code="broker_away", why="Nobody answers.", fix="", behind=12_345,
-            behind_ms=61_000, position="sluice-1|7|", carried=9, gaps=0, connected_at=None,
-        )
-    ]  # fmt: skip
+    broker.links = [make_link("newyork", carried=9)]
     text = browser.get("/replication/").content.decode()
     assert (
         "newyork" in text and "away: Nobody answers." in text and "async: no publisher waits for it" in text
     )
     assert "12,345" in text and "1 min 01 s" in text and "sluice-1|7|" in text
+
+
+def test_it_says_of_a_sync_destination_whether_it_is_waited_for_and_why_not(
+    browser: Client, broker: FakeBroker
+) -> None:
+    broker.links = [make_link("ny", mode="sync", confirmed=7_654, unconfirmed_ms=2_000)]
+    text = browser.get("/replication/").content.decode()
+    assert (
+        "sync: publishers wait for it; it has confirmed record 7,654" in text and "for 2.0 s by now" in text
+    )
+    broker.links = [make_link("ny", mode="downgraded", downgraded_by="policy", downgrades=3, upgrades=2)]
+    text = browser.get("/replication/").content.decode()
+    assert "downgraded by policy: nothing waits for it until it has caught up" in text
+    assert "3 downgraded and 2 upgraded since the start" in text
+    broker.links = [make_link("ny", mode="downgraded", downgraded_by="ada", downgraded_at=1_764_000_000_000)]
+    text = browser.get("/replication/").content.decode()
+    assert "downgraded by ada, " in text and "nothing waits for it until it is upgraded by hand" in text

@@ -14,7 +14,7 @@ from broker_core.names import OWN
 from console.models import Instance
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.variables import expand_bytes
-from console.services.group import CHANGES
+from console.services.group import changed
 
 REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
     "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
@@ -50,15 +50,13 @@ def _replay(scene: Scene, options: Options) -> Done:
 
 
 def _replication(scene: Scene, options: Options) -> Done:
-    request = CHANGES[options["change"]](name=options["member"], by=f"action run {scene.run.pk}")
-    status = scene.link.call(request)
-    member = next(one for one in status.members if one.name == options["member"])
+    one = changed(scene.link, options["change"], options["member"], f"action run {scene.run.pk}")
     return Done(
         {
-            "member": member.name,
-            "mode": member.mode,
-            "confirmed": member.confirmed,
-            "unconfirmed_ms": member.unconfirmed_ms,
+            "member": options["member"],
+            "mode": one.mode,
+            "confirmed": one.confirmed,
+            "unconfirmed_ms": one.unconfirmed_ms,
         }
     )
 
@@ -93,7 +91,10 @@ STEPS = {
     "offline": Step(says("offline {client}"), _offline),
     "replay": Step(says("{change} the managed replay {name}"), _replay),
     "replication": Step(
-        says("{change} the member {member} of the group, for what this broker acknowledges"), _replication
+        says(
+            "{change} {member}, a member of the group or the link of a destination, for what this broker acknowledges"
+        ),
+        _replication,
     ),
     "shut_down": Step(says("shut the broker down; its supervisor leaves it down"), _shut_down),
 }

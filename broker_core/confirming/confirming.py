@@ -1,29 +1,29 @@
-"""Which records the `sync` members have in their own journals, as they say themselves: what `fully_durable` waits for. Pure.
+"""Which records others have on their disks, as they say themselves: what `fully_durable` waits for, and `persisted` where it is sync. Pure.
 
-A member is waited for while the policy lists it and it isn't downgraded. It is downgraded when what it hasn't confirmed has waited for
+The others are a group's `sync` members, by their names, and `sync` destinations, by their links' clients (`link.NAME`, which no member can be
+called). One is waited for while the policy lists it and it isn't downgraded. It is downgraded when what it hasn't confirmed has waited for
 `downgrade_after_ms`, and upgraded when it confirms within half of that again; by hand both hold until they are undone by hand.
-Each member decides for what it acknowledges itself: nobody votes, and nothing that was said is taken back.
+Each broker decides for what it acknowledges itself: nobody votes, and nothing that was said is taken back.
 
-Only a member whose chain was seen to be this one's confirms anything (`members`), and time that this member is cut off
-from the engine isn't counted against the others: then it can't hear them.
+Time in which another couldn't have been heard isn't counted against it: a member that is cut off from the engine hears no other. A link
+that is away is heard: it confirms nothing, which is what the limit is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
-
-from broker_core.config.instance import InstanceSettings
 
 POLICY: Final = "policy"
 """Who decided, where nobody did by hand."""
 
 
 class Mode(StrEnum):
-    """Whether a member is waited for."""
+    """Whether one is waited for."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -34,7 +34,7 @@ class Mode(StrEnum):
 class Change(NamedTuple):
     """A decision, with its figures."""
 
-    member: str
+    name: str
     mode: Mode
     by: str
     """`policy`, or who did it by hand."""
@@ -47,10 +47,10 @@ class Change(NamedTuple):
         lacks = self.durable - self.confirmed
         if self.mode is Mode.DOWNGRADED:
             return (
-                f"{self.member} isn't waited for any more ({self.by}): it has confirmed record {self.confirmed} of {self.durable},"
+                f"{self.name} isn't waited for any more ({self.by}): it has confirmed record {self.confirmed} of {self.durable},"
                 f" and the other {lacks} have waited for up to {self.waited_ms} ms"
             )
-        return f"{self.member} is waited for again ({self.by}): it has confirmed record {self.confirmed} of {self.durable}"
+        return f"{self.name} is waited for again ({self.by}): it has confirmed record {self.confirmed} of {self.durable}"
 
 
 @dataclass(slots=True)
@@ -63,12 +63,12 @@ class _Awaited:
 
 
 class Confirming:
-    """The members that one member waits for. Moments are seconds."""
+    """Those that one broker waits for. Moments are seconds."""
 
     def __init__(
         self, own: str, durable: int, now: float, by_hand: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`by_hand`: who was downgraded by whom before."""
+        """`own`: this broker's name in its group. `by_hand`: who was downgraded by whom before."""
         self._own, self._durable = own, durable
         self._by_hand = dict(by_hand)
         self._awaited: dict[str, _Awaited] = {}
@@ -77,12 +77,13 @@ class Confirming:
         self._limit_s = 30.0
         self.upto = durable
         """Everything up to there has been confirmed by all that are waited for. Never goes back."""
-        self.downgrades = self.upgrades = 0
+        self.downgrades, self.upgrades = Counter[str](), Counter[str]()
+        """How often each was."""
 
-    def use(self, settings: InstanceSettings, now: float) -> None:
+    def use(self, names: Collection[str], downgrade_after_ms: int, now: float) -> None:
         """The policy that is in force from now on."""
-        self._limit_s = settings.downgrade_after_ms / 1_000
-        listed = [name for name in settings.sync_members if name != self._own]
+        self._limit_s = downgrade_after_ms / 1_000
+        listed = [name for name in names if name != self._own]
         self._awaited = {
             name: self._awaited.get(name)
             or _Awaited(self._said.get(name, 0), self._durable, now, self._by_hand.get(name, ""))
@@ -102,17 +103,17 @@ class Confirming:
         return bool(self._awaited)
 
     def durable(self, sequence: int, now: float) -> None:
-        """This member has synced everything up to there."""
+        """This broker has synced everything up to there."""
         self._durable = sequence
         for one in self._awaited.values():
             if one.goal <= one.confirmed < sequence:
                 one.goal, one.since = sequence, now
         self._advance()
 
-    def confirmed(self, member: str, sequence: int, now: float) -> Change | None:
-        """Another has, and its journal is like this one up to there. What follows from it."""
-        self._said[member] = sequence
-        one = self._awaited.get(member)
+    def confirmed(self, name: str, sequence: int, now: float) -> Change | None:
+        """Another has everything up to there that it is to have. What follows from it."""
+        self._said[name] = sequence
+        one = self._awaited.get(name)
         if one is None:
             return None
         if sequence < one.confirmed:  # another process of that name: it has the whole time
@@ -122,16 +123,16 @@ class Confirming:
         if sequence >= one.goal:
             quick = now - one.since < self._limit_s / 2
             if one.downgraded_by == POLICY and (quick or sequence >= self._durable):
-                change = self._upgrade(member, one, POLICY, now)
+                change = self._upgrade(name, one, POLICY, now)
             one.goal, one.since = self._durable, now
         self._advance()
         return change
 
-    def look(self, now: float, *, hears: bool) -> list[Change]:
-        """Who is too slow. `hears`: whether this member could have heard of it; time in which it can't isn't counted."""
+    def look(self, now: float, unheard: Collection[str] = ()) -> list[Change]:
+        """Who is too slow. `unheard`: who couldn't have been heard of; that time isn't counted."""
         changes = []
         for name, one in self._awaited.items():
-            if not hears:
+            if name in unheard:
                 one.since = now
             elif self._is_waited_for(one) and self._waited_s(one, now) > self._limit_s:
                 changes.append(self._downgrade(name, one, POLICY, now))
@@ -139,39 +140,39 @@ class Confirming:
             self._advance()
         return changes
 
-    def downgrade(self, member: str, by: str, now: float) -> Change | None:
+    def downgrade(self, name: str, by: str, now: float) -> Change | None:
         """By hand, until it is upgraded by hand. None: the policy doesn't list it."""
-        one = self._awaited.get(member)
+        one = self._awaited.get(name)
         if one is None:
             return None
-        self._by_hand[member] = by
-        change = self._downgrade(member, one, by, now)
+        self._by_hand[name] = by
+        change = self._downgrade(name, one, by, now)
         self._advance()
         return change
 
-    def upgrade(self, member: str, by: str, now: float) -> Change | None:
+    def upgrade(self, name: str, by: str, now: float) -> Change | None:
         """By hand: it has the whole time again. None: the policy doesn't list it."""
-        one = self._awaited.get(member)
+        one = self._awaited.get(name)
         if one is None:
             return None
-        self._by_hand.pop(member, None)
-        return self._upgrade(member, one, by, now)
+        self._by_hand.pop(name, None)
+        return self._upgrade(name, one, by, now)
 
-    def mode(self, member: str) -> Mode:
-        """Whether a member is waited for; one's own journal always is."""
-        one = self._awaited.get(member)
+    def mode(self, name: str) -> Mode:
+        """Whether one is waited for; a sync member's own journal always is."""
+        one = self._awaited.get(name)
         if one is None:
-            return Mode.SYNC if member == self._own and self._awaited else Mode.ASYNC
+            return Mode.SYNC if name == self._own and self._awaited else Mode.ASYNC
         return Mode.DOWNGRADED if one.downgraded_by else Mode.SYNC
 
-    def why(self, member: str) -> str:
+    def why(self, name: str) -> str:
         """Who downgraded it; "" while it isn't."""
-        one = self._awaited.get(member)
+        one = self._awaited.get(name)
         return one.downgraded_by if one is not None else ""
 
-    def waited_ms(self, member: str, now: float) -> int:
+    def waited_ms(self, name: str, now: float) -> int:
         """For how long what it hasn't confirmed has waited."""
-        one = self._awaited.get(member)
+        one = self._awaited.get(name)
         return 0 if one is None else int(self._waited_s(one, now) * 1_000)
 
     @property
@@ -179,9 +180,9 @@ class Confirming:
         """The others that the policy lists."""
         return list(self._awaited)
 
-    def confirmed_by(self, member: str) -> int:
-        """What a member has confirmed here."""
-        return self._said.get(member, 0)
+    def confirmed_by(self, name: str) -> int:
+        """What one has confirmed here."""
+        return self._said.get(name, 0)
 
     @staticmethod
     def _is_waited_for(one: _Awaited) -> bool:
@@ -192,14 +193,14 @@ class Confirming:
 
     def _downgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
         one.downgraded_by = by
-        self.downgrades += 1
+        self.downgrades[name] += 1
         return Change(
             name, Mode.DOWNGRADED, by, one.confirmed, self._durable, int(self._waited_s(one, now) * 1_000)
         )
 
     def _upgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
         one.downgraded_by, one.goal, one.since = "", self._durable, now
-        self.upgrades += 1
+        self.upgrades[name] += 1
         return Change(name, Mode.SYNC, by, one.confirmed, self._durable, 0)
 
     def _advance(self) -> None:

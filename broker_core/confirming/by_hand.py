@@ -1,4 +1,5 @@
-"""`<instance>.downgrades`: the members that somebody downgraded by hand. It holds until it is undone by hand, also over a restart.
+"""`<instance>.downgrades`: who was downgraded by hand, members of a group and links by their clients' names. It holds until it is undone
+by hand, also over a restart.
 
     {"version": 1, "crc": 1234, "downgraded": {"c": {"by": "ada", "at": 1764000000000000000}}}
 
@@ -21,7 +22,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 
 VERSION: Final = 1
-log = structlog.get_logger("sluice.group")
+log = structlog.get_logger("sluice.confirming")
 
 
 class Downgrade(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class _File(msgspec.Struct):
 
 
 class Downgrades:
-    """One member's decisions of the kind. OSError where the directory can't be read."""
+    """One broker's decisions of the kind. OSError where the directory can't be read."""
 
     def __init__(self, directory: Path, instance: str, files: Files) -> None:
         self._path = directory / f"{instance}.downgrades"
@@ -47,12 +48,12 @@ class Downgrades:
         sweep_temporaries(files, self._path)
         self.of: dict[str, Downgrade] = _read(self._path)
 
-    async def note(self, member: str, decided: Downgrade | None, listed: Collection[str]) -> None:
+    async def note(self, name: str, decided: Downgrade | None, listed: Collection[str]) -> None:
         """A decision, or that it is undone; on disk when this returns. Of others those whom the policy lists are kept. JournalError not_kept."""
         async with self._one_at_a_time:
-            kept = {name: one for name, one in self.of.items() if name in listed and name != member}
+            kept = {other: one for other, one in self.of.items() if other in listed and other != name}
             if decided is not None:
-                kept[member] = decided
+                kept[name] = decided
             if kept == self.of:
                 return
             said = msgspec.json.encode(kept)

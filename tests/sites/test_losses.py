@@ -1,0 +1,143 @@
+"""What each loss costs a link, as docs/sites.md says: lines that break in every way, a full disk, backups that are older than the log."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker_core.client import AsyncClient
+from broker_core.config import PolicyDocument
+from broker_core.config.destinations import DestinationSettings
+from tests.sites.test_link import Reader, Site, free_port, secrets, shown, site, to, until_shown
+from tests.sites.test_sync import has, newyork_at, sync_policy
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.cables import Cable
+from tests.support.failpoints import Failpoint, Failpoints
+
+LINES: dict[str, Callable[[Cable], None]] = {
+    "cut": lambda cable: cable.cut(),
+    "frozen": lambda cable: (cable.requests.clear(), cable.answers.clear()),  # type: ignore[dict-item,return-value]
+    "one way there": lambda cable: cable.answers.clear(),
+    "one way back": lambda cable: cable.requests.clear(),
+}
+
+
+_SOCKETS = shutil.ignore_patterns("*.sock")
+
+
+async def publish(client: AsyncClient, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        await client.publish("prices.a", {"n": number})
+    await client.flush()
+
+
+@pytest.mark.parametrize("how", LINES)
+@pytest.mark.parametrize("durability", ["async", "sync"])
+async def test_a_line_that_breaks_is_noticed_and_costs_nothing(
+    tmp_path: Path, how: str, durability: str
+) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = sync_policy(cable.port, downgrade_after_ms=500)
+        (destination,) = policy.destinations
+        policy = _to(policy, DestinationSettings("ny", destination.addresses, durability=durability))
+        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 100)
+                await until_shown(broker, state="carrying", behind=0)
+                LINES[how](cable)
+                await publish(feed, 101, 200)
+                # Also where nothing is ever answered: heartbeats notice it within 10 s.
+                away = await until_shown(broker, state="away")
+                assert away["code"] and away["why"]
+                assert away["mode"] == ("downgraded" if durability == "sync" else "async")
+                cable.cut()  # whatever the proxy still holds of the old line never comes
+                cable.mend()
+                await until_shown(broker, state="carrying", behind=0)
+                await publish(feed, 201, 210)
+                await has(newyork, 210)
+
+
+def _to(policy: PolicyDocument, *destinations: DestinationSettings) -> PolicyDocument:
+    return replace(policy, destinations=destinations)
+
+
+async def test_a_destination_whose_disk_is_full_has_everything_when_there_is_room(tmp_path: Path) -> None:
+    at, for_links = free_port(), free_port()
+    # It refuses from its 4th write on, forty times.
+    full = Failpoints(Failpoint("pwritev", 4, errno.ENOSPC, times=40))
+    there = _to(site("test-1", at, link_port=for_links))
+    async with running_broker(tmp_path / "there", there, files=full):
+        london = Site(
+            tmp_path / "london", site("london", free_port(), to("ny", for_links)), secrets(tmp_path, "ny")
+        )
+        await london.start()
+        reader = Reader(f"tcp://127.0.0.1:{at}")
+        try:
+            async with AsyncClient(london.address, "feed") as feed:
+                for first in range(1, 200, 20):
+                    await publish(feed, first, first + 19)
+                await until(lambda: len(reader.had) >= 200, seconds=120)
+            assert full.calls["pwritev .journal"] > 10, "it was refused"
+            assert [n for _, n in reader.had] == list(range(1, 201))
+        finally:
+            await reader.close()
+            await london.kill()
+
+
+async def test_newyork_from_an_older_backup_gets_again_what_it_lost_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = _to(sync_policy(cable.port), to("ny", cable.port))
+        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 100)
+                await has(newyork, 100)
+                await newyork.kill()
+                shutil.copytree(tmp_path / "newyork", tmp_path / "backup", ignore=_SOCKETS)
+                await newyork.start()
+                await publish(feed, 101, 200)
+                await has(newyork, 200)
+                await until_shown(broker, state="carrying", behind=0)
+                await newyork.kill()
+                shutil.rmtree(tmp_path / "newyork")
+                shutil.move(tmp_path / "backup", tmp_path / "newyork")
+                await publish(feed, 201, 210)
+                await newyork.start()
+                await has(newyork, 210)
+                await until_shown(broker, state="carrying", behind=0, gaps=0)
+
+
+async def test_london_from_an_older_backup_says_that_the_other_side_has_more(tmp_path: Path) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = _to(sync_policy(cable.port), to("ny", cable.port))
+        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 50)
+                await has(newyork, 50)
+        shutil.copytree(home, tmp_path / "backup", ignore=_SOCKETS)
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 51, 200)
+                await has(newyork, 200)
+        shutil.move(home, tmp_path / "newer")
+        shutil.copytree(tmp_path / "backup", home)
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            refused = await until_shown(broker, state="away", code="link_gap")
+            assert "restore its log" in refused["fix"] and refused["behind"] >= 0
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 51, 52)  # publishing goes on here, and isn't carried
+            assert (await shown(broker))["code"] == "link_gap"
+        shutil.rmtree(home)
+        shutil.move(tmp_path / "newer", home)
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 201, 210)
+            await until_shown(broker, state="carrying", behind=0)
+        await has(newyork, 210)
