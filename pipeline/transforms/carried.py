@@ -223,6 +223,18 @@ class Session:
         spooled = trace.disk_factor or trace.factor
         return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
 
+    def most_at(self, stretch: Stretch, step: int) -> tuple[int, int]:
+        """The same on its way to one step from the one before it."""
+        use = self.use
+        if stretch.points or (not self.free and (use.offlined or stretch.offlined)):
+            memory, disk = self.most(stretch)
+        elif self.free:
+            owed, (memory_factor, disk_factor) = self.waiting + stretch.came[step - 1], self.factors
+            memory, disk = int(owed * memory_factor) + 1, int(owed * disk_factor) + 1
+        else:
+            memory, disk = int(stretch.course.memory[step]), int(stretch.course.disk[step])
+        return max(memory, use.memory), max(disk, use.disk)
+
 
 def room_of(trace: Trace, ms: int) -> int:
     """Bytes that it was seen to take in so much time. Whole ones, so that sums come out the same in any order."""

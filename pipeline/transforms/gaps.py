@@ -40,8 +40,9 @@ class Held:
 
     memory: Ints
     disk: Ints
-    most: list[tuple[int, int]]
-    """Of each pool, if each were at its most at the same time: clients don't move all at once."""
+    most_memory: Ints
+    """On the way from the step before to each of the window's: clients don't move all at once."""
+    most_disk: Ints
 
 
 class Gaps:
@@ -115,17 +116,16 @@ class Gaps:
         if empty.any():
             left.update(numbers[~stirred][empty].tolist())
             waits, rows = waits[~empty], rows[~empty]
-        shape = (len(self._pools), len(moments))
-        held = Held(np.zeros(shape, np.int64), np.zeros(shape, np.int64), [])
+        held = Held(*[np.zeros((len(self._pools), len(moments)), np.int64) for _ in range(4)])
         for number in range(len(self._pools)):
             its = rows["pool"] == number
-            most = [0, 0]
-            for kind, (sums, name) in enumerate(((held.memory, "memory"), (held.disk, "disk"))):
+            for sums, most, name in (
+                (held.memory, held.most_memory, "memory"), (held.disk, held.most_disk, "disk"),
+            ):  # fmt: skip
                 if (factors := rows[name][its]).any():
                     owned = np.floor(waits[its] * factors[:, None])
                     sums[number] = owned.sum(axis=0)
-                    most[kind] = int(owned.max(axis=1).sum())
-            held.most.append((most[0], most[1]))
+                    most[number, 1:] = np.maximum(owned[:, 1:], owned[:, :-1]).sum(axis=0)
         return sorted(left), held
 
 

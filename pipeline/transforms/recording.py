@@ -77,8 +77,8 @@ class Stretch:
     """One trace in one window, as it was recorded."""
 
     def __init__(self, trace: Trace, read: _Read, window: Window) -> None:
-        start = (window.number - read.first) * STEPS
-        of = slice(start, start + STEPS + 1)
+        start = (window.number - read.first) * STEPS + window.skipped
+        of = slice(start, start + window.steps + 1)
         self._figures = [column[of] for column in read.figures]
         self.matched: Ints = read.matched[of]
         self.blocked: Ints = read.blocked[of]
@@ -141,22 +141,29 @@ _OWED: Final = LEVELS[Signal.BACKLOG_BYTES]
 
 
 class Window:
-    """One window of all traces."""
+    """One window of all traces, or what is left of it after some of its steps."""
 
-    def __init__(self, recording: Recording, number: int) -> None:
+    def __init__(self, recording: Recording, number: int, skipped: int = 0) -> None:
         self._recording = recording
         self.number = number
-        start = recording.origin + number * WINDOW_MS
+        self.skipped, self.steps = skipped, STEPS - skipped
+        start = recording.origin + number * WINDOW_MS + skipped * STEP_MS
         self.before = start - STEP_MS
-        self.last = start + WINDOW_MS - STEP_MS
-        self.moments: Ints = self.before + STEP_MS * np.arange(STEPS + 1)
+        self.last = start + (self.steps - 1) * STEP_MS
+        self.moments: Ints = self.before + STEP_MS * np.arange(self.steps + 1)
         self.active: Sequence[int] = recording.active.get(number, ())
         """Traces of which there is anything but that nothing waits."""
         self.begins: Sequence[int] = recording.begins.get(number, ())
         """Traces in the order of their begin."""
-        self.points: Sequence[tuple[int, int]] = recording.points.get(number, ())
+        self.points: Sequence[tuple[int, int]] = [
+            point for point in recording.points.get(number, ()) if not skipped or point[0] >= self.before
+        ]
         """When something was decided, and about which trace."""
         self._stretches: dict[int, Stretch] = {}
+
+    def after(self, step: int) -> Window:
+        """What comes after one of its steps."""
+        return Window(self._recording, self.number, self.skipped + step)
 
     def of(self, trace: int) -> Stretch:
         """One trace, read when it is asked for."""
@@ -221,7 +228,8 @@ class Recording:
 
 
 def _read(trace: Trace, window: Window) -> _Read:
-    moments = window.before + STEP_MS * np.arange(STEPS * WINDOWS_AT_ONCE + 1)
+    begins = window.before - window.skipped * STEP_MS
+    moments = begins + STEP_MS * np.arange(STEPS * WINDOWS_AT_ONCE + 1)
     figures = trace.columns_at(moments)
     of = dict(zip(Figured._fields, figures, strict=True))
     oldest, unacked = of["oldest_at"] // _MS, of["unacked_at"] // _MS

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from operator import gt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from broker_core.slow_clients.evaluate.holds import calm_upto
 from broker_core.slow_clients.rules.rule import UNLIMITED
 from pipeline.transforms.carried import UNSEEN, Session, calm_of
 from pipeline.transforms.gaps import Gaps
-from pipeline.transforms.recording import OUTBOX_LEVELS, STEPS, Course, Recording, Stretch, Window
+from pipeline.transforms.recording import OUTBOX_LEVELS, Course, Recording, Stretch, Window
 from pipeline.transforms.traces import STEP_MS, Ints, Trace
 
 QUIET: Final = 3
@@ -59,6 +59,16 @@ class Tried:
             "acts": self.acts, "offlined_ms": dict(self.offlined_ms), "peaks": self.peaks, "lost": self.lost,
             "parted": self.parted, "unjudged": self.unjudged,
         }  # fmt: skip
+
+
+class Used(NamedTuple):
+    """Bytes of a pool at each step of a window."""
+
+    memory: Ints
+    disk: Ints
+    most_memory: Ints
+    """On the way to it from the step before: clients don't move all at once."""
+    most_disk: Ints
 
 
 def try_all(policies: Iterable[PolicyDocument], host_memory: int, recording: Recording) -> list[Tried]:
@@ -101,8 +111,8 @@ class Try:
         self._serial = count()
         self._gaps = Gaps(len(traces), [*self._pools])
         """Those that have parted and of whom nothing is recorded for a while."""
-        self._used: dict[str, tuple[Ints, Ints]] = {}
-        """What those that rest hold of each pool's memory and disk at each step of the window."""
+        self._used: dict[str, Used] = {}
+        """What those that rest hold of each pool."""
         self._now = self._ticked = 0
         self._window: Window
 
@@ -132,13 +142,21 @@ class Try:
 
     def through(self, window: Window) -> None:
         """The guard's decisions from its first step to its last."""
+        following: Window | None = window
+        while following is not None:
+            following = self._through(following)
+
+    def _through(self, window: Window) -> Window | None:
+        """As far as it could be planned; what is left of it."""
         self._window, self._used = window, {}
-        due = self._plan() if self._rests else {}
-        points, place = window.points, 0
-        looked = 0
-        if self._awake or due or points or window.begins:
-            for step in range(1, STEPS + 1):
+        due, near = self._plan() if self._rests else ({}, False)
+        points, place, looked, crowded = window.points, 0, 0, 0
+        if self._awake or due or points or window.begins or near:
+            for step in range(1, window.steps + 1):
                 now = int(window.moments[step])
+                if near and not crowded and self._may_pass(step):
+                    self._rouse_all(step)
+                    due, crowded = {}, step
                 while place < len(points) and points[place][0] < now:
                     at, number = points[place]
                     place += 1
@@ -149,60 +167,96 @@ class Try:
                 if self._awake or self._begins_by(now):
                     self._look(now, step)
                     looked += 1
-        if looked < STEPS:
-            for name, (memory, disk) in self._used.items():
-                self._note_peak(name, int(memory[1:].max()), int(disk[1:].max()))
+                if crowded and step - crowded == QUIET and step + QUIET < window.steps:
+                    self._settle()
+                    return window.after(step)
+        if looked < window.steps:
+            for name, used in self._used.items():
+                self._note_peak(name, int(used.memory[1:].max()), int(used.disk[1:].max()))
         if self._rests:
             self._settle()
+        return None
 
-    def _plan(self) -> dict[int, list[Session]]:
-        """Who is to be roused at which step. Those who are so at once are awake already."""
+    def _plan(self) -> tuple[dict[int, list[Session]], bool]:
+        """Who is to be roused at which step (those who are so at once are awake already), and whether a pool may come above
+        what is of interest to its rules."""
         window, most = self._window, {name: [0, 0] for name in self._pools}
         leaving, held = self._gaps.through(window.moments, window.active)
         for number in leaving:
             self._resting[number] = self._gaps.leave(number, window.before)
         if held is not None:
             for place, name in enumerate(self._pools):
-                memory, disk = held.memory[place], held.disk[place]
-                _add(most[name], held.most[place])
-                self._used[name] = (memory, disk)
-        stay: list[tuple[Session, Course, int]] = []
-        for session in self._coming():
+                used = Used(
+                    held.memory[place], held.disk[place], held.most_memory[place], held.most_disk[place]
+                )
+                self._used[name] = used
+                _add(most[name], (int(used.most_memory.max()), int(used.most_disk.max())))
+        due: dict[int, list[Session]] = {}
+        for session in list(self._coming()):
             stretch = window.of(session.number)
             course = stretch.course
             if session.free:
                 course, session.ahead = session.course(stretch, window.moments)
             step = self._stirs(session, stretch, course)
-            stay.append((session, course, step))
-            reached = (
-                session.most(stretch) if step <= STEPS else (int(course.memory.max()), int(course.disk.max()))
-            )
-            _add(most[session.use.pool_name], reached)
-        for session in self._awake.values():
-            _add(most[session.use.pool_name], session.most(window.of(session.number)))
-        for number in window.begins:
-            fresh = Session.fresh(number, self._traces[number])
-            _add(most[self._guard.pool_of(fresh.trace.who.transport).name], fresh.most(window.of(number)))
-        tight = any(
-            pool.holds or most[name][0] > self._spare[name][0] or most[name][1] > self._spare[name][1]
-            for name, pool in self._pools.items()
-        )
-        due: dict[int, list[Session]] = {}
-        if tight:
-            self._used = {}
-            for number in sorted(self._gaps.sessions):
-                self._catch_up(int(window.moments[1]))
-                self._rouse(self._gaps.leave(number, window.before), 0)
-        for session, course, step in stay:
-            step = 0 if tight else step
             if step == 0:
                 self._catch_up(int(window.moments[1]))
                 self._rouse(session, 0)
                 continue
             self._count(session, course, step)
-            if step <= STEPS:
+            if step <= window.steps:
                 due.setdefault(step, []).append(session)
-        return due
+                _add(most[session.use.pool_name], session.most(stretch))
+            else:
+                _add(most[session.use.pool_name], (int(course.memory.max()), int(course.disk.max())))
+        for session in self._awake.values():
+            _add(most[session.use.pool_name], session.most(window.of(session.number)))
+        for number in window.begins:
+            if number >= self._next:
+                fresh = Session.fresh(number, self._traces[number])
+                pool = self._guard.pool_of(fresh.trace.who.transport)
+                _add(most[pool.name], fresh.most(window.of(number)))
+        return due, any(
+            pool.holds or most[name][0] > self._spare[name][0] or most[name][1] > self._spare[name][1]
+            for name, pool in self._pools.items()
+        )
+
+    def _may_pass(self, step: int) -> bool:
+        """Whether a pool may come above what is of interest to its rules, in whatever order its clients move to this step."""
+        most = {name: [0, 0] for name in self._pools}
+        for name, used in self._used.items():
+            _add(most[name], (int(used.most_memory[step]), int(used.most_disk[step])))
+        for session in self._awake.values():
+            _add(most[session.use.pool_name], session.most_at(self._window.of(session.number), step))
+        following, now = self._next, int(self._window.moments[step])
+        while following < len(self._traces) and self._traces[following].begun <= now:
+            fresh = Session.fresh(following, self._traces[following])
+            pool = self._guard.pool_of(fresh.trace.who.transport)
+            _add(most[pool.name], fresh.most(self._window.of(following)))
+            following += 1
+        return any(
+            pool.holds or most[name][0] > self._spare[name][0] or most[name][1] > self._spare[name][1]
+            for name, pool in self._pools.items()
+        )
+
+    def _rouse_all(self, step: int) -> None:
+        """Everybody, as of the step before this one."""
+        before = int(self._window.moments[step - 1])
+        self._catch_up(int(self._window.moments[step]))
+        followers = (n for n in self._window.active if n in self._present and n not in self._awake)
+        for number in sorted({*followers, *self._resting, *self._gaps.sessions}):
+            if number in self._gaps.sessions:
+                self._gaps.leave(number, before)
+                self._rouse(self._present[number], 0)
+            else:
+                session = self._present[number]
+                if session.free and number not in self._resting:
+                    continue  # it takes all that comes
+                self._rouse(session, step, at_once=True)
+        for name, used in self._used.items():
+            if step > 1:
+                self._note_peak(name, int(used.memory[1:step].max()), int(used.disk[1:step].max()))
+            for column in used:  # from the step before on they are the guard's
+                column[step - 1 :] = 0
 
     def _coming(self) -> Iterator[Session]:
         """Those who rest and of whom there is anything in the window, in the order of their traces."""
@@ -228,15 +282,15 @@ class Try:
         self._resting[session.number] = session
 
     def _stirs(self, session: Session, stretch: Stretch, course: Course) -> int:
-        """The step from which on the guard is to look at it, 0 for at once; more than STEPS: it may rest through the window."""
+        """The step from which on the guard is to look at it, 0 for at once; more than it has: it may rest through the window."""
         calm, use = session.calm, session.use
         if stretch.eventful or (
             not session.free and stretch.offlined and not (use.offlined and stretch.all_offlined)
         ):
             return 0
         if calm.rated:
-            return 0 if any(course.most) else STEPS + 1
-        step, skip = STEPS + 1, OUTBOX_LEVELS if use.offlined else 0
+            return 0 if any(course.most) else self._window.steps + 1
+        step, skip = self._window.steps + 1, OUTBOX_LEVELS if use.offlined else 0
         if any(map(gt, course.most[skip:], calm.levels[skip:])):
             over = course.levels[skip:, 1:] > np.array(calm.levels[skip:])[:, None]
             step = int(np.argmax(over.any(axis=0))) + 1
@@ -251,34 +305,42 @@ class Try:
         """What it holds of its pool while it rests."""
         name = session.use.pool_name
         if name not in self._used:
-            self._used[name] = (np.zeros(STEPS + 1, np.int64), np.zeros(STEPS + 1, np.int64))
-        memory, disk = self._used[name]
-        memory[:until] += course.memory[:until]
-        disk[:until] += course.disk[:until]
+            self._used[name] = Used(*(np.zeros(self._window.steps + 1, np.int64) for _ in Used._fields))
+        used = self._used[name]
+        used.memory[:until] += course.memory[:until]
+        used.disk[:until] += course.disk[:until]
+        used.most_memory[1:until] += np.maximum(course.memory[: until - 1], course.memory[1:until])
+        used.most_disk[1:until] += np.maximum(course.disk[: until - 1], course.disk[1:until])
+        if until <= self._window.steps:  # it is roused by then, and moves as the others do
+            memory, disk = session.most(self._window.of(session.number))
+            used.most_memory[until] += memory
+            used.most_disk[until] += disk
 
     def _catch_up(self, now: int) -> None:
         """The guard's tick of the step before, if it wasn't asked then: its next one is to be of a step and no more."""
         if 0 < self._ticked < now - STEP_MS:
             self._tick(now - STEP_MS)
 
-    def _rouse(self, session: Session, step: int) -> None:
-        """Have the guard look at it from a step on, 0: as it was at the step before the window."""
-        window = self._window
+    def _rouse(self, session: Session, step: int, at_once: bool = False) -> None:
+        """Have the guard look at it from a step on, of which the guard is told when all move to it; `at_once` and at 0 of the
+        step before that already."""
+        window, before = self._window, max(step - 1, 0)
         stretch = window.of(session.number)
         self._guard.rouse(session.use)
         self._resting.pop(session.number, None)
         self._awake[session.number] = session
         session.quiet = 0
         if session.free and step:
-            session.waiting = session.ahead[step - 1]
-            session.moved, session.matched = int(window.moments[step - 1]), int(stretch.matched[step - 1])
-        if step == 0:
-            if session.free:
-                self._set(session, *session.show())
-            else:
-                seen = stretch.rows[0]
-                session.backlog.show(seen)
-                self._set(session, seen.memory, seen.disk)
+            session.waiting = session.ahead[before]
+            session.moved, session.matched = int(window.moments[before]), int(stretch.matched[before])
+        if step and not at_once:
+            return
+        if session.free:
+            self._set(session, *session.show())
+        else:
+            seen = stretch.rows[before]
+            session.backlog.show(seen)
+            self._set(session, seen.memory, seen.disk)
 
     def _settle(self) -> None:
         """Let those rest of whom the guard remembers nothing, and take those who did to the window's end."""
@@ -340,7 +402,7 @@ class Try:
                     self._carry_out(decision)
         for name, pool in self._pools.items():
             rest = self._used.get(name)
-            memory, disk = (int(rest[0][step]), int(rest[1][step])) if rest is not None else (0, 0)
+            memory, disk = (int(rest.memory[step]), int(rest.disk[step])) if rest is not None else (0, 0)
             self._note_peak(name, pool.memory_used + memory, pool.disk_used + disk)
 
     def _tick(self, now: int) -> None:

@@ -35,7 +35,9 @@ class Client:
         self._came = self._owed = 0
         for _ in range(chance.randint(1, 4)):
             self._spell()
-            self._at += chance.choice((2_000, 8_000, 50_000, 200_000, 500_000))
+            gap = chance.choice((2_000, 8_000, 50_000, 200_000, 900_000))
+            self._came += round(self._rate * gap / 1_000 * chance.choice((0, 0.5, 0.98, 1)))
+            self._at += gap
         if chance.random() < 0.3:  # it comes back
             self._connected = self._at
             self._came = self._owed = 0
@@ -43,7 +45,8 @@ class Client:
 
     def _spell(self) -> None:
         chance = self._chance
-        rate, drain = chance.randrange(1, 40_000), chance.choice((0.0, 0.5, 0.9, 1.2))
+        rate, drain = chance.randrange(1, 40_000), chance.choice((0.0, 0.5, 0.9, 1.0, 1.2))
+        self._rate = rate
         spooled = chance.random() < 0.25
         length = chance.randint(2, 90)
         oldest, left_at = self._at, length * chance.choice((1, 1, 2))
