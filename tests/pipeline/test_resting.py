@@ -165,7 +165,7 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
     """Of eight clients' spells next to nothing comes near a limit: hardly anybody is looked at, and the pools' peaks are known all the same."""
     made = policy_with(pool={"message_memory_limit": 10**9, "message_disk_limit": 10**9})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
-    recording = recorded(11, 8)
+    recording = recorded(5, 8)
     counts = []
     found = []
     for rests in (True, False):
