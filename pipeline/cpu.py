@@ -6,25 +6,26 @@ import os
 import resource
 from pathlib import Path
 
-_spent_below = 0.0
+_spent: dict[tuple[int, int], float] = {}
+"""Of each process below that was seen, by its number and when it began."""
 
 
 def note_cpu_below() -> None:
-    """Add what the processes below have used, before they are ended: afterwards nobody can ask."""
-    global _spent_below
-    _spent_below += _below(os.getpid())
+    """Note what the processes below have used. Spark ends a worker a minute after its last task, and nobody waits for it: what
+    it used can be asked only while it lives."""
+    _spent.update(_below(os.getpid()))
 
 
 def cpu_seconds() -> float:
     """CPU seconds of this process, and of those below it that were noted."""
     own = resource.getrusage(resource.RUSAGE_SELF)
-    return own.ru_utime + own.ru_stime + _spent_below
+    return own.ru_utime + own.ru_stime + sum(_spent.values())
 
 
-def _below(parent: int) -> float:
-    """CPU seconds of all descendants that live, with those of their children that have ended; 0 where there is no /proc."""
+def _below(parent: int) -> dict[tuple[int, int], float]:
+    """CPU seconds of all descendants that live; none where there is no /proc."""
     children: dict[int, list[int]] = {}
-    spent: dict[int, float] = {}
+    spent: dict[int, tuple[int, float]] = {}
     try:
         tick = os.sysconf("SC_CLK_TCK")
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -34,12 +35,15 @@ def _below(parent: int) -> float:
                 continue
             number = int(path.parent.name)
             children.setdefault(int(figures[1]), []).append(number)
-            spent[number] = sum(int(one) for one in figures[11:15]) / tick
+            spent[number] = int(figures[19]), sum(int(one) for one in figures[11:13]) / tick
     except (OSError, ValueError):
-        return 0.0
-    total, left = 0.0, list(children.get(parent, ()))
+        return {}
+    found: dict[tuple[int, int], float] = {}
+    left = list(children.get(parent, ()))
     while left:
         one = left.pop()
-        total += spent.get(one, 0.0)
+        if one in spent:
+            began, used = spent[one]
+            found[one, began] = used
         left += children.get(one, ())
-    return total
+    return found

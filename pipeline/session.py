@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 JAVA_NEEDED = 17
 PROGRESS_SECONDS = 0.5
+CPU_SECONDS = 20
+"""How often it is noted what the workers have used: sooner than Spark ends one that has nothing to do."""
 _GROUP = "sluice"
 _NO_JVM = "JAVA_GATEWAY_EXITED"
 """PySpark's word for a JVM that ended before Spark was in it."""
@@ -263,8 +266,11 @@ def watched(context: SparkContext, report: Callable[[int, int], None]) -> Iterat
     ended = threading.Event()
 
     def watch() -> None:
-        seen = (0, 0)
+        seen, noted = (0, 0), time.monotonic()
         while not ended.wait(PROGRESS_SECONDS):
+            if time.monotonic() - noted >= CPU_SECONDS:
+                note_cpu_below()
+                noted = time.monotonic()
             tracker = context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_GROUP)]
             stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]

@@ -32,6 +32,8 @@ HEADER_DTYPE = np.dtype(
 _COUNT = slice(8, 12)
 FEW = 16
 """Of so many records one at most is wanted: then it is cut out of its batch."""
+MANY = 16
+"""Where that isn't so of a batch, it isn't asked of so many that follow: of a common topic it would never be."""
 ALONE = 32
 """Fewer dictionaries than that are walked one by one: a step of NumPy's costs as much as so many of Python's."""
 
@@ -77,6 +79,7 @@ class Gatherer:
         self._schema = schema
         self._instance = instance
         self._wanted = wanted
+        self._many = 0
         self._marks = tuple(len(name).to_bytes(2, "little") + name for name in wanted.names)
         self._clear()
 
@@ -110,8 +113,12 @@ class Gatherer:
             found = _places(raw, self._marks)
             if not found:
                 return
-            if self._add_few(batch, raw, found, passed):
+            if self._many:
+                self._many -= 1
+            elif self._add_few(batch, raw, found, passed):
                 return
+            else:
+                self._many = MANY
             self._found.append(found)
         elif wanted.needles and not any(needle in raw for needle in wanted.needles):
             return

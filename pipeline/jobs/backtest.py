@@ -40,8 +40,9 @@ from pipeline.plots import Plot
 from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from pipeline.transforms.agreement import agreement
+from pipeline.transforms.recording import Recording
 from pipeline.transforms.replayed import try_all
-from pipeline.transforms.traces import ACTS, TRAFFIC, Trace, traces_of
+from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
 from sluice_spark.log import examine
@@ -60,11 +61,11 @@ RECORDED: Final = "as recorded"
 HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
 )
-TASKS_A_CORE: Final = 3
+TASKS_A_CORE: Final = 2
 """Shares of the policies: policies of one share have the recording read once, and few shares are done before the others."""
 LOOKS_OF_A_TABLE: Final = 16_384
 _TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
-_LEFT_OUT: Final = pa.field("left_out", pa.int64())
+_KEPT: Final = pa.schema([("looks", pa.int64()), ("left_out", pa.int64())])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,13 +94,12 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             spark_context(settings, "backtest") as context,
             watched(context, partial(reporter.progress, what="tasks")),
         ):
-            looks = gather(
-                context, spans, partial(looks_of, log.place, request), pa.schema([*TRAFFIC, _LEFT_OUT])
-            )
+            scratch.mkdir(parents=True)
+            keep = partial(keep_looks, scratch, log.place, request)
+            looks = gather(context, list(enumerate(spans)), keep, _KEPT)
             acts = gather(context, spans, partial(acts_of, log.place, request), ACTS)
             left_out = pc.sum(looks.column("left_out")).as_py() or 0
-            scratch.mkdir(parents=True)
-            pq.write_table(looks.select(TRAFFIC.names), scratch / "looks.parquet")
+            names = looks_in_files(scratch, ["name"]).column("name")
             pq.write_table(acts, scratch / "acts.parquet")
             numbered = list(enumerate(one for _, one in policies))
             tasks = min(len(numbered), context.defaultParallelism * TASKS_A_CORE)
@@ -110,7 +110,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     found = [json.loads(row["told"]) for row in tried.sort_by("policy").to_pylist()]
     if left_out:
         reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
-    return tell([name for name, _ in policies], found, looks, acts, arguments.save, reporter) | {
+    return tell([name for name, _ in policies], found, names, acts, arguments.save, reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
 
@@ -195,6 +195,27 @@ def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...
 # In the workers.
 
 
+def keep_looks(
+    scratch: Path, place: LogPlace, request: Request, share: tuple[int, Span]
+) -> Iterator[pa.Table]:
+    """The looks of one span into a file, for a day's are more than the JVM has room for; how many these are."""
+    number, span = share
+    looks = left_out = 0
+    with pq.ParquetWriter(scratch / f"looks-{number:06d}.parquet", TRAFFIC, compression="zstd") as file:
+        for table in looks_of(place, request, span):
+            file.write_table(table.select(TRAFFIC.names).cast(TRAFFIC))
+            looks += table.num_rows
+            left_out += pc.sum(table.column("left_out")).as_py()
+    yield pa.table({"looks": [looks], "left_out": [left_out]}, schema=_KEPT)
+
+
+def looks_in_files(scratch: Path, columns: list[str]) -> pa.Table:
+    """What `keep_looks` has kept."""
+    files = sorted(scratch.glob("looks-*.parquet"))
+    empty = TRAFFIC.empty_table().select(columns)
+    return pa.concat_tables([empty, *(pq.ParquetFile(one).read(columns) for one in files)])
+
+
 def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
     """The looks of one span."""
     yield from looks_in(_bodies(place, request, TRAFFIC_TOPIC, span))
@@ -254,14 +275,15 @@ def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterat
 def try_some(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
     """Some policies on everything that was recorded."""
     documents = [PolicyDocument.from_dict(document) for _, document in share]
-    for (number, _), tried in zip(share, try_all(documents, memory, _traces_in(scratch)), strict=True):
+    for (number, _), tried in zip(share, try_all(documents, memory, _recorded_in(scratch)), strict=True):
         yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
 
 
 @lru_cache(maxsize=1)
-def _traces_in(scratch: Path) -> list[Trace]:
+def _recorded_in(scratch: Path) -> Recording:
     """Made ready once for all shares that a worker has."""
-    return traces_of(pq.read_table(scratch / "looks.parquet"), pq.read_table(scratch / "acts.parquet"))
+    acts = pq.read_table(scratch / "acts.parquet")
+    return Recording(traces_of(looks_in_files(scratch, TRAFFIC.names), acts))
 
 
 # What comes of it.
@@ -270,12 +292,12 @@ def _traces_in(scratch: Path) -> list[Trace]:
 def tell(
     names: list[str],
     found: list[dict[str, Any]],
-    looks: pa.Table,
+    looks: pa.ChunkedArray,
     acts: pa.Table,
     save: str,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """The tables, and the result."""
+    """The tables, and the result. `looks` are the names of those looked at."""
     recorded = acts.to_pylist()
     policies, pools, all_acts = [], [], [{"policy": RECORDED, **row} for row in recorded]
     for name, one in zip(names, found, strict=True):
@@ -302,17 +324,17 @@ def tell(
                    [Plot("Decisions so far", "at", ("so_far",), by="policy")])  # fmt: skip
     if pools:
         reporter.table("pools", pa.Table.from_pylist(pools), "Peaks of the pools")
-    clients = pc.count_distinct(looks.column("name")).as_py()
+    clients = pc.count_distinct(looks).as_py()
     told = {
         "policies": len(names),
         "clients": clients,
-        "looks": looks.num_rows,
+        "looks": len(looks),
         "recorded_decisions": len(recorded),
     }
     for row in policies:
         if row["not_judged"]:
             reporter.note(f"Of {row['policy']} isn't judged: {row['not_judged']}.")
-    if not looks.num_rows:
+    if not len(looks):
         reporter.note("Nothing of slow clients is recorded there: no policy had anything to act on.")
     if save:
         saving = sorted(

@@ -8,9 +8,9 @@ carried on: what comes is as recorded; what it takes is what it was seen to take
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -55,11 +55,6 @@ BUSY_MS: Final = 30_000
 """Where something waited then, the broker had no time to look, or left it out: for so long it is taken to have gone on as before."""
 STEP_MS: Final = 500
 """The guard looks at each client once a second; crossings are found within half of that."""
-AHEAD: Final = 64
-"""Steps of a client that are read from its recording at once."""
-AHEAD_MS: Final = AHEAD * STEP_MS
-KEPT_AHEAD: Final = 2
-"""Of each trace so many such readings are kept: policies that are tried side by side are no farther apart."""
 LATE_MS: Final = 1_000
 """What is on its way for less isn't recorded (`engine.traffic`)."""
 STEADY: Final = 2
@@ -117,8 +112,6 @@ class Trace:
     """Of each look, whether nothing waited from it to the next."""
     unjournaled: bool = False
     """Whether anything ever waited for it that no journal has."""
-    read: dict[int, list[Figured]] = field(default_factory=dict)
-    """What was read of it last, by its first moment."""
 
     @property
     def begun(self) -> int:
@@ -136,18 +129,12 @@ class Trace:
         """Between two looks on the line between them; the last look's value afterwards."""
         return int(between(now, self.columns["at"], self.columns[column]))
 
-    def ahead(self, now: int) -> list[Figured]:
-        """What it was at this step and the next ones."""
-        found = self.read.get(now)
-        if found is None:
-            found = self.figures(now + STEP_MS * np.arange(AHEAD))
-            if len(self.read) >= KEPT_AHEAD:
-                del self.read[next(iter(self.read))]
-            self.read[now] = found
-        return found
-
     def figures(self, moments: Ints) -> list[Figured]:
-        """What it was at these moments: on the line between two looks, or as at the look before. Nothing between two spells."""
+        """What it was at these moments."""
+        return list(map(Figured, *(column.tolist() for column in self.columns_at(moments))))
+
+    def columns_at(self, moments: Ints) -> list[Ints]:
+        """The same by column, in the order of `Figured`: on the line between two looks, or as at the look before. Nothing between two spells."""
         at, of = self.columns["at"], self.columns
         place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
         there = ~(self.rests[place] & (moments - at[place] > STEP_MS))
@@ -157,7 +144,7 @@ class Trace:
             column * there if name in WAITING else column
             for name, column in zip(Figured._fields, made, strict=False)
         ]
-        return list(map(Figured, *(column.tolist() for column in (*made, of["lump_bytes"][place]))))
+        return [*made, of["lump_bytes"][place]]
 
     def _moments(self, name: str, place: Ints, moments: Ints) -> Ints:
         """Since when: as at the look before, and on the line to the next one where that is what a client that reads slowly makes of it.
@@ -172,20 +159,15 @@ class Trace:
         known = column[place] + np.where(steady, moved * passed // np.maximum(gap, 1), 0)
         return np.where(at_once & (2 * passed > gap), column[following], known)
 
-    def nothing_until(self, now: int) -> int:
-        """Until when nothing waits and nothing was done, if that is so at this moment; else 0."""
-        at = self.columns["at"]
+    def takes_all_until(self, now: int, room: int) -> int:
+        """Until when so much room a step is enough for what comes, where nothing is recorded at this moment; else 0."""
+        at, matched = self.columns["at"], self.columns["matched_bytes"]
         place = max(self.place(now), 0)
         if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
             return 0
-        until = (
-            int(at[place + 1]) - SPELL_MS
-        )  # an episode of being offlined may begin so long before its first look
-        return 0 if until <= now or self.was_offlined(now) else until
-
-    def was_offlined(self, now: int) -> bool:
-        """Whether it was, when this was recorded."""
-        return any(start <= now < end for start, end in self.offlined)
+        until = int(at[place + 1]) - SPELL_MS
+        came = (matched[place + 1] - matched[place]) * STEP_MS / (at[place + 1] - at[place])
+        return until if until > now and came + 1 <= room else 0
 
     def offlined_near(self, now: int, slack: int) -> bool:
         """Whether it was within `slack` ms of a moment."""
@@ -217,15 +199,12 @@ def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
     if looks.num_rows == 0:
         return []
     rows = looks.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
-    whose = list(zip(*(rows.column(name).to_pylist() for name in Who._fields), strict=True))
     numbers = {name: rows.column(name).to_numpy() for name in Figures._fields}
-    found, start = [], 0
-    for _, its in groupby(whose, key=lambda one: (one[0], one[3])):
-        stop = start + sum(1 for _ in its)
-        found.append(
-            Trace(Who(*whose[stop - 1]), {name: column[start:stop] for name, column in numbers.items()})
-        )
-        start = stop
+    found = []
+    for start, stop in _sessions(rows):
+        whose = rows.slice(stop - 1, 1).to_pylist()[0]
+        who = Who(*(whose[name] for name in Who._fields))
+        found.append(Trace(who, {name: column[start:stop] for name, column in numbers.items()}))
     by_client: dict[str, list[dict[str, Any]]] = {}
     for row in acts.to_pylist():
         by_client.setdefault(row["client"], []).append(row)
@@ -238,6 +217,15 @@ def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
             mine = [row for row in by_client.get(name, ()) if trace.who.connected <= row["at"] < until]
             _complete(trace, mine)
     return found
+
+
+def _sessions(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    """The first row of each client's session, and the one after its last."""
+    names = rows.column("name").combine_chunks().dictionary_encode().indices.to_numpy()
+    connected = rows.column("connected").to_numpy()
+    other = (np.diff(names) != 0) | (np.diff(connected) != 0)
+    begins = [0, *(np.flatnonzero(other) + 1).tolist(), len(names)]
+    return pairwise(begins)
 
 
 FINAL: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete_durable"})

@@ -27,7 +27,8 @@ from broker_core.names import TRAFFIC_TOPIC
 from pipeline.jobs import backtest
 from pipeline.jobs.backtest import acts_of, looks_of
 from pipeline.transforms.agreement import agreement
-from pipeline.transforms.replayed import Tried, Try
+from pipeline.transforms.recording import Recording
+from pipeline.transforms.replayed import Tried, try_all
 from pipeline.transforms.traces import ACTS, TRAFFIC, between, traces_of
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
@@ -59,7 +60,8 @@ def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Tabl
 
 
 def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> Tried:
-    return Try(policy, HOST).run(traces_of(looks, acts))
+    (found,) = try_all([policy], HOST, Recording(traces_of(looks, acts)))
+    return found
 
 
 def whom(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:

@@ -129,6 +129,11 @@ class SlowClientGuard(Roll):
             ]
         super().unregister(use)
 
+    @property
+    def pending(self) -> bool:
+        """Whether decisions that were made wait for the next tick."""
+        return bool(self._later)
+
     # ------------------------------------------------------------------------------------------ judging
 
     def tick(self, now_ns: int) -> list[Decision]:

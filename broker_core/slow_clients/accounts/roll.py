@@ -160,6 +160,16 @@ class Roll:
             if not use.closing:
                 self._write_off(use)
 
+    def rest(self, use: PoolUse) -> None:
+        """No tick looks at a client until it is roused: for who knows that no rule of its own would see anything meanwhile, as a
+        back-test does. Its samples are forgotten; its place among the others stays."""
+        self._ticking.remove(use)
+        use.history = None
+
+    def rouse(self, use: PoolUse) -> None:
+        """Ticks look at it again."""
+        self._ticking.add(use)
+
     def use_of(self, name: str) -> PoolUse | None:
         """What that client takes of its pool; None when it isn't registered."""
         return self._uses.get(name)

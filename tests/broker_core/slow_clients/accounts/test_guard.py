@@ -133,6 +133,18 @@ def test_age_is_judged_at_the_tick() -> None:
     assert made.tick(START + 7 * SECOND) == []
 
 
+def test_who_rests_is_looked_at_by_no_tick_until_roused_and_is_judged_by_what_is_queued() -> None:
+    made = guard(policy(SMALL, age_ms=2_000))
+    backlog = Still(oldest_at=START)
+    use = made.register("slow", "tcp", backlog)
+    made.queued(use, 10, START)
+    made.rest(use)
+    assert not [one for part in range(400) for one in made.tick_part(START + part * SECOND // 40)]
+    made.rouse(use)
+    (decided,) = [one for part in range(400, 440) for one in made.tick_part(START + part * SECOND // 40)]
+    assert (decided.client, decided.action) == ("slow", Action.DISCONNECT)
+
+
 def test_a_decision_carries_the_last_samples_oldest_first() -> None:
     made = guard(policy({"message_memory_limit": 1_000_000}))
     account = made.register("a", "tcp", Still(START))

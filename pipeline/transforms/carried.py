@@ -1,0 +1,247 @@
+"""One client under a policy that is tried: its backlog as the guard reads it, and its way through a window where it has
+parted from its recording. Pure; moments are ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from broker_core.config.vocabulary import Shape, Signal
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.holds import calm_upto
+from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.rules.rule import UNLIMITED
+from pipeline.transforms.recording import LEVELS, Course, Stretch, course_of, levels_of
+from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
+
+UNSEEN: Final = frozenset(
+    {
+        Signal.WINDOW_FULL,
+        Signal.UNACKED_MESSAGES,
+        Signal.UNACKED_AGE,
+        Signal.ACK_SILENCE,
+        Signal.CONFLATION_BYTES,
+        Signal.PINNED_BYTES,
+        Signal.USER_PINNED_BYTES,
+    }
+)
+"""Of single subscriptions' windows, of conflation and of what holds the log nothing is recorded: rules on them aren't judged."""
+_MS: Final = 1_000_000
+_BOUNDLESS: Final = 1 << 50
+
+
+class Remembered:
+    """A client's backlog at a moment of the try. The guard reads it as a session's; it also is its only subscription."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.id = "only"
+        self.topic = trace.who.topic
+        self.name = ""
+        self.durable = self.journaled = self.paused = self.rate_limited = False
+        self.prefetch = self.conflation_bytes = self.pinned_bytes = 0
+        self.unacked_messages = self.unacked_since = self.acked_at = 0
+        self.window_full_since = self.window_full_count = 0
+        self.oldest_at = self.unacked_at = self.blocked_since = 0
+        self.messages = self.owed_messages = self.owed_bytes = self.taken_bytes = self.lump_bytes = 0
+        self.outbox_bytes = self.unjournaled = 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self.owed_bytes
+
+    @property
+    def backlog_messages(self) -> int:
+        return self.owed_messages
+
+    @property
+    def outbox_messages(self) -> int:
+        return self.messages
+
+    def look(self) -> None:
+        """It was looked at when it was set."""
+
+    def show(self, seen: Figured) -> None:
+        """It is as it was recorded."""
+        self.messages, self.owed_messages, self.owed_bytes = (
+            seen.messages,
+            seen.owed_messages,
+            seen.owed_bytes,
+        )
+        self.taken_bytes, self.unjournaled, self.lump_bytes = (
+            seen.taken_bytes,
+            seen.unjournaled,
+            seen.lump_bytes,
+        )
+        self.oldest_at, self.unacked_at, self.blocked_since = (
+            seen.oldest_at,
+            seen.unacked_at,
+            seen.blocked_since,
+        )
+
+    def waiting(self) -> Waiting:
+        return Waiting(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
+
+
+class Calm(NamedTuple):
+    """Up to what nothing of a client is of interest to any of its rules, while these remember nothing."""
+
+    levels: tuple[int, ...]
+    """Of each row of LEVELS."""
+    spool_age: int
+    rated: bool
+    """A rule on a rate looks at what was taken before, too: it has nothing to see where nothing waits."""
+
+
+def calm_of(use: PoolUse) -> Calm:
+    """By the rules of a client and its subscriptions, in any mode."""
+    levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
+    for rule in chain(use.rules, *(one.rules for one in use.narrow.values())):
+        place = LEVELS.get(rule.signal)
+        if place is not None and rule.shape is not Shape.RATE_BELOW:
+            levels[place] = min(levels[place], calm_upto(rule))
+        elif rule.signal is Signal.SPOOL_AGE:
+            spool_age = min(spool_age, calm_upto(rule))
+        elif rule.signal not in UNSEEN:
+            rated = True
+    return Calm(tuple(levels), spool_age, rated)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One trace under the policy."""
+
+    number: int
+    trace: Trace
+    backlog: Remembered
+    until: int
+    """Afterwards nothing is known of it."""
+    use: PoolUse = field(init=False)
+    calm: Calm = field(init=False)
+    free: bool = False
+    """It has parted from its recording."""
+    waiting: int = 0
+    """Bytes of bodies owed, since then."""
+    base: int = 0
+    """What it had taken then, less what had come and didn't wait any more."""
+    moved: int = 0
+    """When it was carried on last, and what had come for it by then."""
+    matched: int = 0
+    offlined_since: int = 0
+    offlined_ms: int = 0
+    free_from_log: bool = False
+    quiet: int = 0
+    """Steps since rules remembered or decided anything."""
+    ahead: list[int] = field(default_factory=list)
+    """What waits at each step of the window it rests in, since it has parted."""
+    gone: bool = False
+
+    @classmethod
+    def fresh(cls, number: int, trace: Trace) -> Session:
+        """One that the guard doesn't know yet."""
+        return cls(number, trace, Remembered(trace), max(trace.ended, trace.final))
+
+    def part(self, now: int) -> None:
+        """From now on it is carried on by what it was seen to take."""
+        if self.free:
+            return
+        self.free, self.moved = True, now
+        self.matched = self.trace.at("matched_bytes", now)
+        self.waiting = self.trace.at("owed_bytes", now)
+        self.base = self.trace.at("taken_bytes", now) + self.waiting - self.matched
+
+    def drop(self, kept: int) -> int:
+        """No more than so many bytes wait; how many fewer."""
+        dropped = max(self.waiting - kept, 0)
+        self.waiting -= dropped
+        self.base -= dropped
+        return dropped
+
+    def carry_on(self, now: int, matched: int) -> None:
+        """To a moment by which so much has come for it in all."""
+        room = room_of(self.trace, now - self.moved) if now > self.moved else 0
+        self.waiting = left(self.waiting, matched - self.matched, room)
+        self.moved, self.matched = now, matched
+
+    def show(self) -> tuple[int, int]:
+        """Its backlog as of then; bytes of memory and disk."""
+        of, trace, waiting = self.backlog, self.trace, self.waiting
+        of.owed_bytes, of.owed_messages = waiting, int(waiting / trace.size)
+        of.taken_bytes = self.base + self.matched - waiting
+        of.oldest_at = trace.matched_at(self.matched - waiting) * _MS if waiting else 0
+        of.unacked_at = 0
+        blocked = trace.columns["blocked_since"]
+        of.blocked_since = int(blocked[max(trace.place(self.moved), 0)]) * _MS if waiting else 0
+        of.unjournaled = of.owed_messages if trace.unjournaled else 0
+        of.messages = 0 if self.use.offlined else of.owed_messages
+        memory, disk = self.factors
+        return int(waiting * memory), int(waiting * disk)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Bytes of memory and of disk for one that waits."""
+        if self.use.offlined:
+            return 0.0, self.trace.disk_factor or self.trace.factor
+        return 0.0 if self.free_from_log else self.trace.factor, 0.0
+
+    @property
+    def room(self) -> int:
+        """Bytes that it can take from a step to the next."""
+        return room_of(self.trace, STEP_MS)
+
+    def course(self, stretch: Stretch, moments: Ints) -> tuple[Course, list[int]]:
+        """Its way through a window if nothing is decided: that of `carry_on` and `show`, and what waits at each step."""
+        trace = self.trace
+        waiting = self.waits_through(stretch)
+        waits = np.array(waiting, np.int64)
+        memory, disk = ((waits * factor).astype(np.int64) for factor in self.factors)
+        messages = (waits / trace.size).astype(np.int64)
+        since = np.interp(stretch.matched - waits, trace.columns["matched_bytes"], trace.columns["at"])
+        something = waits > 0
+        amounts = (memory, messages, disk, waits, messages)
+        levels = levels_of(moments, amounts, since.astype(np.int64) * something, stretch.blocked * something)
+        return course_of(memory, disk, levels), waiting
+
+    def waits_through(self, stretch: Stretch) -> list[int]:
+        """What waits at the step before a window and at each of its steps, if nothing is decided."""
+        room, waiting = self.room, [self.waiting]
+        for came in stretch.came:
+            waiting.append(left(waiting[-1], came, room))
+        return waiting
+
+    def most(self, stretch: Stretch) -> tuple[int, int]:
+        """Bytes of memory and disk that it may come to in a window, whatever is decided about it: what waits for one that has
+        parted doesn't depend on that, unless some of it is dropped."""
+        trace = self.trace
+        memory, disk = (0, 0) if self.free else stretch.held
+        owed = max(self.waits_through(stretch)) if self.free else stretch.owed(self.room)
+        if stretch.points:  # steps between steps
+            owed += sum(stretch.came)
+        spooled = trace.disk_factor or trace.factor
+        return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
+
+    def most_at(self, stretch: Stretch, step: int) -> tuple[int, int]:
+        """The same on its way to one step from the one before it."""
+        use = self.use
+        if stretch.points or (not self.free and (use.offlined or stretch.offlined)):
+            memory, disk = self.most(stretch)
+        elif self.free:
+            owed, (memory_factor, disk_factor) = self.waiting + stretch.came[step - 1], self.factors
+            memory, disk = int(owed * memory_factor) + 1, int(owed * disk_factor) + 1
+        else:
+            memory, disk = int(stretch.course.memory[step]), int(stretch.course.disk[step])
+        return max(memory, use.memory), max(disk, use.disk)
+
+
+def room_of(trace: Trace, ms: int) -> int:
+    """Bytes that it was seen to take in so much time. Whole ones, so that sums come out the same in any order."""
+    found = trace.capacity * ms / 1_000
+    return round(found) if found < _BOUNDLESS else _BOUNDLESS
+
+
+def left(waiting: int, came: int, room: int) -> int:
+    """What waits when so much has come, and so much could be taken."""
+    return max(waiting + came - room, 0)

@@ -1,0 +1,155 @@
+"""Clients that have parted from their recording, in the gaps of it: of those nothing is recorded for a while, and what comes for
+them lies on a line. So does what waits for them, and a window is gone through for all of them at once. Pure; moments are ms.
+
+Exact where it counts, in what waits, memory and disk; where it only tells that no rule sees anything, up to a margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_core.config.vocabulary import Signal
+from pipeline.transforms.carried import Session
+from pipeline.transforms.recording import LEVELS
+from pipeline.transforms.traces import STEP_MS, Ints
+
+Floats = npt.NDArray[np.float64]
+NEVER: Final = 2.0**62
+MARGIN: Final = 2
+"""Bytes, messages or ms that a value between the ends of a line may be off it."""
+_MS: Final = 1_000_000
+_ROW: Final = np.dtype(
+    [(name, np.float64) for name in (
+        "waiting", "matched", "moved",  # when it came here
+        "at", "from_bytes", "slope",  # the line on which comes what comes
+        "room", "memory", "disk", "size",
+        "most_memory", "most_messages", "most_disk", "most_bytes", "most_owed", "most_age", "deadline",
+        "taken_from", "taken_to", "taken_at", "ms_a_byte",  # the line on which what it takes next came
+    )] + [("pool", np.int64)]
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Held:
+    """What those who stay hold of the pools, by number, at the step before a window and at each of its steps."""
+
+    memory: Ints
+    disk: Ints
+    most_memory: Ints
+    """On the way from the step before to each of the window's: clients don't move all at once."""
+    most_disk: Ints
+
+
+class Gaps:
+    """Who is in a gap, by the numbers of their traces."""
+
+    def __init__(self, traces: int, pools: Sequence[str]) -> None:
+        self._rows = np.zeros(traces, _ROW)
+        self._pools = {name: number for number, name in enumerate(pools)}
+        self.sessions: dict[int, Session] = {}
+
+    def enter(self, session: Session) -> bool:
+        """Take it in as of its last step, if it is in a gap and its rules ask nothing that can't be told here."""
+        trace, use, calm = session.trace, session.use, session.calm
+        at, matched = trace.columns["at"], trace.columns["matched_bytes"]
+        place = max(trace.place(session.moved), 0)
+        if (
+            calm.rated
+            or place + 1 >= len(at)
+            or not trace.rests[place]
+            or session.moved - at[place] <= STEP_MS
+        ):
+            return False
+        taken = session.matched - session.waiting
+        came = int(np.searchsorted(matched, taken, side="right")) - 1
+        if not 0 <= came < len(at) - 1:
+            return False
+        limits = [NEVER if limit >= NEVER else float(limit) for limit in calm.levels]
+        if use.offlined:
+            limits[LEVELS[Signal.OUTBOUND_BYTES]] = limits[LEVELS[Signal.OUTBOUND_MESSAGES]] = NEVER
+        blocked, deadline = int(trace.columns["blocked_since"][place]), NEVER
+        if blocked:
+            deadline = blocked + limits[LEVELS[Signal.WRITE_BLOCKED]]
+        if use.offlined:
+            deadline = min(deadline, use.offlined_at // _MS + float(calm.spool_age))
+        memory, disk = session.factors
+        self._rows[session.number] = (
+            session.waiting, session.matched, session.moved,
+            at[place], matched[place], (matched[place + 1] - matched[place]) / (at[place + 1] - at[place]),
+            session.room, memory, disk, trace.size,
+            *limits[:6], deadline,
+            matched[came], matched[came + 1], at[came], (at[came + 1] - at[came]) / (matched[came + 1] - matched[came]),
+            self._pools[use.pool_name],
+        )  # fmt: skip
+        self.sessions[session.number] = session
+        return True
+
+    def leave(self, number: int, moment: int) -> Session:
+        """Out of here as of a step."""
+        session, row = self.sessions.pop(number), self._rows[number]
+        matched = int(_matched(row, moment))
+        passed = (moment - session.moved) // STEP_MS
+        session.waiting += matched - session.matched - passed * session.room
+        session.moved, session.matched = moment, matched
+        return session
+
+    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], Held | None]:
+        """Who has to leave before a window, and what the others hold in it; they are taken to stay."""
+        left = {number for number in active if number in self.sessions}
+        numbers = np.array([number for number in self.sessions if number not in left], np.int64)
+        if not len(numbers):
+            return sorted(left), None
+        rows = self._rows[numbers]
+        stirred = _stirred(rows, moments[1], moments[-1])
+        left.update(numbers[stirred].tolist())
+        rows = rows[~stirred]
+        if not len(rows):
+            return sorted(left), None
+        column = {name: rows[name][:, None] for name in _ROW.names or ()}
+        waits = _waits(column, moments[None, :])
+        empty = (waits <= 0).any(axis=1)
+        if empty.any():
+            left.update(numbers[~stirred][empty].tolist())
+            waits, rows = waits[~empty], rows[~empty]
+        held = Held(*[np.zeros((len(self._pools), len(moments)), np.int64) for _ in range(4)])
+        for number in range(len(self._pools)):
+            its = rows["pool"] == number
+            for sums, most, name in (
+                (held.memory, held.most_memory, "memory"), (held.disk, held.most_disk, "disk"),
+            ):  # fmt: skip
+                if (factors := rows[name][its]).any():
+                    owned = np.floor(waits[its] * factors[:, None])
+                    sums[number] = owned.sum(axis=0)
+                    most[number, 1:] = np.maximum(owned[:, 1:], owned[:, :-1]).sum(axis=0)
+        return sorted(left), held
+
+
+def _matched(row: Any, moments: Any) -> Any:
+    """What has come by a moment, as `np.interp` has it."""
+    return np.floor(row["slope"] * (moments - row["at"]) + row["from_bytes"])
+
+
+def _waits(row: Any, moments: Any) -> Any:
+    passed = (moments - row["moved"]) / STEP_MS
+    return row["waiting"] + (_matched(row, moments) - row["matched"]) - passed * row["room"]
+
+
+def _stirred(rows: Any, first: int, last: int) -> npt.NDArray[np.bool_]:
+    """Of whom a rule may see something at the first step, the last, or between them."""
+    found = last + STEP_MS + MARGIN > rows["deadline"]
+    for moment in (first, last):
+        waits = _waits(rows, moment) + MARGIN
+        taken = _matched(rows, moment) - waits
+        since = rows["taken_at"] + (taken - rows["taken_from"]) * rows["ms_a_byte"]
+        found |= waits * rows["memory"] + MARGIN > rows["most_memory"]
+        found |= waits * rows["disk"] + MARGIN > rows["most_disk"]
+        found |= waits + MARGIN > rows["most_bytes"]
+        found |= waits / rows["size"] + MARGIN > np.minimum(rows["most_messages"], rows["most_owed"])
+        found |= moment + STEP_MS + MARGIN - since > rows["most_age"]
+        found |= (taken + 2 * MARGIN > rows["taken_to"]) | (taken < rows["taken_from"])
+    return np.asarray(found, np.bool_)

@@ -1,0 +1,249 @@
+"""A recording in windows of 64 steps: what each client was at each of them, made once for all policies that are tried on it. Pure.
+
+A window also says the most that was reached in it of each figure that rules look at. From that whoever tries a policy tells
+of whom its rules would see nothing there (`replayed`). Moments are ms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from broker_core.config.vocabulary import Signal
+from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
+
+STEPS: Final = 64
+"""Of a window."""
+WINDOW_MS: Final = STEPS * STEP_MS
+WINDOWS_AT_ONCE: Final = 4
+"""Are read of a trace: that takes hardly longer than one."""
+NEAR_MS: Final = 2_500
+"""So near to a time of being offlined something may follow from it."""
+LEVELS: Final = {
+    Signal.OUTBOUND_BYTES: 0,
+    Signal.OUTBOUND_MESSAGES: 1,
+    Signal.SPOOL_BYTES: 2,
+    Signal.BACKLOG_BYTES: 3,
+    Signal.BACKLOG_MESSAGES: 4,
+    Signal.OLDEST_AGE: 5,
+    Signal.WRITE_BLOCKED: 6,
+}
+"""The row of a signal in `levels`."""
+OUTBOX_LEVELS: Final = 2
+"""The first rows say nothing of a client that is offlined."""
+
+
+class Course(NamedTuple):
+    """A client's way through a window. Arrays have a value for the step before it, then one for each of its steps."""
+
+    memory: Ints
+    disk: Ints
+    levels: Ints
+    """Of each signal of LEVELS its greatest value until the next step: ages are those of then."""
+    most: list[int]
+    """The greatest of each row, the step before left out."""
+
+
+def course_of(memory: Ints, disk: Ints, levels: Ints) -> Course:
+    """With what follows."""
+    return Course(memory, disk, levels, levels[:, 1:].max(axis=1).tolist())
+
+
+def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:
+    """`amounts` are the rows that are none of ages; these are moments, 0 is none."""
+    ages = [np.where(one > 0, np.maximum(moments - one, 0) + STEP_MS, 0) for one in (since, blocked)]
+    return np.stack([*amounts, *ages])
+
+
+@dataclass(slots=True)
+class _Read:
+    """Some windows of a trace, from one on."""
+
+    first: int
+    figures: list[Ints]
+    """In the order of `Figured`."""
+    levels: Ints
+    matched: Ints
+    blocked: Ints
+    """As at the look before, ms."""
+
+
+class Stretch:
+    """One trace in one window, as it was recorded."""
+
+    def __init__(self, trace: Trace, read: _Read, window: Window) -> None:
+        start = (window.number - read.first) * STEPS + window.skipped
+        of = slice(start, start + window.steps + 1)
+        self._figures = [column[of] for column in read.figures]
+        self.matched: Ints = read.matched[of]
+        self.blocked: Ints = read.blocked[of]
+        self.course = course_of(self._figures[_MEMORY], self._figures[_DISK], read.levels[:, of])
+        self.points = [at for at in trace.points if window.before <= at <= window.last]
+        self._trace = trace
+        self.eventful = (
+            trace.begun > window.before or max(trace.ended, trace.final) < window.last or bool(self.points)
+        )
+        """It begins or ends, or something was decided about it."""
+        self._owed = -1
+        near = [
+            (start, end)
+            for start, end in trace.offlined
+            if start - NEAR_MS <= window.last and end + NEAR_MS >= window.before
+        ]
+        self.offlined = bool(near)
+        """Near to a time in which it was offlined."""
+        self.all_offlined = any(
+            start <= window.before - NEAR_MS and window.last + NEAR_MS < end for start, end in near
+        )
+
+    @cached_property
+    def rows(self) -> list[Figured]:
+        """What it was at each moment."""
+        return list(map(Figured, *(column.tolist() for column in self._figures)))
+
+    @cached_property
+    def came(self) -> list[int]:
+        """Bytes of bodies from each step to the next."""
+        found: list[int] = np.diff(self.matched).tolist()
+        return found
+
+    @cached_property
+    def held(self) -> tuple[int, int]:
+        """The most bytes of memory and disk, at moments of decisions, too."""
+        between = self._trace.figures(np.array(self.points, np.int64)) if self.points else []
+        memory, disk = int(self.course.memory.max()), int(self.course.disk.max())
+        return max([memory, *(one.memory for one in between)]), max([disk, *(one.disk for one in between)])
+
+    @cached_property
+    def _most_owed(self) -> int:
+        between = self._trace.figures(np.array(self.points, np.int64)) if self.points else []
+        return max([0, *(one.owed_bytes for one in between)])
+
+    def owed(self, room: int) -> int:
+        """The most bytes that can wait for it wherever in the window it parts from its recording, if it takes `room` a step."""
+        if self._owed < 0:
+            recorded = self.course.levels[_OWED].tolist()
+            most = reached = recorded[0]
+            for came, owed in zip(self.came, recorded[1:], strict=True):
+                reached = max(reached + came - room, owed)
+                most = max(most, reached)
+            self._owed = max(most, self._most_owed)
+        return self._owed
+
+
+_MEMORY, _DISK = Figured._fields.index("memory"), Figured._fields.index("disk")
+_OWED: Final = LEVELS[Signal.BACKLOG_BYTES]
+
+
+class Window:
+    """One window of all traces, or what is left of it after some of its steps."""
+
+    def __init__(self, recording: Recording, number: int, skipped: int = 0) -> None:
+        self._recording = recording
+        self.number = number
+        self.skipped, self.steps = skipped, STEPS - skipped
+        start = recording.origin + number * WINDOW_MS + skipped * STEP_MS
+        self.before = start - STEP_MS
+        self.last = start + (self.steps - 1) * STEP_MS
+        self.moments: Ints = self.before + STEP_MS * np.arange(self.steps + 1)
+        self.active: Sequence[int] = recording.active.get(number, ())
+        """Traces of which there is anything but that nothing waits."""
+        self.begins: Sequence[int] = recording.begins.get(number, ())
+        """Traces in the order of their begin."""
+        self.points: Sequence[tuple[int, int]] = [
+            point for point in recording.points.get(number, ()) if not skipped or point[0] >= self.before
+        ]
+        """When something was decided, and about which trace."""
+        self._stretches: dict[int, Stretch] = {}
+
+    def after(self, step: int) -> Window:
+        """What comes after one of its steps."""
+        return Window(self._recording, self.number, self.skipped + step)
+
+    def of(self, trace: int) -> Stretch:
+        """One trace, read when it is asked for."""
+        found = self._stretches.get(trace)
+        if found is None:
+            found = self._stretches[trace] = self._recording.stretch(trace, self)
+        return found
+
+
+class Recording:
+    """Traces in the order of their begin, with what is in which window."""
+
+    def __init__(self, traces: Iterable[Trace]) -> None:
+        self.traces = sorted(traces, key=lambda one: (one.begun, one.who))
+        self.origin = self.traces[0].begun if self.traces else 0
+        active: dict[int, list[int]] = defaultdict(list)
+        begins: dict[int, list[int]] = defaultdict(list)
+        points: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for number, trace in enumerate(self.traces):
+            for window in self._active(trace):
+                active[window].append(number)
+            begins[self._reached(trace.begun)].append(number)
+            for at in sorted(set(trace.points)):
+                points[self._reached(at)].append((at, number))
+        self.active, self.begins = dict(active), dict(begins)
+        self.points = {window: sorted(found) for window, found in points.items()}
+        self._read: dict[int, _Read] = {}
+
+    def windows(self, busy: Callable[[], bool]) -> Iterator[Window]:
+        """All in which there is something; others only as long as somebody is `busy`."""
+        known = sorted({*self.active, *self.begins, *self.points}, reverse=True)
+        number = known[-1] if known else 0
+        while known or busy():
+            if known and not busy():
+                number = known[-1]
+            if known and known[-1] == number:
+                known.pop()
+            yield Window(self, number)
+            number += 1
+
+    def stretch(self, number: int, window: Window) -> Stretch:
+        """One trace in a window. What is read of a trace serves some windows, and goes when a later one is asked for."""
+        trace, read = self.traces[number], self._read.get(number)
+        if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
+            read = self._read[number] = _read(trace, window)
+        return Stretch(trace, read, window)
+
+    def _reached(self, at: int) -> int:
+        """The window of the first step that isn't before a moment."""
+        return max(-((self.origin - at) // STEP_MS), 0) // STEPS
+
+    def _active(self, trace: Trace) -> list[int]:
+        at, rests = trace.columns["at"], trace.rests
+        until = np.append(at[1:], at[-1:])
+        until = np.where(rests, np.minimum(at + STEP_MS, until), until) + STEP_MS
+        first = (at - self.origin) // WINDOW_MS
+        spans = set(zip(first.tolist(), ((until - self.origin) // WINDOW_MS).tolist(), strict=True))
+        told = [*((at - STEP_MS, at + STEP_MS) for at in (*trace.points, max(trace.ended, trace.final)))]
+        told += [(start - NEAR_MS, end + NEAR_MS) for start, end in trace.offlined]
+        spans |= {((a - self.origin) // WINDOW_MS, (b - self.origin) // WINDOW_MS) for a, b in told}
+        return sorted({window for a, b in spans for window in range(max(a, 0), b + 1)})
+
+
+def _read(trace: Trace, window: Window) -> _Read:
+    begins = window.before - window.skipped * STEP_MS
+    moments = begins + STEP_MS * np.arange(STEPS * WINDOWS_AT_ONCE + 1)
+    figures = trace.columns_at(moments)
+    of = dict(zip(Figured._fields, figures, strict=True))
+    oldest, unacked = of["oldest_at"] // _MS, of["unacked_at"] // _MS
+    since = np.where((oldest > 0) & (unacked > 0), np.minimum(oldest, unacked), np.maximum(oldest, unacked))
+    amounts = [of[name] for name in ("memory", "messages", "disk", "owed_bytes", "owed_messages")]
+    at = trace.columns["at"]
+    place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
+    return _Read(
+        window.number,
+        figures,
+        levels_of(moments, amounts, since, of["blocked_since"] // _MS),
+        np.interp(moments, at, trace.columns["matched_bytes"]).astype(np.int64),
+        trace.columns["blocked_since"][place],
+    )
+
+
+_MS: Final = 1_000_000

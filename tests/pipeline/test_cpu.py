@@ -1,0 +1,33 @@
+"""What the processes below have used is known after they have ended, if it was noted while they lived."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pipeline.cpu import cpu_seconds, note_cpu_below
+
+BUSY = """
+import sys, time
+while time.process_time() < 0.4:
+    pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_was_noted_and_has_ended_counts_once() -> None:
+    before = cpu_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as busy:
+        assert busy.stdout is not None
+        assert busy.stdout.readline() == b"done\n"
+        note_cpu_below()
+        note_cpu_below()
+        assert busy.stdin is not None
+        busy.stdin.close()
+    spent = cpu_seconds() - before
+    assert 0.39 <= spent < 0.8
+    note_cpu_below()
+    assert cpu_seconds() - before - spent < 0.2
