@@ -169,7 +169,7 @@ CODES: Final = MappingProxyType({
     "damaged_delivery": ErrorCode("What came from the broker was damaged on its way", _LIBRARY, retry_after_ms=AT_ONCE),
     "no_acks": ErrorCode("The subscription has no acknowledgements", _LIBRARY),
     "no_bookmark_store": ErrorCode("`MOST_RECENT` needs a bookmark store", _LIBRARY),
-    "no_group": ErrorCode("No group has the topic", _LIBRARY),
+    "no_group_for_topic": ErrorCode("No group has the topic", _LIBRARY),
     "other_instance": ErrorCode("The instance would take your new messages for ones it has from elsewhere", _LIBRARY),
     "store_failed": ErrorCode("A store's file can't be written or repaired", _LIBRARY),
     "store_full": ErrorCode("A bookmark store keeps no more positions", _LIBRARY),

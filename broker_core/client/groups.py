@@ -90,16 +90,16 @@ class AsyncGroups:
         await self.close()
 
     def group_of(self, topic: str) -> str:
-        """The name of the group that has a topic. OperatorError no_group."""
+        """The name of the group that has a topic. OperatorError no_group_for_topic."""
         return self._routes.group_of(topic)
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message to the group that has the topic; see AsyncClient.publish. Await what it returns: it waits only while
-        too much of that group is unacknowledged. OperatorError no_group."""
+        too much of that group is unacknowledged. OperatorError no_group_for_topic."""
         return self.clients[self._routes.group_of(topic)].publish(topic, body)
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """Publish messages of one topic as one batch. OperatorError no_group."""
+        """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
         await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
 
     async def flush(self) -> None:
@@ -117,7 +117,7 @@ class AsyncGroups:
         """Subscribe to a topic pattern in every group that may have a topic of it; see AsyncClient.subscribe.
 
         The bookmark is "0", "0|1|", a moment, a range of moments, "MOST_RECENT" where each group has a bookmark store, or what
-        `bookmark_after` said. Raises what the first has against it, with `group` in its details, and no_group; then it is subscribed nowhere.
+        `bookmark_after` said. Raises what the first has against it, with `group` in its details, and no_group_for_topic; then it is subscribed nowhere.
         """
         groups = self._routes.groups_of(topic)
         instances = {client.instance for client in self.clients.values()}

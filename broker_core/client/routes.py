@@ -55,7 +55,7 @@ class Routes:
         self._known: dict[str, str] = {}
 
     def group_of(self, topic: str) -> str:
-        """The group that has a topic. OperatorError no_group."""
+        """The group that has a topic. OperatorError no_group_for_topic."""
         known = self._known.get(topic)
         return known if known is not None else self._find(topic)
 
@@ -69,7 +69,7 @@ class Routes:
         return found
 
     def groups_of(self, text: str) -> list[str]:
-        """The groups that may have a topic of this pattern, each once. ClientError bad_pattern, OperatorError no_group."""
+        """The groups that may have a topic of this pattern, each once. ClientError bad_pattern, OperatorError no_group_for_topic."""
         asked = TopicPattern.parse(text)
         if asked.exact is not None:
             return [self.group_of(asked.exact)]
@@ -103,7 +103,7 @@ def _bad(sentence: str) -> OperatorError:
 
 def _nobody(topic: str) -> OperatorError:
     return OperatorError(
-        "no_group",
+        "no_group_for_topic",
         f"No group has {topic[:80]!r}.",
         'Name its pattern with a group, or ">" for all that is left. Topics that begin with $ are each broker\'s own.',
     )

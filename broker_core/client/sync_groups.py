@@ -51,16 +51,16 @@ class SyncGroups:
         self.close()
 
     def group_of(self, topic: str) -> str:
-        """The name of the group that has a topic. OperatorError no_group."""
+        """The name of the group that has a topic. OperatorError no_group_for_topic."""
         return self._groups.group_of(topic)
 
     def publish(self, topic: str, body: Body) -> None:
         """Publish one message to the group that has the topic. It waits only while too much stands in that group's line. OperatorError
-        no_group."""
+        no_group_for_topic."""
         self.clients[self.group_of(topic)].publish(topic, body)
 
     def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """Publish messages of one topic as one batch. OperatorError no_group."""
+        """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
         self.clients[self.group_of(topic)].publish_many(topic, bodies)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -217,10 +217,10 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
         async with AsyncGroups({"all": Group("prices.>", at)}, "desk") as client:
             with pytest.raises(OperatorError) as error:
                 client.publish("orders.1", 1)
-            assert error.value.code == "no_group"
+            assert error.value.code == "no_group_for_topic"
             with pytest.raises(OperatorError) as error:
                 await client.subscribe("orders.>")
-            assert error.value.code == "no_group"
+            assert error.value.code == "no_group_for_topic"
 
 
 async def test_a_range_of_bookmarks_isnt_for_several_groups(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
             feed.publish("orders.eu", 1_001)  # close() sends it
             with pytest.raises(OperatorError) as error:
                 feed.publish("$SLUICE.x", 1)
-            assert error.value.code == "no_group" and feed.group_of("a") == "rest"
+            assert error.value.code == "no_group_for_topic" and feed.group_of("a") == "rest"
         read: list[int] = []
         mark: str | None = "0"
         for stop_after in (333, 669):

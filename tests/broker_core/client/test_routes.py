@@ -71,7 +71,7 @@ def test_a_topic_that_no_group_has_is_named() -> None:
     ):
         with pytest.raises(OperatorError) as error:
             ask()
-        assert error.value.code == "no_group"
+        assert error.value.code == "no_group_for_topic"
 
 
 LEVEL = st.sampled_from(["a", "b", "*"])
