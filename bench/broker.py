@@ -1,6 +1,7 @@
 """A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports.
 
-With a member's name and engines (by commas) behind the two sizes it is one of a group.
+Behind the two sizes stands the instance's name; with a member's name, engines and perhaps sync members (by commas) behind that
+it is one of a group.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import uvloop
 
 
 async def main(
-    home: Path, memory_limit: int, journal_size: int = 0, name: str = "", engines: str = ""
+    home: Path,
+    memory_limit: int,
+    journal_size: int = 0,
+    instance: str = "bench-1",
+    name: str = "",
+    engines: str = "",
+    sync_members: str = "",
 ) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
@@ -25,10 +32,14 @@ async def main(
     from broker_core.group.member import member_of
     from broker_core.group.settings import read_settings
 
-    policy = default_policy("bench-1")
+    policy = default_policy(instance)
     policy = replace(
         policy,
-        instance=replace(policy.instance, journal_size=journal_size or policy.instance.journal_size),
+        instance=replace(
+            policy.instance,
+            journal_size=journal_size or policy.instance.journal_size,
+            sync_members=tuple(sync_members.split(",")) if sync_members else (),
+        ),
         pool=PoolSettings(message_memory_limit=memory_limit),
         quotas=(
             QuotaSettings(client_topics=1_000_000),
@@ -37,8 +48,8 @@ async def main(
             TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")
         ),
     )
-    paths = BrokerPaths.under(home, "bench-1")
-    member = member_of(read_settings("bench-1", name, engines.split(",") if engines else ()))
+    paths = BrokerPaths.under(home, instance)
+    member = member_of(read_settings(instance, name, engines.split(",") if engines else ()))
     known = await member.identity(paths.journal, paths.archive) if member is not None else None
     broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()

@@ -1,13 +1,14 @@
-"""A group of three against a broker by itself: `python -m bench.group [--runs 3] [--records 100000] [--seconds 5]`.
+"""A group of three against a broker by itself: `python -m bench.group [--runs 3] [--records 100000] [--behind 1000000] [--seconds 5]`.
 
 Three engines that sync always, three brokers, publisher and subscriber, all on this machine; the publisher is at one member and the subscriber at
-another. The broker by itself takes turns with it. Records of 100 bytes.
+another. The broker by itself takes turns with it. Records of 100 bytes, JSON that packs; with `--random` such as don't.
 
 * rate: in batches of 512, from the first publish to the last record received, and the processor's time of brokers and engines for each MB.
 * latency: single messages at a steady rate, from when each was due until the subscriber's application has it; and publish and flush, one at a time.
 * fail-over: a publisher that waits for each acknowledgement, with all members as its addresses; the longest time between two, when its member is
   killed, and when the engine that leads is.
-* catch-up: a member is away while records come; from its start until a subscriber there has them all.
+* catch-up: a member is away while `--behind` records come; from its start until a subscriber there has them all.
+* fully durable: rate and steady rate again, in a group whose three members are all waited for, of a `fully_durable` subscription.
 
 Figures are medians of the runs.
 """
@@ -101,7 +102,8 @@ class Engines:
 class Group:
     """Engines, and members a, b and c with their addresses and process ids."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, sync_members: str = "") -> None:
+        self._sync_members = sync_members
         self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         self.engines = Engines(self.home)
         stack.callback(self.engines.kill)
@@ -114,7 +116,7 @@ class Group:
 
     def start(self, name: str) -> None:
         addresses, pid = self._stack.enter_context(
-            broker(home=str(self.home / name), group=(name, self.engines.urls))
+            broker(home=str(self.home / name), group=(name, self.engines.urls, self._sync_members))
         )
         self.addresses[name], self.pids[name] = addresses["tcp"], pid
 
@@ -142,20 +144,23 @@ def _free_ports(number: int) -> list[int]:
 # The cases: the address that is published at, and the one that is subscribed at.
 
 
-def rate(publish_at: str, subscribe_at: str, number: int) -> float:
+def rate(publish_at: str, subscribe_at: str, number: int, bodies: str, fully_durable: bool = False) -> float:
     """Records a second."""
     number -= number % BATCH
-    reading = role("sluice-subscribe", subscribe_at, number, "subscriber", "")
+    how = ("0|1|", "fully_durable") if fully_durable else ("",)
+    reading = role("sluice-subscribe", subscribe_at, number, "subscriber", *how)
     answer(reading)
-    writing = role("sluice-publish", publish_at, number, BATCH)
+    writing = role("sluice-publish", publish_at, number, BATCH, bodies)
     started, received = answer(writing)["started"], answer(reading)
     writing.wait()
     reading.wait()
     return float(number / (received["last"] - started))
 
 
-def paced(publish_at: str, subscribe_at: str, seconds: float, messages: int) -> Figures:
-    with latency.role_of("subscribe", subscribe_at, "durable", messages) as subscriber:
+def paced(
+    publish_at: str, subscribe_at: str, seconds: float, messages: int, durability: str = "durable"
+) -> Figures:
+    with latency.role_of("subscribe", subscribe_at, durability, messages) as subscriber:
         answer(subscriber)
         with latency.role_of("publish", publish_at, seconds, messages):
             return answer(subscriber)
@@ -220,11 +225,11 @@ def fail_over(group: Group) -> dict[str, float]:
     return found
 
 
-def catch_up(group: Group, number: int) -> float:
+def catch_up(group: Group, number: int, bodies: str) -> float:
     """Records a second of a member that was away."""
     number -= number % BATCH
     group.kill("c")
-    writing = role("sluice-publish", group.addresses["a"], number, BATCH)
+    writing = role("sluice-publish", group.addresses["a"], number, BATCH, bodies)
     answer(writing)
     writing.wait()
     began = time.monotonic()
@@ -236,35 +241,52 @@ def catch_up(group: Group, number: int) -> float:
     return float(number / (last - began))
 
 
-def one_run(number: int, seconds: float, messages: int) -> dict[str, Figures]:
+def one_run(options: argparse.Namespace) -> dict[str, Figures]:
     """Of both sides, by what was measured."""
+    number, seconds, messages = options.records, options.seconds, options.messages
+    bodies = "random" if options.random else ""
     mb = (number - number % BATCH) * SIZE / 1e6
     found: dict[str, Figures] = {}
     with broker() as (addresses, pid):
         at = addresses["tcp"]
         before = spent(pid)
-        found["rate"] = {"alone": rate(at, at, number)}
+        found["rate"] = {"alone": rate(at, at, number, bodies)}
         found["broker's CPU, ms a MB"] = {"alone": (spent(pid) - before) * 1_000 / mb}
-        for key, value in paced(at, at, seconds, messages).items():
-            found[f"{messages:,}/s, {key}, ms"] = {"alone": value}
-        for key, value in flushed(at).items():
-            found[f"publish and flush, {key}, ms"] = {"alone": value}
+        if not options.rates:
+            for key, value in paced(at, at, seconds, messages).items():
+                found[f"{messages:,}/s, {key}, ms"] = {"alone": value}
+            for key, value in flushed(at).items():
+                found[f"publish and flush, {key}, ms"] = {"alone": value}
     with contextlib.ExitStack() as stack:
         group = Group(stack)
-        catching = catch_up(group, number)
+        catching = {} if options.rates else {"group": catch_up(group, options.behind, bodies)}
         at, there = group.addresses["a"], group.addresses["b"]
         brokers, engines = group.cpu()
-        found["rate"]["group"] = rate(at, there, number)
+        found["rate"]["group"] = rate(at, there, number, bodies)
         brokers, engines = group.cpu()[0] - brokers, group.cpu()[1] - engines
         found["broker's CPU, ms a MB"]["group"] = brokers * 1_000 / mb
         found["engines' CPU, ms a MB"] = {"group": engines * 1_000 / mb}
-        for key, value in paced(at, there, seconds, messages).items():
-            found[f"{messages:,}/s, {key}, ms"]["group"] = value
-        for key, value in flushed(at).items():
-            found[f"publish and flush, {key}, ms"]["group"] = value
-        found["catch-up, records/s"] = {"group": catching}
-        for key, value in fail_over(group).items():
-            found[f"longest wait when {key}, s"] = {"group": value}
+        if not options.rates:
+            for key, value in paced(at, there, seconds, messages).items():
+                found[f"{messages:,}/s, {key}, ms"]["group"] = value
+            for key, value in flushed(at).items():
+                found[f"publish and flush, {key}, ms"]["group"] = value
+            found["catch-up, records/s"] = catching
+            for key, value in fail_over(group).items():
+                found[f"longest wait when {key}, s"] = {"group": value}
+    with contextlib.ExitStack() as stack:
+        found |= in_step(Group(stack, "a,b,c"), options, bodies)
+    return found
+
+
+def in_step(group: Group, options: argparse.Namespace, bodies: str) -> dict[str, Figures]:
+    """What a `fully_durable` subscription gets where all three members are waited for."""
+    at, there = group.addresses["a"], group.addresses["b"]
+    found: dict[str, Figures] = {}
+    # First the steady rate: members that have just started wait until they have heard of each other.
+    for key, value in paced(at, there, options.seconds, options.messages, "fully_durable").items():
+        found[f"fully durable: {options.messages:,}/s, {key}, ms"] = {"group": value}
+    found["fully durable: rate"] = {"group": rate(at, there, options.records, bodies, fully_durable=True)}
     return found
 
 
@@ -276,6 +298,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--behind", type=int, default=1_000_000, help="records of the catch-up")
+    parser.add_argument("--random", action="store_true", help="bodies that nothing packs")
+    parser.add_argument("--rates", action="store_true", help="rates and fully durable alone")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the steady rate (default 5)")
     parser.add_argument("--messages", type=int, default=500, help="a second, then (default 500)")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
@@ -285,7 +310,7 @@ def main() -> None:
         return
     runs = []
     for _ in range(options.runs):
-        runs.append(one_run(options.records, options.seconds, options.messages))
+        runs.append(one_run(options))
         console.print(runs[-1])
     table = Table(title="A group of three, and a broker by itself")
     for heading in ("", "alone", "group", "least", "most"):

@@ -78,7 +78,7 @@ async def subscribe(address: str, durability: str, rate: int) -> None:
     from broker_core.client import NOW, AsyncClient
 
     async with AsyncClient(address, "subscriber") as client:
-        how: dict[str, Any] = {"bookmark": NOW, "durability": "live"} if durability == "live" else {}
+        how: dict[str, Any] = {} if durability == "durable" else {"bookmark": NOW, "durability": durability}
         subscription = await client.subscribe("bench", **how)
         say(ready=True)
         took: list[int] = []

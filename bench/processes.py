@@ -42,15 +42,20 @@ def answer(process: Process) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def broker(
-    memory_limit: int = BIG, home: str | None = None, journal_size: int = 0, group: tuple[str, ...] = ()
+    memory_limit: int = BIG,
+    home: str | None = None,
+    journal_size: int = 0,
+    group: tuple[str, ...] = (),
+    instance: str = "bench-1",
 ) -> Iterator[tuple[dict[str, str], int]]:
     """A fresh broker, in a directory of its own unless told; its addresses by kind, and its process id.
 
-    `journal_size` is of a segment, in bytes; 0 is the default policy's. `group`: the member's name and its engines.
+    `journal_size` is of a segment, in bytes; 0 is the default policy's. `group`: the member's name, its engines, and sync members.
     """
     with contextlib.ExitStack() as stack:
         place = home or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-"))
-        command = [sys.executable, "-m", "bench.broker", place, str(memory_limit), str(journal_size), *group]
+        command = [sys.executable, "-m", "bench.broker", place, str(memory_limit), str(journal_size)]
+        command += [instance, *group]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -42,8 +43,9 @@ def say(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
-async def sluice_publish(address: str, number: int, batch: int, apart: bool = False) -> None:
-    """`apart`: batches stay as they are; the library makes larger ones of what comes faster than it is sent."""
+async def sluice_publish(address: str, number: int, batch: int, how: str = "") -> None:
+    """`apart`: batches stay as they are; the library makes larger ones of what comes faster than it is sent. `random`: each has
+    other bytes, which nothing packs."""
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, "publisher") as client:
@@ -54,20 +56,26 @@ async def sluice_publish(address: str, number: int, batch: int, apart: bool = Fa
                 await publish("bench", BODY)
         else:
             bodies = orders(batch)
+            size = len(bodies[0])
             for _ in range(number // batch):
+                if how == "random":
+                    drawn = os.urandom(batch * size)
+                    bodies = [drawn[at : at + size] for at in range(0, len(drawn), size)]
                 await client.publish_many("bench", bodies)
-                if apart:
+                if how == "apart":
                     await client.flush()
         await client.flush()
         say(started=started, ended=time.monotonic())
 
 
-async def sluice_subscribe(address: str, number: int, name: str, bookmark: str) -> None:
+async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, durability: str = "") -> None:
     from broker_core.client import AsyncClient
+    from broker_core.client.async_client import Options
 
     async with AsyncClient(address, name) as client:
         asked = time.monotonic()
-        subscription = await client.subscribe("bench", bookmark=bookmark or None)
+        how: Options = {"durability": "fully_durable"} if durability else {}
+        subscription = await client.subscribe("bench", bookmark=bookmark or None, **how)
         say(ready=True)
         received = nbytes = 0
         first = 0.0
@@ -173,9 +181,9 @@ def main(role: str, *arguments: str) -> None:
     words = list(arguments)
     match role:
         case "sluice-publish":
-            uvloop.run(sluice_publish(words[0], int(words[1]), int(words[2]), len(words) > 3))
+            uvloop.run(sluice_publish(words[0], int(words[1]), int(words[2]), *words[3:]))
         case "sluice-subscribe":
-            uvloop.run(sluice_subscribe(words[0], int(words[1]), words[2], words[3]))
+            uvloop.run(sluice_subscribe(words[0], int(words[1]), *words[2:]))
         case "redis-publish":
             redis_publish(words[0], int(words[1]), int(words[2]))
         case "redis-subscribe":

@@ -43,7 +43,7 @@ from broker_core.control.server import ControlServer
 from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
 from broker_core.delivery.spool.places import refuse_unusable
-from broker_core.documents.instance import Snapshot
+from broker_core.documents.instance import RefusedRevision, Snapshot
 from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
@@ -212,7 +212,18 @@ class Broker:
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
-        """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
+        """Put a revision in force without a restart: limits at once, transports started and stopped as it says. One that can't be is
+        refused whole, and told of in the status."""
+        try:
+            await self._put_in_force(policy, stage)
+        except SluiceError as problem:
+            self.statistics.refused = RefusedRevision(
+                revision=policy.revision, code=problem.code, message=problem.sentence, fix=problem.fix
+            )
+            raise
+        self.statistics.refused = None
+
+    async def _put_in_force(self, policy: PolicyDocument, stage: Stage | None) -> None:
         if policy.instance.name != self.engine.instance:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."

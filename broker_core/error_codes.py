@@ -161,6 +161,7 @@ CODES: Final = MappingProxyType({
     "narrowed": ErrorCode("A notice: you aren't entitled to all of it, and get the rest; `topic`", _CLIENT),
     # The client library's own.
     "bad_address": ErrorCode("Not the address of a transport, or none", _LIBRARY),
+    "bad_groups": ErrorCode("It isn't clear which group has which topics, or two are one instance", _LIBRARY),
     "bad_store": ErrorCode("The file isn't such a store", _LIBRARY),
     "bad_subscription": ErrorCode("There is a subscription of that id already", _LIBRARY),
     "client_closed": ErrorCode("The client isn't started, or is closed", _LIBRARY),
@@ -168,6 +169,7 @@ CODES: Final = MappingProxyType({
     "damaged_delivery": ErrorCode("What came from the broker was damaged on its way", _LIBRARY, retry_after_ms=AT_ONCE),
     "no_acks": ErrorCode("The subscription has no acknowledgements", _LIBRARY),
     "no_bookmark_store": ErrorCode("`MOST_RECENT` needs a bookmark store", _LIBRARY),
+    "no_group_for_topic": ErrorCode("No group has the topic", _LIBRARY),
     "other_instance": ErrorCode("The instance would take your new messages for ones it has from elsewhere", _LIBRARY),
     "store_failed": ErrorCode("A store's file can't be written or repaired", _LIBRARY),
     "store_full": ErrorCode("A bookmark store keeps no more positions", _LIBRARY),

@@ -100,6 +100,14 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
         delay=_delay([one.delay for one in parts if one.delay is not None]),
         clients_by_state=dict(sum((Counter(one.clients_by_state) for one in parts), Counter())),
         connections=sum(one.connections for one in parts),
+        refused=next(
+            (
+                structs.replace(one.refused, message=f"{one.member}: {one.refused.message}")
+                for one in parts
+                if one.refused is not None
+            ),
+            None,
+        ),
         ended=next((one.ended for one in parts if one.ended is not None), None),
     )
 

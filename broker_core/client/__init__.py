@@ -1,7 +1,8 @@
 """The Python client of Sluice: `AsyncClient` for asyncio, `SyncClient` for everything else.
 
 It keeps what isn't acknowledged in a publish store and how far a subscriber is done in a bookmark store, in memory or
-in files. `python -m broker_core.client --help` is the same from a shell.
+in files. `AsyncGroups` and `SyncGroups` are clients of several groups of brokers, each with topics of its own.
+`python -m broker_core.client --help` is the same as a client from a shell.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from broker_core.client.bookmark_store import (
     FileBookmarkStore,
     MemoryBookmarkStore,
 )
+from broker_core.client.groups import AsyncGroups, Group
+from broker_core.client.groups_subscription import GroupsSubscription
 from broker_core.client.message import Message
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Rejection
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.subscription import Subscription
 from broker_core.client.sync_client import SyncClient, SyncSubscription
+from broker_core.client.sync_groups import SyncGroups
 from broker_core.client.tls import tls_context
 
 __all__ = [
@@ -28,9 +32,12 @@ __all__ = [
     "MOST_RECENT",
     "NOW",
     "AsyncClient",
+    "AsyncGroups",
     "BookmarkStore",
     "FileBookmarkStore",
     "FilePublishStore",
+    "Group",
+    "GroupsSubscription",
     "MemoryBookmarkStore",
     "MemoryPublishStore",
     "Message",
@@ -39,6 +46,7 @@ __all__ = [
     "Rejection",
     "Subscription",
     "SyncClient",
+    "SyncGroups",
     "SyncSubscription",
     "tls_context",
 ]

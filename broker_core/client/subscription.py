@@ -1,4 +1,4 @@
-"""One subscription of a client: a bounded inbox of batches, read as batches or as messages.
+"""One subscription of a client: a bounded inbox of batches, read as batches or as messages (`reading`).
 
 Batches arrive by a callback and wait as they came; a message object is made only when one is asked for. What waits is
 bounded by the subscription's credit: the broker keeps the rest back.
@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
 import numpy as np
 
 from broker_core.batch import Batch
-from broker_core.bookmark import NOW_TEXT, After, Range, parse_bookmark
+from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, After, Range, parse_bookmark
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.credit import Credit
-from broker_core.client.message import Arrived, Message, messages_of
+from broker_core.client.message import Arrived, Message
 from broker_core.client.progress import MAX_UNDONE, Progress
+from broker_core.client.reading import Reading
 from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import origin_of
@@ -30,7 +32,7 @@ from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import Gap, Resumed
 
 
-class Subscription:
+class Subscription(Reading):
     """What `AsyncClient.subscribe()` returns.
 
     Iterate it for messages, or `batches()` for record batches. It ends when it is closed and raises when it can't go
@@ -46,6 +48,7 @@ class Subscription:
         steering: Steering,
         acknowledger: Acknowledger | None,
     ) -> None:
+        super().__init__()
         self.id = command.id
         self.topic = command.topic
         self.filter = command.filter
@@ -83,8 +86,6 @@ class Subscription:
         self._acknowledger = acknowledger
         self._current = (0, 0)
         """First and last number of the batch the application has."""
-        self._reading: deque[Iterator[Message]] = deque()
-        """What hasn't been read yet of the batches that `messages` has begun: who stops in the middle of one goes on there."""
 
     # What the client calls.
 
@@ -166,6 +167,7 @@ class Subscription:
         """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
+            self._read = dict(self._last)
         if self._acknowledger is not None:
             self._acknowledger.connected()
         self._credit.begun()
@@ -250,55 +252,34 @@ class Subscription:
         """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
         await self._steering.set_rate([self], rate, max_gap)
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self.messages()
-
-    async def messages(self, *, until_completed: bool = False) -> AsyncIterator[Message]:
-        """The messages, one by one; with `until_completed` only those of the replay.
-
-        Who stops and reads on later, by another call too, goes on with the next message.
-        """
-        reading = self._reading
-        while not until_completed or self.left_of_replay() >= 0:
-            while reading:
-                rest = reading[0]
-                for message in rest:
-                    yield message
-                if reading and reading[0] is rest:  # else somebody who reads too was faster
-                    reading.popleft()
-            taken = await self._take(until_completed)
-            if taken is None:
-                return
-            self.handed(taken)
-            reading.append(messages_of(*taken, timestamp=self.timestamp))
-
-    async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
-        """The record batches as they came: nothing is made for single records. What `messages` has begun it alone goes on with."""
-        while (taken := await self._take(until_completed)) is not None:
-            self.handed(taken)
-            yield taken.batch
-
-    async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
-        """Everything that waits, with the instance it came from; waits for the first. Empty at the end."""
-        many = await self.take_all(until_completed)
-        for taken in many:
-            self.handed(taken)
-        return [(taken.batch, taken.instance) for taken in many]
-
     # What the clients read by.
 
-    async def take_all(self, until_completed: bool = False) -> list[Arrived]:
-        """Everything that waits; waits for the first. Empty at the end. Who gives one of them to the application says `handed`."""
-        taken = await self._take(until_completed)
-        if taken is None:
-            return []
-        many = [taken]
-        while self._inbox and not (until_completed and self.left_of_replay() == 0):
-            many.append(self._pop())
-        return many
+    def poll(self, until_completed: bool = False) -> Arrived | None:
+        if not self._inbox or (until_completed and self.left_of_replay() <= 0):
+            return None
+        arrived = self._inbox.popleft()
+        self._taken += 1
+        self._credit.taken(arrived.batch.nbytes)
+        return arrived
+
+    def over(self, until_completed: bool = False) -> bool:
+        if until_completed and self.left_of_replay() <= 0:
+            return True
+        if self._error is not None:
+            raise self._error
+        return self._closed
+
+    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.add(waiter)
+
+    def drop_waiter(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.discard(waiter)
+
+    def asked_for_more(self) -> None:
+        if self._acknowledger is not None and self._acknowledger.mode == "auto":
+            self.ack()
 
     def handed(self, arrived: Arrived) -> None:
-        """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
         batch, instance, number = arrived
         if last := batch.last_sequence:
             self._read |= self._places(
@@ -308,7 +289,6 @@ class Subscription:
             self._current = (number, number + batch.header.count - 1)
 
     def left_of_replay(self) -> float:
-        """Batches of the replay that weren't taken yet; below 0 when later ones were, and infinite while nobody knows."""
         return math.inf if self._completed_at is None else self._completed_at - self._taken
 
     # What an application says.
@@ -350,6 +330,22 @@ class Subscription:
         at = self._read | self._places(self._instance_of(item), last, origin, there)
         return bookmark_text({instance: last for instance, last in at.items() if last}) or None
 
+    @property
+    def read_upto(self) -> dict[str, int]:
+        """After which records one goes on behind everything that was read: {} while that isn't known."""
+        if not self._read and self.bookmark == EPOCH_TEXT:
+            return {self.instance: 0}
+        return dict(self._read)
+
+    def brought(self, batch: Batch) -> bool:
+        """Whether it brought a batch of that log."""
+        return batch.origin in self._instances
+
+    @property
+    def parts(self) -> Sequence[Subscription]:
+        """As a subscription of several groups has one of each."""
+        return (self,)
+
     def _places(self, instance: str, last: int, origin: str, there: int) -> dict[str, int]:
         """After which records one goes on behind record `last` of an instance, and at the site that it comes from."""
         if origin and last and origin not in self._instances.values():
@@ -368,20 +364,16 @@ class Subscription:
         sends more when it has them. `auto` needs no call: a batch is acknowledged when the next one is asked for.
         Raises OperatorError no_acks for a subscription without.
         """
-        self.acknowledge(*self.numbers_of(item))
+        self.acknowledging(item)()
 
-    def numbers_of(self, item: Message | None) -> tuple[int, int]:
-        """First and last of what an `ack` of it says. OperatorError no_acks."""
+    def acknowledging(self, item: Message | None) -> Callable[[], None]:
+        """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
         if self._acknowledger is None:
             raise OperatorError(
                 "no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".'
             )
-        return (item.number, item.number) if item is not None else self._current
-
-    def acknowledge(self, first: int, last: int) -> None:
-        """Messages by their numbers; on the loop."""
-        if last and self._acknowledger is not None:
-            self._acknowledger.acknowledge(first, last)
+        first, last = (item.number, item.number) if item is not None else self._current
+        return partial(self._acknowledger.acknowledge, first, last) if last else _nothing
 
     async def close(self, *, delete: bool = False) -> None:
         """Unsubscribe. Iterations end after what waits in the inbox. `delete`: a durable one isn't kept either."""
@@ -393,36 +385,14 @@ class Subscription:
             self._on_close(self)
             self._wake()
 
-    async def _take(self, until_completed: bool) -> Arrived | None:
-        if self._acknowledger is not None and self._acknowledger.mode == "auto":
-            self.ack()
-        while True:
-            if until_completed and self.left_of_replay() <= 0:
-                return None
-            if self._inbox:
-                return self._pop()
-            if self._error is not None:
-                raise self._error
-            if self._closed:
-                return None
-            # A future for each who waits: a shared one would need a shield, and that a turn of the loop more.
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.discard(waiter)
-
-    def _pop(self) -> Arrived:
-        arrived = self._inbox.popleft()
-        self._taken += 1
-        self._credit.taken(arrived.batch.nbytes)
-        return arrived
-
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _nothing() -> None:
+    """Nothing was given to the application yet."""
 
 
 def _positions(text: str | None) -> dict[str, int]:

@@ -10,18 +10,19 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from broker_core.batch import Batch
 from broker_core.client.async_client import AsyncClient, Options
 from broker_core.client.bodies import Body, encode_body
+from broker_core.client.groups_subscription import GroupsSubscription
+from broker_core.client.loop_thread import LoopThread
 from broker_core.client.message import Arrived, Message, messages_of
 from broker_core.client.subscription import Subscription
-from broker_core.errors import OperatorError, SluiceError
+from broker_core.errors import SluiceError
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import Gap, Notice
 
-T = TypeVar("T")
 MAX_LINE = 4_096
 """Messages that may stand in line for the loop's thread."""
 
@@ -30,9 +31,18 @@ class SyncClient:
     """One client of a broker, from any thread. The arguments are those of AsyncClient."""
 
     def __init__(self, address: str | Sequence[str], name: str, **options: Any) -> None:
-        self._client = AsyncClient(address, name, **options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._set_up(AsyncClient(address, name, **options), LoopThread(name))
+
+    @classmethod
+    def beside(cls, loop: LoopThread, client: AsyncClient) -> Self:
+        """One of several on one loop, which somebody else starts and closes."""
+        made = cls.__new__(cls)
+        made._set_up(client, loop)
+        return made
+
+    def _set_up(self, client: AsyncClient, loop: LoopThread) -> None:
+        self._client = client
+        self._loop = loop
         self._line: list[tuple[str, bytes]] = []
         self._change = threading.Condition()
         self._sending = False
@@ -43,71 +53,33 @@ class SyncClient:
 
     def start(self) -> Self:
         """Connect and log on. Raises why not."""
-        ready = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(ready,), name=f"client {self.name}", daemon=True
-        )
-        self._thread.start()
-        ready.wait()
+        self._loop.start()
         try:
-            self._ask(self._client.start())
+            self._loop.ask(self._client.start())
         except BaseException:
-            self._stop()
+            self._loop.stop()
             raise
         return self
 
-    def _run(self, ready: threading.Event) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(ready.set)
-            self._loop.run_forever()
-
     def close(self) -> None:
         """Send what stands in line and disconnect. `flush()` first to know that it arrived."""
-        if self._loop is not None:
+        if self._loop.runs:
             try:
-                self._ask(self._close())
+                self._loop.ask(self.wind_up())
             finally:
-                self._stop()
+                self._loop.stop()
 
-    async def _close(self) -> None:
+    async def wind_up(self) -> None:
+        """On the loop: send what stands in line and disconnect."""
         if self._error is None:
             await self._send_line()
         await self._client.close()
-
-    def _stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and self._thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise OperatorError(
-                "client_closed", f"Client {self.name} isn't started or is closed.", "Start it first."
-            )
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result(timeout)
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _tell(self, what: Callable[[int, int], object], first: int, last: int) -> None:
-        """Have it done on the loop, and don't wait."""
-        if self._loop is None:
-            raise OperatorError(
-                "client_closed", f"Client {self.name} isn't started or is closed.", "Start it first."
-            )
-        self._loop.call_soon_threadsafe(what, first, last)
 
     @property
     def name(self) -> str:
@@ -136,11 +108,7 @@ class SyncClient:
             self._line.append((topic, body))
             start, self._sending = not self._sending, True
         if start:
-            if self._loop is None:
-                raise OperatorError(
-                    "client_closed", f"Client {self.name} isn't started or is closed.", "Start it."
-                )
-            asyncio.run_coroutine_threadsafe(self._send_line(), self._loop)
+            self._loop.begin(self._send_line())
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -167,11 +135,15 @@ class SyncClient:
 
     def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
         """Publish messages of one topic as one batch."""
-        self._ask(self._after_line(lambda: self._client.publish_many(topic, bodies)))
+        self._loop.ask(self._after_line(lambda: self._client.publish_many(topic, bodies)))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged; raises the first error, or TimeoutError."""
-        self._ask(self._after_line(self._client.flush), timeout)
+        self._loop.ask(self.flushed(), timeout)
+
+    async def flushed(self) -> None:
+        """On the loop: everything published so far is acknowledged."""
+        await self._after_line(self._client.flush)
 
     async def _after_line(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await self._send_line()
@@ -189,29 +161,28 @@ class SyncClient:
         **options: Unpack[Options],
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
-        return SyncSubscription(
-            self, self._ask(self._client.subscribe(topic, filter, bookmark, id, **options))
-        )
+        subscription = self._loop.ask(self._client.subscribe(topic, filter, bookmark, id, **options))
+        return SyncSubscription(self._loop, subscription)
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Pause several in one command; see AsyncClient.pause."""
-        self._ask(self._client.pause([one._subscription for one in subscriptions]))
+        self._loop.ask(self._client.pause(_parts(subscriptions)))
 
     def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Resume several in one command; see AsyncClient.resume."""
-        self._ask(self._client.resume([one._subscription for one in subscriptions]))
+        self._loop.ask(self._client.resume(_parts(subscriptions)))
 
 
 class SyncSubscription:
-    """A subscription of a SyncClient. Iterate it for messages, or `batches()` for record batches."""
+    """A subscription of a SyncClient or of SyncGroups. Iterate it for messages, or `batches()` for record batches."""
 
-    def __init__(self, client: SyncClient, subscription: Subscription) -> None:
-        self._client = client
+    def __init__(self, loop: LoopThread, subscription: Subscription | GroupsSubscription) -> None:
+        self._loop = loop
         self._subscription = subscription
         self._arrived: deque[Arrived] = deque()
         """Taken from the loop's thread together."""
         self._reading: deque[Iterator[Message]] = deque()
-        """As `Subscription` has it."""
+        """As `Reading` has it."""
 
     @property
     def id(self) -> str:
@@ -254,7 +225,7 @@ class SyncSubscription:
 
     def _take(self, until_completed: bool) -> Arrived | None:
         if not self._arrived:
-            self._arrived += self._client._ask(self._subscription.take_all(until_completed))
+            self._arrived += self._loop.ask(self._subscription.take_all(until_completed))
         if not self._arrived or (until_completed and self._left_of_replay() <= 0):
             return None
         arrived = self._arrived.popleft()
@@ -266,7 +237,7 @@ class SyncSubscription:
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or everything of the batch that was read last; see Subscription.ack."""
-        self._client._tell(self._subscription.acknowledge, *self._subscription.numbers_of(item))
+        self._loop.tell(self._subscription.acknowledging(item))
 
     def done(self, item: Message | Batch) -> None:
         """The application is done with it; see Subscription.done. Call it from one thread."""
@@ -278,13 +249,17 @@ class SyncSubscription:
         return self._subscription.bookmark_after(item)
 
     def pause(self) -> None:
-        self._client._ask(self._subscription.pause())
+        self._loop.ask(self._subscription.pause())
 
     def resume(self) -> None:
-        self._client._ask(self._subscription.resume())
+        self._loop.ask(self._subscription.resume())
 
     def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
-        self._client._ask(self._subscription.set_rate(rate, max_gap))
+        self._loop.ask(self._subscription.set_rate(rate, max_gap))
 
     def close(self) -> None:
-        self._client._ask(self._subscription.close())
+        self._loop.ask(self._subscription.close())
+
+
+def _parts(subscriptions: Sequence[SyncSubscription]) -> list[Subscription]:
+    return [part for one in subscriptions for part in one._subscription.parts]

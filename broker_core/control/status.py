@@ -24,6 +24,7 @@ from broker_core.documents.instance import (
     PoolEntry,
     Rates,
     RecoveryEntry,
+    RefusedRevision,
     Snapshot,
     StageEntry,
     Totals,
@@ -95,6 +96,8 @@ class Statistics:
         self.delay: DelayEntry | None = None
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
+        self.refused: RefusedRevision | None = None
+        """The policy that it was last told of, where that can't be followed here."""
         self.ended: LastWords | None = None
         """Why the process before this one ended."""
 
@@ -224,6 +227,7 @@ class Statistics:
             recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
             log=str(engine.journal.identity),
+            refused=self.refused,
             ended=self.ended,
         )  # fmt: skip
 

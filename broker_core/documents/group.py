@@ -13,7 +13,12 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
     name: str
     there: Annotated[bool, Meta(description="Whether it has said something in the last seconds")]
     applied: Annotated[int, Meta(description="Newest entry of the group's log that is in its journal")]
-    behind: Annotated[int, Meta(description="Entries of the log that it hasn't applied")]
+    behind: Annotated[
+        int | None,
+        Meta(
+            description="Entries of the log that it hasn't applied; null: it isn't attached, and can't know"
+        ),
+    ]
     sequence: Annotated[int, Meta(description="Newest record there")]
     lag_records: Annotated[int, Meta(description="Records that another member has, and it hasn't")] = 0
     lag_ms: Annotated[

@@ -115,6 +115,15 @@ class LastWords(Document, frozen=True, kw_only=True):
     fix: str = ""
 
 
+class RefusedRevision(Document, frozen=True, kw_only=True):
+    """A policy that this broker was last told of, and can't follow: it goes on by the one before."""
+
+    revision: int
+    code: str
+    message: str
+    fix: str = ""
+
+
 class JournalTotals(Document, frozen=True, kw_only=True):
     """The journal's files."""
 
@@ -148,6 +157,10 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     recovery: RecoveryEntry = RecoveryEntry()
     journal: JournalTotals = JournalTotals()
     log: Annotated[str, Meta(description="The log's identity, a UUID.")] = ""
+    refused: Annotated[
+        RefusedRevision | None,
+        Meta(description="The policy that it was last told of, where it can't follow that one."),
+    ] = None
     ended: Annotated[
         LastWords | None, Meta(description="Why the process before this one ended, if it did so by itself.")
     ] = None

@@ -8,6 +8,7 @@ ports           what is needed of an engine
 packing         how an entry travels when it is large
 jetstream       NATS JetStream as that engine; the only module that imports `nats`
 engine_config   the configuration of its servers
+appending       what this member appends: one entry at a time, fenced by a later process of its name
 waiting         what waits here on its way through the log: gathered, then in an entry
 tasks           tasks that are ended together
 replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal

@@ -48,10 +48,14 @@ PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
 """What is asked for at once; as much again may be on its way."""
 KEPT_S: Final = 72 * 3_600.0
 """How long the engine keeps an entry: so long may a member be away."""
+SEEN_NS: Final = 10 * 1_000_000_000
+"""An engine that the leader hasn't heard of for so long isn't up to date, however little there was to be had."""
 _HEADROOM: Final = 64 * 1024
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
+_ENDINGS = ("batch completed", "message size exceeds maxbytes")
+"""Of a request that has all its entries, or all of its bytes that whole entries fill."""
 _KEPT = "kept"
 """In the subjects of a log that was set aside: nobody appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
@@ -80,6 +84,8 @@ class JetStream:
         """The entry that comes next."""
         self._heard: Callable[[bytes], None] | None = None
         self._why = ""
+        self._end: int | None = None
+        """The log's newest entry at the look before."""
 
     # The connection and the stream.
 
@@ -128,7 +134,7 @@ class JetStream:
 
     async def _reach(self) -> None:
         await self.close()
-        self._why = ""
+        self._why, self._end = "", None
         self._client = client = Client()
         await self._connect(client)
         largest = client.max_payload
@@ -234,14 +240,15 @@ class JetStream:
         if not (config.deny_delete and config.deny_purge):
             raise self._wrong("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
+        last, before, self._end = info.state.last_seq, self._end, info.state.last_seq
         return Attached(
             log,
             generation,
             info.state.first_seq,
-            info.state.last_seq,
+            last,
             (cluster.leader or "") if cluster is not None else "",
             1 + len(replicas),
-            1 + sum(bool(one.current) for one in replicas),
+            1 + sum(_up_to_date(one, last, before) for one in replicas),
             base,
             chain,
             key,
@@ -343,9 +350,8 @@ class JetStream:
         status = headers["Status"]
         if status == "100":
             return  # a heartbeat
-        if status in ("404", "408") or (
-            status == "409" and "batch completed" in headers.get("Description", "").lower()
-        ):
+        why = headers.get("Description", "").lower()
+        if status in ("404", "408") or (status == "409" and any(ending in why for ending in _ENDINGS)):
             # The request has ended, short of so many entries. Of a whole one the last entry has asked for more already: asking once more for
             # each would have ever more under way, and in the end more than the subscription holds.
             self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
@@ -414,6 +420,16 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
             # Its way of taking our own cancellation.
             raise asyncio.CancelledError from None
         raise EngineAwayError(_said(problem)) from None
+
+
+def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
+    """Whether an engine has everything, or what it lacks has come since the look before, when the log ended with entry `before` (None:
+    there was none). Under load each is an entry or two behind at any moment; one that doesn't keep up is behind at two looks."""
+    if engine.current:
+        return True
+    if engine.offline or engine.active is None or engine.active >= SEEN_NS or before is None:
+        return False
+    return last - (engine.lag or 0) >= before
 
 
 def _name_of(settings: GroupSettings, generation: int) -> str:

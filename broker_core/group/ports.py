@@ -43,7 +43,8 @@ class Entry(NamedTuple):
 
 
 class Attached(NamedTuple):
-    """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date."""
+    """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date: have
+    all that the log had when it was looked at the time before."""
 
     log: UUID
     generation: int

@@ -37,6 +37,7 @@ from broker_core.batch import Batch
 from broker_core.clock import Clock
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.group.appending import Appending
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.members import Members
 from broker_core.group.order import (
@@ -54,8 +55,6 @@ from broker_core.group.ports import (
     EngineAwayError,
     EngineLog,
     Entry,
-    OutrunError,
-    Sender,
 )
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
@@ -120,9 +119,7 @@ class ReplicatedLog(Generic[Owner]):
         """The engine's log was found; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
-        self._expected: int | None = None
-        """The place of this member's newest entry; None before this process has opened."""
-        self._outgoing: Outgoing[Owner] | None = None
+        self._appending: Appending[Owner] = Appending(engine, settings.member, self.run)
         self._waiting: Waiting[Owner] = Waiting()
         self._applying = False
         self._progress_at = clock.seconds()
@@ -219,7 +216,7 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _attend(self) -> None:
         attached, place = await self._find(standing_of(self._journal))
-        await self._open()
+        await self._appending.open()
         order = Order(self._journal, attached.generation, place, self.chain)
         self.applied = order.applied
         await self._engine.read_from(order.applied + 1)
@@ -276,37 +273,6 @@ class ReplicatedLog(Generic[Owner]):
                 applied=applied,
             )
 
-    async def _open(self) -> None:
-        """Append under this member's name from now on; an earlier process of that name can't any more."""
-        while True:
-            newest = await self._engine.newest()
-            if self._expected is not None:
-                self._expected = self._own(newest)
-                outgoing = self._outgoing
-                if outgoing is not None and newest is not None and newest[1].number >= outgoing.number:
-                    self._outgoing = None  # it is in the log: only its answer was lost
-                return
-            at = newest[0] if newest is not None else 0
-            try:
-                self._expected = await self._engine.append(self._sender(0), b"", at)
-                return
-            except OutrunError:
-                continue
-
-    def _own(self, newest: tuple[int, Sender] | None) -> int:
-        if newest is None:
-            return 0
-        if newest[1].run != self.run:
-            raise OperatorError(
-                "member_fenced",
-                f"Another process has joined the group as {self._settings.member}, after this one.",
-                "Stop one of the two, or give it a name of its own (SLUICE_GROUP_MEMBER).",
-            )
-        return newest[0]
-
-    def _sender(self, number: int) -> Sender:
-        return Sender(self._settings.member, self.run, number)
-
     def _is_away(self, why: str) -> None:
         if self.away != why:
             log.warning("engine_away", why=why)
@@ -328,31 +294,15 @@ class ReplicatedLog(Generic[Owner]):
     async def _send(self) -> None:
         while True:
             await self._waiting.wanted.wait()
-            outgoing = self._outgoing or self._waiting.gather(self._clock.seconds(), pack=self.members.unpack)
+            outgoing = self._appending.underway or self._waiting.gather(
+                self._clock.seconds(), pack=self.members.unpack
+            )
             if outgoing is None:
                 self._waiting.wanted.clear()
                 continue
-            self._outgoing = outgoing
-            await self._append(outgoing)
+            await self._appending.append(outgoing)
             self._progress_at = self._clock.seconds()
-            if self._outgoing is outgoing:
-                self._outgoing = None
-
-    async def _append(self, outgoing: Outgoing[Owner]) -> None:
-        while True:
-            assert self._expected is not None
-            try:
-                self._expected = await self._engine.append(
-                    self._sender(outgoing.number), outgoing.content, self._expected
-                )
-                return
-            except OutrunError:
-                # Its own answer was lost, or one that was given up came late: the newest entry says which.
-                newest = await self._engine.newest()
-                self._expected = self._own(newest)
-                if newest is not None and newest[1].number >= outgoing.number:
-                    return
-                await asyncio.sleep(LOOK_S)
+            self._appending.done(outgoing)
 
     # In from the engine.
 
@@ -411,15 +361,8 @@ class ReplicatedLog(Generic[Owner]):
 
     def _own_of(self, entry: Entry) -> Outgoing[Owner] | None:
         """What this process appended, if somebody still waits for it."""
-        sender = entry.sender
-        if sender.member != self._settings.member:
-            return None
-        if sender.run != self.run:
-            # Of an earlier process, unless it came after this one had opened.
-            if self._expected is not None and entry.number > self._expected:
-                self._own((entry.number, sender))
-            return None
-        return self._waiting.sent(sender.number)
+        number = self._appending.number_of(entry)
+        return None if number is None else self._waiting.sent(number)
 
     async def _commit(
         self,
@@ -496,7 +439,7 @@ class ReplicatedLog(Generic[Owner]):
     def _fail(self, stamped: list[Pending[Owner]], error: JournalError) -> None:
         """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
         waiting, nbytes = self._waiting.give_up()
-        self._outgoing = None
+        self._appending.underway = None
         own = {id(one) for one in waiting}
         if waiting or stamped:
             log.warning("publishes_refused", batches=len(waiting), code=error.code, why=error.sentence)

@@ -92,7 +92,9 @@ class Instance(models.Model):
         validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MOST_DOWNGRADE_MS)],
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True, blank=True)  # when its broker last started
+    started_at = models.DateTimeField(
+        null=True, blank=True
+    )  # when its broker last started; of a group, the first time
     log = models.UUIDField(null=True, blank=True)  # the identity of the log that its broker last reported
     frontier = models.BigIntegerField(default=0)  # and how far that was durable
 

@@ -28,10 +28,19 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
         str, Meta(description="Where it is reached: HOST:PORT, or the path of a socket on this machine.")
     ]
     answers: bool
-    code: Annotated[str, Meta(description="What is wrong, of docs/api.md; empty when it answers.")] = ""
+    code: Annotated[
+        str,
+        Meta(
+            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest policy."
+        ),
+    ] = ""
     problem: str = ""
     fix: str = ""
-    revision: int = 0
+    revision: Annotated[int, Meta(description="The policy that it runs.")] = 0
+    refused_revision: Annotated[
+        int,
+        Meta(description="The policy that it was last told of and can't follow; 0: it follows the newest."),
+    ] = 0
     clients: int = 0
     rates: Rates = Rates()
     durable_sequence: int = 0
@@ -63,8 +72,19 @@ def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
         assert error is not None
         code = str(error.details.get("ended", error.code))
         return BrokerEntry(**_who(at), answers=False, code=code, problem=error.sentence, fix=error.fix)
+    refused = status.refused
+    wrong = (
+        {
+            "refused_revision": refused.revision,
+            "code": refused.code,
+            "problem": refused.message,
+            "fix": refused.fix,
+        }
+        if refused is not None
+        else {}
+    )
     return BrokerEntry(
-        **_who(at), answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
+        **_who(at), **wrong, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
         rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s,
     )  # fmt: skip
 

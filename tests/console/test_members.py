@@ -16,6 +16,7 @@ from msgspec import structs
 
 from broker_core.documents import requests
 from broker_core.documents.clients import Health
+from broker_core.documents.instance import RefusedRevision
 from broker_core.errors import OperatorError
 from console.broker_addresses import read_addresses
 from console.broker_link import BrokerAway, link_to
@@ -211,6 +212,37 @@ def test_a_policy_is_in_force_when_every_listed_member_runs_it(plant: Plant, ins
     reports.record_revision(instance, 1, now, member="b")
     assert read.in_force(instance)["converged"]
     assert [one["member"] for one in read.in_force_everywhere(now)] == ["", "a", "b"]
+
+
+def test_a_member_that_cant_follow_a_policy_says_so_in_the_api_and_on_the_overview(
+    plant: Plant, operator: Any
+) -> None:
+    sentence = "Transport tcp can't listen on 192.0.2.1."
+    plant.b.refused = RefusedRevision(revision=2, code="port_taken", message=sentence, fix="Set its host.")
+    page = Client()
+    page.force_login(operator)
+    found = {one["name"]: one for one in page.get("/api/v1/brokers").json()}
+    b = found["sluice-1/b"]
+    assert (b["answers"], b["revision"], b["refused_revision"], b["code"], b["problem"], b["fix"]) == (
+        True, 1, 2, "port_taken", sentence, "Set its host."
+    )  # fmt: skip
+    assert {
+        (one["refused_revision"], one["code"]) for name, one in found.items() if name != "sluice-1/b"
+    } == {(0, "")}
+    assert "</bdi> can't follow revision 2: Transport tcp" in page.get("/").content.decode()
+    told = page.get("/api/v1/status").json()["refused"]
+    assert told["revision"] == 2 and told["message"].endswith(sentence)
+
+
+def test_one_members_start_doesnt_move_what_the_groups_intervals_count_from(instance: Instance) -> None:
+    def begun(member: str) -> Any:
+        watching.begin("sluice-1", member)
+        instance.refresh_from_db()
+        return instance.started_at
+
+    first = begun("a")
+    assert first is not None and begun("b") == begun("a") == first
+    assert begun("") > first  # a broker by itself counts from its own start
 
 
 def test_the_pages_are_about_the_instance_that_was_chosen(plant: Plant, operator: Any) -> None:

@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.brokers import address_of, running_broker
+from tests.support.brokers import address_of, running_broker, tcp_policy
 from tests.support.stomp_client import port_of, stomp_policy
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = "tcp://127.0.0.1:9007"
-DOCUMENTS = ("README.md", "docs/client.md", "docs/protocol.md", "docs/stomp.md")
+WRITTEN_TOO = "tcp://127.0.0.1:9107"
+"""Of a second instance."""
+DOCUMENTS = ("README.md", "docs/client.md", "docs/group.md", "docs/protocol.md", "docs/stomp.md")
 STOMP_PORT = "61613"
 
 
@@ -49,10 +51,14 @@ def examples(document: str) -> Iterator[Example]:
 async def test_every_example_prints_what_the_document_says(document: str, tmp_path: Path) -> None:
     found = list(examples(document))
     assert found
-    async with running_broker(tmp_path / "home", stomp_policy()) as broker:
+    async with (
+        running_broker(tmp_path / "home", stomp_policy()) as broker,
+        running_broker(tmp_path / "other", tcp_policy("test-2")) as other,
+    ):
         address = address_of(broker)
         for example in found:
             text = example.text.replace(WRITTEN, address).replace(STOMP_PORT, str(port_of(broker)))
+            text = text.replace(WRITTEN_TOO, address_of(other))
             commands = (
                 [[sys.executable, "-u", "-c", text]]
                 if (example.language == "python")
@@ -116,7 +122,7 @@ async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
         yield line.decode().rstrip("\n")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/client.md", "docs/group.md"])
 def test_no_python_block_stands_without_its_expectation(document: str) -> None:
     assert (ROOT / document).read_text().count("```python") == sum(
         e.language == "python" for e in examples(document)

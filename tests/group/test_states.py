@@ -100,6 +100,8 @@ async def test_of_two_processes_with_one_name_only_the_later_appends(tmp_path: P
             async with running_members(tmp_path / "elsewhere", engines.urls, "a") as (second,):
                 await publish(second.address, "p", 6, 10)
                 await until(lambda: first.state == "member_fenced")
+                assert first.member.status().members[0].behind is None  # it doesn't know what it isn't given
+                assert second.member.status().members[0].behind == 0
                 assert await refused(first, "q") == "no_quorum"
                 await publish(second.address, "r", 1, 5)
                 assert {n for _, by, n in await read(second.address, "reader", 15) if by == "p"} == set(

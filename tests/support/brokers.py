@@ -19,9 +19,9 @@ from broker_core.journal.files import Files
 from tests.support.law import Law
 
 
-def tcp_policy(**pool: Any) -> PolicyDocument:
-    """The default policy with TCP alone, on a free port; `pool` are the instance's pool settings."""
-    policy = default_policy("test-1")
+def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
+    """The default policy of an instance with TCP alone, on a free port; `pool` are the instance's pool settings."""
+    policy = default_policy(name)
     instance = replace(policy.instance, journal_size=1024 * 1024)
     transports = (TransportSettings("tcp", "tcp", 0),)
     return replace(policy, instance=instance, pool=PoolSettings(**pool), transports=transports)
@@ -49,9 +49,10 @@ async def running_broker(
     where its policy may name directories."""
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
-        paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
+        policy = policy or tcp_policy()
+        paths = replace(BrokerPaths.under(home, policy.instance.name), control=Path(run) / "control.sock")
         broker = Broker(
-            policy or tcp_policy(),
+            policy,
             paths,
             no_websocket,
             files=files,

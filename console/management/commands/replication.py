@@ -232,7 +232,7 @@ def _show(status: GroupStatus, console: Console) -> None:
             one.name,
             how,
             str(one.applied),
-            str(one.behind),
+            "unknown" if one.behind is None else str(one.behind),
             str(one.sequence),
             f"{one.lag_ms / 1_000:.1f} s",
             _mode(one),

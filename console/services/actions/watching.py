@@ -26,9 +26,11 @@ class Wanted:
 
 
 def begin(instance_name: str, member: str = "") -> Wanted:
-    """The broker has started: intervals count from now, and actions on its start get their runs."""
+    """The broker has started: intervals count from now, and actions on its start get their runs. Of a group from its first member's
+    first start: the others go on while one is started again, and what is due among them doesn't move with it."""
     _fresh_connection()
-    Instance.objects.filter(name=instance_name).update(started_at=timezone.now())
+    rows = Instance.objects.filter(name=instance_name)
+    (rows.filter(started_at=None) if member else rows).update(started_at=timezone.now())
     happened(instance_name, [Event("startup")], member)
     return wanted(instance_name)
 

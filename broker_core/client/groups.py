@@ -1,0 +1,179 @@
+"""Several groups beside each other, each with topics, a log and acknowledgements of its own: publishing grows with their number.
+
+    groups = {
+        "prices": Group("prices.>", ["tcp://a:9007", "tcp://b:9007", "tcp://c:9007"]),
+        "rest": Group(">", ["tcp://d:9007"]),
+    }
+    async with AsyncGroups(groups, "desk") as client:
+        await client.publish("prices.eurusd", {"bid": 1.0842})   # at a, b or c
+        await client.publish("orders.eu", {"id": 1})             # at d
+        await client.flush()
+
+A group is whatever carries one instance: members on one log, or a broker by itself. Which group has a topic its most specific
+pattern says (`routes`); each has a client, and with it a connection, sequences and stores. When one is lost the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeVar, Unpack
+
+from broker_core.client.async_client import AsyncClient, Options
+from broker_core.client.bodies import Body
+from broker_core.client.groups_subscription import GroupsSubscription, bookmark_of
+from broker_core.client.routes import Routes
+from broker_core.client.subscription import Subscription
+from broker_core.errors import OperatorError, SluiceError
+
+Client = TypeVar("Client")
+_OF_ONE = ("publish_store", "bookmark_store")
+
+
+class Group:
+    """One of several groups: its topic patterns, its addresses, and what AsyncClient is given for it alone, its stores above all."""
+
+    def __init__(self, topics: str | Sequence[str], addresses: str | Sequence[str], **options: Any) -> None:
+        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self.addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+        self.options = options
+
+
+class AsyncGroups:
+    """One client of several groups, under one name. Use it in one event loop, as `async with`.
+
+    `clients` has each group's, by the group's name: for what is about one of them, such as its notices, its own topics
+    (`$SLUICE.>`) or a `flush()` that waits for no other.
+    """
+
+    def __init__(self, groups: Mapping[str, Group], name: str, **options: Any) -> None:
+        """`options` are those of AsyncClient, for every group; stores belong to one each, and are given with it.
+
+        OperatorError bad_groups when it isn't clear which group has a topic.
+        """
+        self.name = name
+        self._routes = Routes({group: one.topics for group, one in groups.items()})
+        _check(groups, options)
+        self.clients = {
+            group: AsyncClient(one.addresses, name, **{**options, **one.options})
+            for group, one in groups.items()
+        }
+
+    async def start(self) -> Self:
+        """Connect to all groups and log on. Raises why not, with `group` in its details; then none is connected."""
+        try:
+            await each(self.clients, lambda _, client: client.start())
+            self._check_instances()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def _check_instances(self) -> None:
+        known: dict[str, str] = {}
+        for group, client in self.clients.items():
+            if (other := known.setdefault(client.instance, group)) != group:
+                raise OperatorError(
+                    "bad_groups",
+                    f"The groups {other!r} and {group!r} are one instance, {client.instance!r}.",
+                    "Name their topics with one group, or give each broker an instance's name of its own.",
+                )
+
+    async def close(self) -> None:
+        """Send what has gathered and disconnect everywhere. `flush()` first to know that it arrived."""
+        await each(self.clients, lambda _, client: client.close(), to_the_end=True)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def group_of(self, topic: str) -> str:
+        """The name of the group that has a topic. OperatorError no_group_for_topic."""
+        return self._routes.group_of(topic)
+
+    def publish(self, topic: str, body: Body) -> Awaitable[None]:
+        """Publish one message to the group that has the topic; see AsyncClient.publish. Await what it returns: it waits only while
+        too much of that group is unacknowledged. OperatorError no_group_for_topic."""
+        return self.clients[self._routes.group_of(topic)].publish(topic, body)
+
+    async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
+        """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
+        await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
+
+    async def flush(self) -> None:
+        """Wait until everything published is acknowledged, in all groups. Raises the first error, with `group` in its details."""
+        await each(self.clients, lambda _, client: client.flush())
+
+    async def subscribe(
+        self,
+        topic: str,
+        filter: str | None = None,
+        bookmark: str | None = None,
+        id: str | None = None,
+        **options: Unpack[Options],
+    ) -> GroupsSubscription:
+        """Subscribe to a topic pattern in every group that may have a topic of it; see AsyncClient.subscribe.
+
+        The bookmark is "0", "0|1|", a moment, a range of moments, "MOST_RECENT" where each group has a bookmark store, or what
+        `bookmark_after` said. Raises what the first has against it, with `group` in its details, and no_group_for_topic; then it is subscribed nowhere.
+        """
+        groups = self._routes.groups_of(topic)
+        instances = {client.instance for client in self.clients.values()}
+        made: dict[str, Subscription] = {}
+
+        async def begin(group: str, client: AsyncClient) -> None:
+            own = bookmark_of(bookmark, client.instance, instances - {client.instance})
+            made[group] = await client.subscribe(topic, filter, own, id, **options)
+
+        try:
+            await each({group: self.clients[group] for group in groups}, begin)
+        except BaseException:
+            for subscription in made.values():
+                await subscription.close()
+            raise
+        return GroupsSubscription({group: made[group] for group in groups})
+
+
+def _check(groups: Mapping[str, Group], options: Mapping[str, Any]) -> None:
+    if shared := [store for store in _OF_ONE if options.get(store) is not None]:
+        raise OperatorError(
+            "bad_groups",
+            f"A {shared[0]} belongs to one group: it has one instance's numbers.",
+            f"Give each Group its own {shared[0]}.",
+        )
+    known: dict[str, str] = {}
+    for group, one in groups.items():
+        for address in one.addresses:
+            if (other := known.setdefault(address, group)) != group:
+                raise OperatorError(
+                    "bad_groups",
+                    f"{address} is an address of the groups {other!r} and {group!r}.",
+                    "Name the topics of one instance with one group.",
+                )
+
+
+async def each(
+    clients: Mapping[str, Client],
+    work: Callable[[str, Client], Coroutine[Any, Any, object]],
+    *,
+    to_the_end: bool = False,
+) -> None:
+    """Do it for all at once. The first error is raised, with the group in its details; it ends what the others do, unless that is to
+    be done to the end."""
+    doing = {asyncio.ensure_future(work(group, client)): group for group, client in clients.items()}
+    try:
+        await asyncio.wait(
+            doing, return_when=asyncio.ALL_COMPLETED if to_the_end else asyncio.FIRST_EXCEPTION
+        )
+    finally:
+        for task in doing:
+            task.cancel()
+        await asyncio.wait(doing)
+    for task, group in doing.items():
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, SluiceError):
+            error.details["group"] = group
+        if error is not None:
+            raise error

@@ -1,0 +1,168 @@
+"""A subscription of several groups: one stream of what each of them brings.
+
+Within a group the order is the log's. Among groups there is none: what has come from each is read in turn. Everything that is
+said of a message or a batch (`done`, `ack`) goes to the group that it came from, which also resumes by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from broker_core.batch import Batch
+from broker_core.bookmark import After, Range, parse_bookmark
+from broker_core.client.bookmark_store import MOST_RECENT, bookmark_text
+from broker_core.client.message import Arrived, Message
+from broker_core.client.reading import Reading
+from broker_core.client.subscription import Subscription
+from broker_core.errors import OperatorError
+from broker_core.protocols.replies import Gap
+
+
+class AllCompleted:
+    """Whether the replay of every group has caught up."""
+
+    def __init__(self, parts: Sequence[Subscription]) -> None:
+        self._parts = parts
+
+    def is_set(self) -> bool:
+        """Whether all have."""
+        return all(part.completed.is_set() for part in self._parts)
+
+    async def wait(self) -> bool:
+        """Wait until all have."""
+        for part in self._parts:
+            await part.completed.wait()
+        return True
+
+
+class GroupsSubscription(Reading):
+    """What `AsyncGroups.subscribe()` returns: as `Subscription`, of the groups that `by_group` names."""
+
+    def __init__(self, by_group: Mapping[str, Subscription]) -> None:
+        super().__init__()
+        self.by_group = dict(by_group)
+        self.parts: Sequence[Subscription] = tuple(by_group.values())
+        self.id = self.parts[0].id
+        self.timestamp = self.parts[0].timestamp
+        self.completed = AllCompleted(self.parts)
+        self._turn = 0
+        self._of: dict[str, Subscription] = {}
+        """Who brought records of an instance."""
+        self._newest: Subscription | None = None
+        """Whose batch the application has."""
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Intervals that the logs no longer held."""
+        return [gap for part in self.parts for gap in part.gaps]
+
+    # Reading.
+
+    def poll(self, until_completed: bool = False) -> Arrived | None:
+        for _ in self.parts:
+            part = self.parts[self._turn]
+            self._turn = (self._turn + 1) % len(self.parts)
+            arrived = part.poll(until_completed)
+            if arrived is not None:
+                self._of[arrived.instance] = part
+                return arrived
+        return None
+
+    def over(self, until_completed: bool = False) -> bool:
+        # Each is asked: one that can't go on is told of although others can.
+        ended = [part.over(until_completed) for part in self.parts]
+        return all(ended)
+
+    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
+        for part in self.parts:
+            part.add_waiter(waiter)
+
+    def drop_waiter(self, waiter: asyncio.Future[None]) -> None:
+        for part in self.parts:
+            part.drop_waiter(waiter)
+
+    def asked_for_more(self) -> None:
+        if self._newest is not None:
+            self._newest.asked_for_more()
+
+    def handed(self, arrived: Arrived) -> None:
+        self._newest = self._of[arrived.instance]
+        self._newest.handed(arrived)
+
+    def left_of_replay(self) -> float:
+        return sum(max(part.left_of_replay(), 0) for part in self.parts)
+
+    # What an application says.
+
+    def _part_of(self, item: Message | Batch) -> Subscription | None:
+        if isinstance(item, Message):
+            return self._of.get(item.instance)
+        return next((part for part in self.parts if part.brought(item)), None)
+
+    def done(self, item: Message | Batch) -> None:
+        """The application is done with a message or a whole batch; see Subscription.done."""
+        if (part := self._part_of(item)) is not None:
+            part.done(item)
+
+    def bookmark_after(self, item: Message | Batch) -> str | None:
+        """The bookmark that resumes after an item and everything read before it, in every group; see Subscription.bookmark_after.
+
+        A group of which nothing was read yet goes on where it began: at the start, or now. One that began at a moment isn't named
+        before something of it was read, and then begins at its start.
+        """
+        part = self._part_of(item)
+        own = part.bookmark_after(item) if part is not None else None
+        if own is None:
+            return None
+        others = [bookmark_text(other.read_upto) for other in self.parts if other is not part]
+        return ",".join([own, *filter(None, others)])
+
+    def ack(self, item: Message | None = None) -> None:
+        """Acknowledge a message, or without one the batch that was read last; see Subscription.ack. What `ack="client"` says of
+        everything before it is said of its group."""
+        self.acknowledging(item)()
+
+    def acknowledging(self, item: Message | None) -> Callable[[], None]:
+        """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
+        part = self._newest if item is None else self._part_of(item)
+        return (part or self.parts[0]).acknowledging(item)
+
+    async def pause(self) -> None:
+        """Deliver nothing until `resume()`. What is on its way still comes."""
+        await asyncio.gather(*(part.pause() for part in self.parts))
+
+    async def resume(self) -> None:
+        """Go on where it was paused."""
+        await asyncio.gather(*(part.resume() for part in self.parts))
+
+    async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
+        """Another rate of each group, or none, from now on. ClientError bad_rate."""
+        await asyncio.gather(*(part.set_rate(rate, max_gap) for part in self.parts))
+
+    async def close(self, *, delete: bool = False) -> None:
+        """Unsubscribe everywhere. Iterations end after what waits. `delete`: durable ones aren't kept either."""
+        for part in self.parts:
+            await part.close(delete=delete)
+
+
+def bookmark_of(bookmark: str | None, instance: str, others: Collection[str]) -> str | None:
+    """The part of a bookmark that is for the group of an instance, where `others` are those of the other groups.
+
+    Of a list what speaks of the instance, and of sites that links brought records from; the start when it says nothing of the
+    instance. A range of bookmarks can't be parted: OperatorError bad_groups. ClientError bad_bookmark.
+    """
+    if bookmark is None or bookmark == MOST_RECENT:
+        return bookmark
+    match parse_bookmark(bookmark):
+        case After(bookmarks):
+            mine = [one for one in bookmarks if one.origin not in others]
+            return ",".join(map(str, mine)) if any(one.origin == instance for one in mine) else "0"
+        case Range(begin, _, end, _) if others and (isinstance(begin, After) or isinstance(end, After)):
+            raise OperatorError(
+                "bad_groups",
+                f"{bookmark[:80]!r} is a range of one instance's records, and the subscription goes to several.",
+                "Use a range of moments, or subscribe at one group's client.",
+            )
+        case _:
+            return bookmark

@@ -1,0 +1,109 @@
+"""Which of several groups has a topic. Pure.
+
+The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` goes before `prices.>`, and that before
+`>`. So that there is always one, patterns of two groups either name no topic together, or one of them lies within the other;
+everything else is refused when the routes are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from broker_core.errors import OperatorError
+from broker_core.subscriptions.overlap import disjoint, inside
+from broker_core.subscriptions.topics import TopicPattern
+
+MOST_PATTERNS = 1_000
+MOST_REMEMBERED = 65_536
+"""Topics of which it is remembered which group has them; then they are looked up anew."""
+
+
+class Route(NamedTuple):
+    """The topics that a pattern names are a group's, but for those of narrower patterns."""
+
+    pattern: TopicPattern
+    group: str
+
+
+class Routes:
+    """`topics` are each group's patterns. OperatorError bad_groups when they aren't clear, ClientError bad_pattern."""
+
+    def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
+        routes = [
+            Route(TopicPattern.parse(text), group)
+            for group, texts in topics.items()
+            for text in dict.fromkeys(texts)
+        ]
+        if not all(topics.values()) or not topics or len(routes) > MOST_PATTERNS:
+            raise _bad(f"Each group has topics, and all of them {MOST_PATTERNS} patterns at most.")
+        for route in routes:
+            if route.pattern.text.startswith("~"):
+                raise _bad(
+                    f"{route.pattern.text[:80]!r} is an expression, which can't be laid beside others."
+                )
+        for one, other in combinations(routes, 2):
+            if one.group != other.group:
+                _check(one, other)
+        around = {
+            route: sum(inside(route.pattern, other.pattern) for other in routes if other is not route)
+            for route in routes
+        }
+        # What lies within another pattern lies within all that are around that one as well: it has more, and comes before.
+        self._routes = sorted(routes, key=lambda route: -around[route])
+        self._known: dict[str, str] = {}
+
+    def group_of(self, topic: str) -> str:
+        """The group that has a topic. OperatorError no_group_for_topic."""
+        known = self._known.get(topic)
+        return known if known is not None else self._find(topic)
+
+    def _find(self, topic: str) -> str:
+        found = next((route.group for route in self._routes if route.pattern.matches(topic)), None)
+        if found is None:
+            raise _nobody(topic)
+        if len(self._known) >= MOST_REMEMBERED:
+            self._known.clear()
+        self._known[topic] = found
+        return found
+
+    def groups_of(self, text: str) -> list[str]:
+        """The groups that may have a topic of this pattern, each once. ClientError bad_pattern, OperatorError no_group_for_topic."""
+        asked = TopicPattern.parse(text)
+        if asked.exact is not None:
+            return [self.group_of(asked.exact)]
+        found = []
+        for route in self._routes:
+            if not disjoint(asked, route.pattern):
+                found.append(route.group)
+            if inside(asked, route.pattern):
+                break  # wider ones name these topics as well, and have none of them
+        if not found:
+            raise _nobody(text)
+        return list(dict.fromkeys(found))
+
+
+def _check(one: Route, other: Route) -> None:
+    if one.pattern == other.pattern:
+        raise _bad(f"{one.pattern.text!r} is said of {one.group!r} and of {other.group!r}.")
+    apart = disjoint(one.pattern, other.pattern)
+    if not (apart or inside(one.pattern, other.pattern) or inside(other.pattern, one.pattern)):
+        raise _bad(
+            f"{one.pattern.text!r} of {one.group!r} and {other.pattern.text!r} of {other.group!r} name topics together, "
+            "and neither is within the other."
+        )
+
+
+def _bad(sentence: str) -> OperatorError:
+    return OperatorError(
+        "bad_groups", sentence, "Give each group patterns of its own, or one within the other."
+    )
+
+
+def _nobody(topic: str) -> OperatorError:
+    return OperatorError(
+        "no_group_for_topic",
+        f"No group has {topic[:80]!r}.",
+        'Name its pattern with a group, or ">" for all that is left. Topics that begin with $ are each broker\'s own.',
+    )

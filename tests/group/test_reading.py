@@ -1,0 +1,104 @@
+"""How a member reads the engine's log: what it asks for is bounded, however far behind it is and however requests end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from nats.aio.client import Client
+from nats.js import api
+
+from broker_core.group import jetstream
+from broker_core.group.jetstream import PULL, JetStream, _up_to_date
+from broker_core.group.ports import Sender
+from broker_core.group.settings import GroupSettings
+from tests.support.brokers import until
+from tests.support.engines import Engines, running_engines
+from tests.support.groups import GROUP
+
+ENTRIES = 600
+
+
+@asynccontextmanager
+async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStream]:
+    """An engine whose log has so many entries, and somebody who is attached and has read none."""
+    writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
+    reader = JetStream(GroupSettings(GROUP, "r", engines.urls))
+    await writer.attach(uuid4())
+    place = 0
+    for number in range(ENTRIES):
+        place = await writer.append(Sender("w", "run", number), content, place)
+    await reader.attach(None)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+        await writer.close()
+
+
+@asynccontextmanager
+async def requests(engines: Engines) -> AsyncIterator[list[bytes]]:
+    """What is asked of the engine for entries, as it goes over its wire."""
+    asked: list[bytes] = []
+    client = Client()
+    await client.connect(engines.urls[0])
+
+    async def note(message: object) -> None:
+        asked.append(message.data)  # type: ignore[attr-defined]
+
+    await client.subscribe("$JS.API.CONSUMER.MSG.NEXT.>", cb=note)
+    await client.flush()
+    try:
+        yield asked
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "most_bytes", "together"),
+    [(b"x", jetstream.PULL_BYTES, PULL), (b"x" * 4_096, 64 * 1_024, 14)],
+    ids=["requests end with their last entry", "requests end for their bytes"],
+)
+async def test_a_member_far_behind_asks_once_for_what_it_is_given(
+    content: bytes, most_bytes: int, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jetstream, "PULL_BYTES", most_bytes)
+    async with running_engines(tmp_path, 1) as engines, a_log(engines, content) as reader:
+        async with requests(engines) as asked:
+            await reader.read_from(1)
+            read: list[int] = []
+            while len(read) < ENTRIES:
+                read += [entry.number for entry in await reader.next(1)]
+            assert read == list(range(1, ENTRIES + 1))
+            await until(lambda: len(asked) >= ENTRIES // PULL)
+            assert len(asked) <= ENTRIES / together + 2
+            assert reader._asked <= 2 * PULL
+
+
+def seen(**of_it: object) -> api.PeerInfo:
+    """An engine, as the one that leads sees it."""
+    return api.PeerInfo(
+        **{"name": "e", "current": False, "offline": False, "active": 1_000, "lag": 0, **of_it}
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "last", "before", "up_to_date"),
+    [
+        (seen(current=True), 100, None, True),
+        (seen(lag=1), 100, 90, True),
+        (seen(lag=10), 100, 90, True),
+        (seen(lag=11), 100, 90, False),
+        (seen(lag=1), 100, None, False),
+        (seen(lag=1), 100, 100, False),
+        (seen(lag=0, active=11_000_000_000), 100, 100, False),
+        (seen(lag=0, offline=True), 100, 100, False),
+    ],
+)
+def test_an_engine_is_up_to_date_that_has_what_there_was_at_the_look_before(
+    engine: api.PeerInfo, last: int, before: int | None, up_to_date: bool
+) -> None:
+    assert _up_to_date(engine, last, before) is up_to_date
