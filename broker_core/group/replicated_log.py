@@ -36,7 +36,7 @@ import structlog
 from broker_core.batch import Batch
 from broker_core.clock import Clock
 from broker_core.config.instance import InstanceSettings
-from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.errors import JournalError, OperatorError
 from broker_core.group.by_hand import Downgrades
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.confirming import Change, Confirming, Mode
@@ -45,8 +45,6 @@ from broker_core.group.order import (
     Order,
     Place,
     Standing,
-    batches_of,
-    damaged_entry,
     not_the_groups,
     place_in,
     standing_of,
@@ -61,7 +59,7 @@ from broker_core.group.ports import (
 )
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
-from broker_core.group.waiting import Outgoing, Waiting
+from broker_core.group.waiting import Outgoing, Waiting, batches_in
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, Outlet, Owner, Pending
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
@@ -78,6 +76,8 @@ TELL_AT_MOST_S: Final = 0.005
 LOOKS: Final = 8
 """Of so many times that it is told, the engine is looked at once."""
 TROUBLE_RETRY_S: Final = 5.0
+STOOD_STILL_S: Final = 1.0
+"""Between two looks: then this process was stopped, or got no CPU."""
 SKEW_TOLD_MS: Final = 10_000
 CHAIN_KEPT_S: Final = 10.0
 """How often the chain is stored: what the journal has behind it is read again at a start."""
@@ -419,7 +419,7 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
-        found = [(entry, own := self._own_of(entry), _batches(entry, own)) for entry in entries]
+        found = [(entry, own := self._own_of(entry), batches_in(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[Pending[Owner]] = []
         repeated: list[Pending[Owner]] = []
@@ -533,9 +533,16 @@ class ReplicatedLog(Generic[Owner]):
     # What has waited too long, and what can't be.
 
     async def _look(self) -> None:
+        now = self._clock.seconds()
         while True:
+            before = now
             await asyncio.sleep(LOOK_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
+            if now - before > STOOD_STILL_S:
+                # What others said meanwhile waits in the socket, and so does what the engine took.
+                log.warning("stood_still", seconds=round(now - before, 1))
+                self.confirming.stood_still(now - before, now)
+                self._progress_at = now
             for change in self.confirming.look(now, hears=self.attached is not None):
                 self.changed(change)
             since = self._waiting.since()
@@ -588,16 +595,6 @@ class ReplicatedLog(Generic[Owner]):
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
         )
-
-
-def _batches(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
-    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it."""
-    if own is not None and entry.content == own.content:
-        return [pending.batch for pending in own.batches]
-    try:
-        return list(batches_of(entry))
-    except ClientError as problem:
-        raise damaged_entry(entry, problem) from None
 
 
 def _no_quorum(why: str) -> JournalError:

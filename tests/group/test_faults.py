@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,12 @@ from tests.support.groups import MemberProcess
 
 
 @asynccontextmanager
-async def running_group(home: Path, engines: Sequence[str]) -> AsyncIterator[Group]:
+async def running_group(home: Path, engines: Sequence[str], **instance: Any) -> AsyncIterator[Group]:
     """Three members under load."""
     names = ("a", "b", "c")
     group = Group(
         [
-            MemberProcess(home, name, engines, HOLD_MS, port)
+            MemberProcess(home, name, engines, HOLD_MS, port, **instance)
             for name, port in zip(names, free_ports(len(names)), strict=True)
         ]
     )
@@ -44,6 +45,28 @@ async def test_members_are_killed_one_after_the_other_and_nobody_misses_or_repea
             await group.goes_on()
             one.start()
         await group.goes_on()
+        assert await group.judge() == []
+
+
+async def test_a_member_that_stood_still_holds_nothing_of_that_time_against_the_others(
+    tmp_path: Path,
+) -> None:
+    sync = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",), "downgrade_after_ms": 4_000}
+    async with (
+        running_engines(tmp_path, 1) as engines,
+        running_group(tmp_path, engines.urls, **sync) as group,
+    ):
+        stopped, other = group.members[:2]
+        other.freeze()  # so that something waits for it
+        await asyncio.sleep(1)
+        stopped.freeze()
+        other.thaw()
+        await asyncio.sleep(6)
+        stopped.thaw()
+        await group.goes_on()
+        said = (tmp_path / "a.log").read_text()
+        assert "stood_still" in said
+        assert "member_downgraded" not in said
         assert await group.judge() == []
 
 
