@@ -20,6 +20,7 @@ from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, refused
 from tests.support.brokers import until
+from tests.support.certificates import Authority
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members, start_member
 
@@ -161,3 +162,29 @@ async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_t
         backlog = engine.roster.clients["reader"].backlog
         assert backlog.lanes.messages
         assert 0 <= engine.clock.now_ns() - backlog.lanes.oldest_at < HOUR_NS // 2
+
+
+async def test_an_engine_whose_certificate_is_not_to_be_believed_is_named_and_nothing_is_told_to_it(
+    tmp_path: Path,
+) -> None:
+    ours, foreign = Authority(tmp_path, "ours"), Authority(tmp_path, "foreign")
+    good, expired, other = ours.sign("good"), ours.sign("expired", days=(-9, -1)), foreign.sign("other")
+
+    def proves_itself_with(pair: tuple[Path, Path]) -> None:
+        engines.kill()
+        engines.written = lambda text: f'{text}tls {{ cert_file: "{pair[0]}", key_file: "{pair[1]}" }}\n'
+        engines.start()
+
+    async with running_engines(tmp_path, 1) as engines:
+        proves_itself_with(good)
+        urls = [engines.urls[0].replace("nats://", "tls://")]
+        ca = str(ours.certificate)
+        async with running_members(tmp_path, urls, "a", hold_ms=HOLD_MS, ca=ca) as (a,):
+            await publish(a.address, "p", 1, 20)
+            for wrong, said in ((expired, "expired"), (other, "certificate")):
+                proves_itself_with(wrong)
+                await until(lambda said=said: said in a.member.status().why)  # type: ignore[misc]
+                await serves_and_refuses(a, "away", 20)
+            proves_itself_with(good)
+            await until(a.takes_part)
+            await publish(a.address, "p", 21, 40)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.support import small_disks
 from tests.support.engines import free_ports, running_engines
 from tests.support.group_load import HOLD_MS, Group
 from tests.support.groups import MemberProcess
+from tests.torture import groups
 
 
 @asynccontextmanager
@@ -89,3 +91,16 @@ async def test_the_engines_leader_and_then_everything_is_killed_and_what_was_ack
                 one.start()
             await group.goes_on()
             assert await group.judge() == []
+
+
+@pytest.mark.slow
+async def test_what_is_stopped_filled_or_set_wrong_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "STOPPED_S", (3.0,))
+    strikes = ["stop the engine that leads", "stop a member", "set a member's clock"]
+    if not small_disks.why_not(tmp_path):
+        strikes += ["fill a member's disk", "fill an engine's disk"]
+    found, struck, _, acknowledged = await groups.run_group(7, strikes)
+    assert (found, struck) == ([], strikes)
+    assert acknowledged > 0

@@ -81,10 +81,11 @@ async def start_member(
     copies: int = 0,
     port: int = 0,
     link_secrets: Path | None = None,
+    ca: str = "",
     **instance: Any,
 ) -> Running:
     """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
-    settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms)
+    settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = Member(settings, JetStream(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
@@ -103,6 +104,7 @@ async def running_members(
     *names: str,
     hold_ms: int = 5_000,
     link_secrets: Path | None = None,
+    ca: str = "",
     **instance: Any,
 ) -> AsyncIterator[list[Running]]:
     """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
@@ -111,7 +113,7 @@ async def running_members(
         for name in names:
             members.append(
                 await start_member(
-                    home, name, engines, hold_ms=hold_ms, link_secrets=link_secrets, **instance
+                    home, name, engines, hold_ms=hold_ms, link_secrets=link_secrets, ca=ca, **instance
                 )
             )
         yield members
