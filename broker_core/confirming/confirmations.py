@@ -22,6 +22,8 @@ from broker_core.names import LINK_PREFIX
 log = structlog.get_logger("sluice.confirming")
 LOOK_S: Final = 0.1
 """How often it is looked who has been waited for too long."""
+STOOD_STILL_S: Final = 1.0
+"""Between two looks: then this process was stopped, or got no CPU."""
 
 
 class Confirmations:
@@ -65,8 +67,15 @@ class Confirmations:
 
     async def run(self) -> None:
         """Look, again and again."""
+        now = self._clock.seconds()
         while True:
+            before = now
             await asyncio.sleep(LOOK_S)
+            now = self._clock.seconds()
+            if now - before > STOOD_STILL_S:
+                # What others said meanwhile waits in the socket.
+                log.warning("stood_still", seconds=round(now - before, 1))
+                self.confirming.stood_still(now - before, now)
             self.look()
 
     @property

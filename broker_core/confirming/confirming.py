@@ -140,6 +140,11 @@ class Confirming:
             self._advance()
         return changes
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """For so long this process did nothing, so it heard nobody: that isn't counted either."""
+        for one in self._awaited.values():
+            one.since = min(one.since + seconds, now)
+
     def downgrade(self, name: str, by: str, now: float) -> Change | None:
         """By hand, until it is upgraded by hand. None: the policy doesn't list it."""
         one = self._awaited.get(name)

@@ -17,6 +17,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.piece import Piece
 from broker_core.delivery.ports import Facilities, Recipient
+from broker_core.delivery.shared import age_from
 from broker_core.subscriptions.subscription import Subscription
 
 
@@ -109,22 +110,23 @@ class Conflating:
         """See to it that what is held is delivered when its interval ends."""
         self._count()
         if self._timer is None and self.ends_at:
-            left = max(self.ends_at - self._clock.now_ns(), 0) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(left + 0.001, self._ended)
+            # Records come as new as the clock; where it is behind theirs, an interval still lasts no longer than it says.
+            left = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
+            self._timer = asyncio.get_running_loop().call_later(left / 1e9 + 0.001, self._ended, self.ends_at)
 
-    def _ended(self) -> None:
+    def _ended(self, armed_for: int) -> None:
         self._timer = None
         if self._backlog.state is ClientState.CLOSED:
             return
-        self._offer(self._conflator.due(self._clock.now_ns()))
+        self._offer(self._conflator.due(max(self._clock.now_ns(), armed_for)))
         self.arm()
 
     def _offer(self, batches: list[Batch]) -> None:
+        now = self._clock.now_ns()
         for batch in batches:
+            since = age_from(batch.accepted_at, now)
             self._backlog.put(
-                OutboxEntry(
-                    self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, batch.accepted_at
-                )
+                OutboxEntry(self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, since)
             )
 
     def offlined(self) -> None:

@@ -91,6 +91,10 @@ class Conflator:
         return len(self._held)
 
     @property
+    def interval_ns(self) -> int:
+        return self._conflation.interval_ns
+
+    @property
     def first_sequence(self) -> int:
         """Where to read again to get what is held; 0 when nothing journaled is."""
         return next((held.sequence for held in self._held.values() if held.sequence), 0)

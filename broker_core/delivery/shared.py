@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker_core.batch import Batch, Rows
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.journal.segment import Position
 
+APART_NS: Final = 10_000_000_000
+"""More than a record takes from its acceptance to here, unless this broker was away from its group, stood still, or its clock isn't the
+one that the record was stamped with."""
+
+
+def age_from(accepted_at: int, now: int) -> int:
+    """From when the age of what comes live counts, ns: its acceptance, or now where that says nothing of how long it waits for its clients."""
+    return accepted_at if 0 <= now - accepted_at <= APART_NS else now
+
 
 class Shared:
-    """`position` is where the batch stands in the journal; None while it isn't there, or never will be."""
+    """`position` is where the batch stands in the journal; None while it isn't there, or never will be. `now` (ns): of that moment."""
 
-    __slots__ = ("_entries", "_parts", "batch", "journaled", "position")
+    __slots__ = ("_entries", "_parts", "_since", "batch", "journaled", "position")
 
-    def __init__(self, batch: Batch, position: Position | None) -> None:
+    def __init__(self, batch: Batch, position: Position | None, now: int) -> None:
         self.batch = batch
+        self._since = age_from(batch.accepted_at, now)
         self.position = position
         self.journaled = batch.header.first_sequence > 0
         self._parts: dict[int, Batch] = {}
@@ -35,6 +47,6 @@ class Shared:
         if entry is None:
             batch, part = self.batch, self.part(rows)
             entry = self._entries[key] = OutboxEntry(
-                stream, part, rows, self.position, batch.nbytes, part.count, part.nbytes, batch.accepted_at
+                stream, part, rows, self.position, batch.nbytes, part.count, part.nbytes, self._since
             )
         return entry

@@ -559,7 +559,7 @@ class Dispatch:
     def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
         found = registry.match(batch)
         if found:
-            shared = Shared(batch, position)
+            shared = Shared(batch, position, self._clock.now_ns())
             for subscription, rows in found:
                 try:
                     subscription.client.receive(shared, rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from secrets import token_hex
@@ -158,7 +159,18 @@ class JetStream:
         except APIError as problem:
             raise _away(problem) from None
 
+    def _tls(self) -> ssl.SSLContext | None:
+        """Whom this member believes; read each time, so that what was renewed counts."""
+        if not any(one.startswith("tls://") for one in self._settings.engines):
+            return None
+        ca = self._settings.ca
+        try:
+            return ssl.create_default_context(cafile=ca or None)
+        except OSError as problem:  # SSLError is one
+            raise EngineAwayError(f"{ca} can't be used: {problem}") from None
+
     async def _connect(self, client: Client) -> None:
+        tls = self._tls()
         try:
             await _answered(
                 client.connect(
@@ -170,6 +182,7 @@ class JetStream:
                     max_outstanding_pings=2,
                     pending_size=2 * (MAX_ENTRY_BYTES + _HEADROOM),
                     error_cb=self._on_error,
+                    tls=tls,
                 ),
                 ANSWER_S * 2,
             )

@@ -35,8 +35,8 @@ import structlog
 
 from broker_core.batch import Batch
 from broker_core.clock import Clock
-from broker_core.confirming.confirmations import Confirmations
-from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.confirming.confirmations import STOOD_STILL_S, Confirmations
+from broker_core.errors import JournalError, OperatorError
 from broker_core.group.appending import Appending
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.members import Members
@@ -44,8 +44,6 @@ from broker_core.group.order import (
     Order,
     Place,
     Standing,
-    batches_of,
-    damaged_entry,
     not_the_groups,
     place_in,
     standing_of,
@@ -58,7 +56,7 @@ from broker_core.group.ports import (
 )
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
-from broker_core.group.waiting import Outgoing, Waiting
+from broker_core.group.waiting import Outgoing, Waiting, batches_in
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, Outlet, Owner, Pending
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
@@ -319,7 +317,7 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
-        found = [(entry, own := self._own_of(entry), _batches(entry, own)) for entry in entries]
+        found = [(entry, own := self._own_of(entry), batches_in(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[Pending[Owner]] = []
         repeated: list[Pending[Owner]] = []
@@ -425,9 +423,13 @@ class ReplicatedLog(Generic[Owner]):
     # What has waited too long, and what can't be.
 
     async def _look(self) -> None:
+        now = self._clock.seconds()
         while True:
+            before = now
             await asyncio.sleep(LOOK_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
+            if now - before > STOOD_STILL_S:
+                self._progress_at = now  # what the engine took meanwhile waits in the socket
             since = self._waiting.since()
             if self._applying or since is None:
                 continue
@@ -478,16 +480,6 @@ class ReplicatedLog(Generic[Owner]):
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
         )
-
-
-def _batches(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
-    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it."""
-    if own is not None and entry.content == own.content:
-        return [pending.batch for pending in own.batches]
-    try:
-        return list(batches_of(entry))
-    except ClientError as problem:
-        raise damaged_entry(entry, problem) from None
 
 
 def _no_quorum(why: str) -> JournalError:

@@ -35,6 +35,7 @@ Say = Callable[[str], None]
 _STEP = 8 * 1024 * 1024
 _COPIED = (".clients.ack", ".removed.json", ".chain", ".durable")
 """What goes with the segments. Positions, leases and names that clients of the source hold are the source's own."""
+_STAGING = "reseed-"
 _TRIES = 3
 
 
@@ -308,11 +309,13 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
     files = Files()
     try:
         with closing(take_lock(places.journal / f"{plan.instance}.lock")):
-            staging = places.journal / f"reseed-{plan.aside.removeprefix('aside-') or 'new'}"
+            staging = places.journal / f"{_STAGING}{plan.aside.removeprefix('aside-') or 'new'}"
             receipt = Receipt(plan, now, found.generation, 0, 0, "")
             if source is not None:
-                if staging.exists():
-                    shutil.rmtree(staging)  # a copy that an earlier attempt didn't finish
+                for left in places.journal.glob(f"{_STAGING}*"):
+                    shutil.rmtree(
+                        left
+                    )  # a copy that an earlier attempt didn't finish: the new one needs its room
                 _copy(files, source, staging, plan.instance, say)
                 records, entry, chain = _prove(staging, plan.instance, found, source, say)
                 receipt = Receipt(plan, now, found.generation, records, entry, chain)
@@ -369,7 +372,7 @@ def _prove(staging: Path, instance: str, found: Attached, source: Places, say: S
     kept = read_chain(chain_path(staging, instance))
     journal = Journal.open(staging, instance, known=Known(found.log, 0))
     try:
-        chain = _chain_from_the_beginning(journal, kept, source)
+        chain = _chain_from_the_beginning(journal, kept, source, found)
         place = place_in(standing_of(journal), found, chain.value)
         if found.first > place.entry + 1:
             raise _no_source(
@@ -386,23 +389,32 @@ def _prove(staging: Path, instance: str, found: Attached, source: Places, say: S
     return last, place.entry, value
 
 
-def _chain_from_the_beginning(journal: Journal, kept: Chain | None, source: Places) -> Chain:
+def _chain_from_the_beginning(journal: Journal, kept: Chain | None, source: Places, found: Attached) -> Chain:
     """The hash, made of the batches, and held against the one that the source had kept on its way."""
     if journal.first_sequence != 1:
         return chain_of(journal)
     chain = Chain(0, journal.identity.bytes)
-    for batch in _batches(journal):
+    for batch in _batches(journal, found.base):
+        if batch.first_sequence != chain.sequence + 1:
+            chain = Chain(found.base, found.base_chain)
         chain.add(batch)
         if kept is not None and chain.sequence == kept.sequence and chain.value != kept.value:
             raise _no_source(source, f"its hash at record {kept.sequence} isn't that of its batches")
+    if chain.sequence < found.base == journal.next_sequence - 1:
+        chain = Chain(found.base, found.base_chain)
     if chain.sequence != journal.next_sequence - 1:
         raise _no_source(source, f"it can't be read behind record {chain.sequence}")
     return chain
 
 
-def _batches(journal: Journal) -> Iterator[Batch]:
+def _batches(journal: Journal, base: int) -> Iterator[Batch]:
+    """All of them, up to a hole. One that ends at `base` nobody's journal has less of: a restored journal had lost that, and began the
+    log behind it."""
     at, last = 1, journal.next_sequence - 1
     while at <= last:
+        if journal.next_readable(at) > base >= at:
+            at = base + 1
+            continue
         found = journal.read(at, _STEP, last)
         if not found or found[0].first_sequence != at:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from broker_core.errors import OperatorError
@@ -16,13 +17,15 @@ _TOKEN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`engines` are addresses of NATS servers, `nats://` or `tls://`. `copies`: 0 is three where three servers are named,
-    else one. `hold_ms` is how long publishes wait for a quorum."""
+    else one. `hold_ms` is how long publishes wait for a quorum. `ca`: file of the authorities that sign the certificates of engines at
+    `tls://`; "" for the machine's."""
 
     instance: str
     member: str
     engines: tuple[str, ...]
     copies: int = 0
     hold_ms: int = HOLD_MS
+    ca: str = ""
 
     @property
     def stream(self) -> str:
@@ -40,7 +43,12 @@ class GroupSettings:
 
 
 def read_settings(
-    instance: str, member: str, engines: Sequence[str], copies: int = 0, hold_ms: int = HOLD_MS
+    instance: str,
+    member: str,
+    engines: Sequence[str],
+    copies: int = 0,
+    hold_ms: int = HOLD_MS,
+    ca: str = "",
 ) -> GroupSettings | None:
     """The settings; None without engines: the broker is by itself. Raises OperatorError bad_group."""
     if not engines:
@@ -60,7 +68,11 @@ def read_settings(
         raise _bad(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
     if not 100 <= hold_ms <= 600_000:
         raise _bad(f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000.")
-    return GroupSettings(instance, member, tuple(engines), copies, hold_ms)
+    if ca and not Path(ca).is_file():
+        raise _bad(
+            f"{ca} is no file.", "SLUICE_GROUP_CA names the authority of the engines' certificates, as PEM."
+        )
+    return GroupSettings(instance, member, tuple(engines), copies, hold_ms, ca)
 
 
 def _bad(sentence: str, fix: str) -> OperatorError:

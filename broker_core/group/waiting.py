@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
-from broker_core.group.order import MAX_BATCHES
+from broker_core.batch import Batch
+from broker_core.errors import ClientError
+from broker_core.group.order import MAX_BATCHES, batches_of, damaged_entry
 from broker_core.group.packing import packed
-from broker_core.group.ports import ENTRY_BYTES
+from broker_core.group.ports import ENTRY_BYTES, Entry
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, Pending
 
 
@@ -24,6 +26,17 @@ class Outgoing(Generic[Owner]):
     """As it goes to the engine."""
     batches: list[Pending[Owner]] = field(default_factory=list)
     asking: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+def batches_in(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
+    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it. OperatorError
+    engine_damaged."""
+    if own is not None and entry.content == own.content:
+        return [pending.batch for pending in own.batches]
+    try:
+        return list(batches_of(entry))
+    except ClientError as problem:
+        raise damaged_entry(entry, problem) from None
 
 
 class GivenUp(NamedTuple, Generic[Owner]):

@@ -175,13 +175,12 @@ class Replay:
     async def _seek(self) -> None:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         journal, at = self._facilities.journal, self._span.not_before
-        if at > self._clock.now_ns() and not self._span.ends:
-            for target in self.targets:
-                target.say_completed()
-        while True:
-            left = at - self._clock.now_ns()
-            if left <= 0:
-                break
+        completed = self._span.ends
+        while (left := at - self._clock.now_ns()) > 0 and not await self._is_in_the_log(at):
+            if not completed:
+                completed = True
+                for target in self.targets:
+                    target.say_completed()
             await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
         self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.keeps_as(""))
         for target in self.targets:
@@ -194,6 +193,11 @@ class Replay:
         for target in self.targets:
             if target.managed is not None:
                 target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
+
+    async def _is_in_the_log(self, moment: int) -> bool:
+        """Whether it has come by the records' time: this machine's clock may be behind those that stamped them."""
+        found = await self._facilities.reader.run(self._facilities.journal.sequence_at, moment)
+        return found <= self._frontier.durable
 
     async def _step(self) -> bool:
         """Do what is next; False when nothing is left to do."""

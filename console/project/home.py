@@ -81,11 +81,11 @@ def trusted_proxies(texts: list[str]) -> tuple[Network, ...]:
 
 
 def group_settings(
-    instance: str, member: str, engines: list[str], copies: int, hold_ms: int
+    instance: str, member: str, engines: list[str], copies: int, hold_ms: int, ca: str
 ) -> GroupSettings | None:
     """What SLUICE_GROUP_* say; None for a broker by itself. Raises ImproperlyConfigured."""
     try:
-        return read_settings(instance, member, engines, copies, hold_ms)
+        return read_settings(instance, member, engines, copies, hold_ms, ca)
     except OperatorError as problem:
         raise ImproperlyConfigured(f"{problem.sentence} {problem.fix}") from problem
 

@@ -54,6 +54,7 @@ SLUICE_GROUP = group_settings(
     env.list("SLUICE_GROUP_ENGINES", default=[]),
     env.int("SLUICE_GROUP_COPIES", default=0),
     env.int("SLUICE_GROUP_HOLD_MS", default=HOLD_MS),
+    env.str("SLUICE_GROUP_CA", default=""),
 )
 # Brokers that the console, the API and this machine's worker reach, where it isn't this machine's own alone (docs/group.md): each
 # INSTANCE or INSTANCE/MEMBER, and tls://HOST:PORT or unix:PATH. The authority of their certificates, and the file of their tokens.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -11,12 +12,15 @@ from nats.aio.client import Client
 from nats.js import api
 
 from broker_core import broker as broker_module
+from broker_core.bookmark import moment_text
+from broker_core.client import NOW, AsyncClient
 from broker_core.clock import SystemClock
 from broker_core.group.jetstream import JetStream
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, refused
 from tests.support.brokers import until
+from tests.support.certificates import Authority
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members, start_member
 
@@ -132,3 +136,55 @@ async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
         moments = [one.accepted_at for one in a.journal.read(1, 1 << 24, a.journal.durable_sequence)]
         assert moments == sorted(moments)
         assert moments[-1] - moments[0] < HOUR_NS // 2
+
+
+@pytest.mark.parametrize("clock", [Ahead, Behind])
+async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: type[SystemClock]
+) -> None:
+    begin = SystemClock().now_ns()
+    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as there:
+        (a,) = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS))
+        monkeypatch.setattr(broker_module, "SystemClock", clock)
+        b = await start_member(tmp_path, "b", engines.urls, hold_ms=HOLD_MS)
+        there.push_async_callback(b.stop)
+        client = await there.enter_async_context(AsyncClient(b.address, "reader"))
+        conflated = await client.subscribe("t", conflation="100ms", conflation_key="/by")
+        await client.subscribe("t", id="waits", bookmark=NOW, durability="live", ack="client", prefetch=1)
+        await publish(a.address, "p", 1, 10)
+        async with asyncio.timeout(30):
+            assert (await anext(aiter(conflated))).data["n"] <= 10
+            # The moment was, whatever this member's clock says.
+            since = await client.subscribe("t", id="since", bookmark=moment_text(begin))
+            numbers = aiter(since)
+            assert [(await anext(numbers)).data["n"] for _ in range(10)] == list(range(1, 11))
+        engine = b.broker.engine
+        backlog = engine.roster.clients["reader"].backlog
+        assert backlog.lanes.messages
+        assert 0 <= engine.clock.now_ns() - backlog.lanes.oldest_at < HOUR_NS // 2
+
+
+async def test_an_engine_whose_certificate_is_not_to_be_believed_is_named_and_nothing_is_told_to_it(
+    tmp_path: Path,
+) -> None:
+    ours, foreign = Authority(tmp_path, "ours"), Authority(tmp_path, "foreign")
+    good, expired, other = ours.sign("good"), ours.sign("expired", days=(-9, -1)), foreign.sign("other")
+
+    def proves_itself_with(pair: tuple[Path, Path]) -> None:
+        engines.kill()
+        engines.written = lambda text: f'{text}tls {{ cert_file: "{pair[0]}", key_file: "{pair[1]}" }}\n'
+        engines.start()
+
+    async with running_engines(tmp_path, 1) as engines:
+        proves_itself_with(good)
+        urls = [engines.urls[0].replace("nats://", "tls://")]
+        ca = str(ours.certificate)
+        async with running_members(tmp_path, urls, "a", hold_ms=HOLD_MS, ca=ca) as (a,):
+            await publish(a.address, "p", 1, 20)
+            for wrong, said in ((expired, "expired"), (other, "certificate")):
+                proves_itself_with(wrong)
+                await until(lambda said=said: said in a.member.status().why)  # type: ignore[misc]
+                await serves_and_refuses(a, "away", 20)
+            proves_itself_with(good)
+            await until(a.takes_part)
+            await publish(a.address, "p", 21, 40)

@@ -6,21 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import small_disks
 from tests.support.engines import free_ports, running_engines
 from tests.support.group_load import HOLD_MS, Group
 from tests.support.groups import MemberProcess
+from tests.torture import groups
 
 
 @asynccontextmanager
-async def running_group(home: Path, engines: Sequence[str]) -> AsyncIterator[Group]:
+async def running_group(home: Path, engines: Sequence[str], **instance: Any) -> AsyncIterator[Group]:
     """Three members under load."""
     names = ("a", "b", "c")
     group = Group(
         [
-            MemberProcess(home, name, engines, HOLD_MS, port)
+            MemberProcess(home, name, engines, HOLD_MS, port, **instance)
             for name, port in zip(names, free_ports(len(names)), strict=True)
         ]
     )
@@ -47,6 +50,28 @@ async def test_members_are_killed_one_after_the_other_and_nobody_misses_or_repea
         assert await group.judge() == []
 
 
+async def test_a_member_that_stood_still_holds_nothing_of_that_time_against_the_others(
+    tmp_path: Path,
+) -> None:
+    sync = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",), "downgrade_after_ms": 4_000}
+    async with (
+        running_engines(tmp_path, 1) as engines,
+        running_group(tmp_path, engines.urls, **sync) as group,
+    ):
+        stopped, other = group.members[:2]
+        other.freeze()  # so that something waits for it
+        await asyncio.sleep(1)
+        stopped.freeze()
+        other.thaw()
+        await asyncio.sleep(6)
+        stopped.thaw()
+        await group.goes_on()
+        said = (tmp_path / "a.log").read_text()
+        assert "stood_still" in said
+        assert "member_downgraded" not in said
+        assert await group.judge() == []
+
+
 @pytest.mark.slow
 async def test_the_engines_leader_and_then_everything_is_killed_and_what_was_acknowledged_is_there(
     tmp_path: Path,
@@ -66,3 +91,16 @@ async def test_the_engines_leader_and_then_everything_is_killed_and_what_was_ack
                 one.start()
             await group.goes_on()
             assert await group.judge() == []
+
+
+@pytest.mark.slow
+async def test_what_is_stopped_filled_or_set_wrong_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "STOPPED_S", (3.0,))
+    strikes = ["stop the engine that leads", "stop a member", "set a member's clock"]
+    if not small_disks.why_not(tmp_path):
+        strikes += ["fill a member's disk", "fill an engine's disk"]
+    found, struck, _, acknowledged = await groups.run_group(7, strikes)
+    assert (found, struck) == ([], strikes)
+    assert acknowledged > 0

@@ -18,6 +18,7 @@ from broker_core.group.reseed import Receipt
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.tools import inspect
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import refused
 from tests.support.brokers import until
@@ -224,3 +225,37 @@ async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its
         kept = Journal.open(aside, GROUP)
         assert content_of(kept)[0] > 20
         kept.close()
+
+
+async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_path: Path) -> None:
+    """The mark was copied behind the segments, so it knows of records that the copy lacks."""
+    live, restored, b = tmp_path / "live" / "a", tmp_path / "restored" / "a", tmp_path / "restored" / "b"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(live.parent, engines.urls, "a") as (a,):
+            await publish(a.address, "p", 1, 30)
+            journal_of(restored).mkdir(parents=True)
+            for segment in journal_of(live).glob("*.journal"):
+                shutil.copy2(segment, journal_of(restored))
+            copied = a.journal.durable_sequence
+            await publish(a.address, "p", 31, 40)
+            shutil.copy2(journal_of(live) / f"{GROUP}.durable", journal_of(restored))
+            acknowledged = a.journal.durable_sequence
+    (tmp_path / "new").mkdir()
+    async with running_engines(tmp_path / "new", 1) as engines:
+        assert "were acknowledged" in await refusal(restored, engines.urls, "init", "--yes")
+        accepted = inspect.repair(journal_of(restored), GROUP, None, accept=True)
+        assert accepted["next_sequence"] > acknowledged >= copied
+        await replication(restored, engines.urls, "init", "--yes")
+        source = ("--from", str(journal_of(restored)))
+        for number in (1, 2):  # of the journal as it was restored, and as it has gone on
+            await replication(b, engines.urls, "join" if number == 1 else "reseed", *source, "--yes")
+            async with running_members(restored.parent, engines.urls, "a", "b") as members:
+                await publish(members[1].address, "p", 31 + number * 10, 40 + number * 10)
+                await until(lambda members=members: agrees(members[0]))  # type: ignore[misc]
+                await until(
+                    lambda members=members: content_of(members[0].journal) == content_of(members[1].journal)  # type: ignore[misc]
+                )
+                found = [
+                    n for _, by, n in await read(members[0].address, "reader", 30 + number * 10) if by == "p"
+                ]
+                assert found == [*range(1, 31), *range(41, 41 + number * 10)]

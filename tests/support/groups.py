@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import multiprocessing
 import os
 import shutil
@@ -18,7 +19,9 @@ from typing import Any
 
 import uvloop
 
+from broker_core import broker as composition
 from broker_core.broker import Broker, BrokerPaths
+from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
 from broker_core.group.jetstream import JetStream
 from broker_core.group.member import Member
@@ -78,10 +81,11 @@ async def start_member(
     copies: int = 0,
     port: int = 0,
     link_secrets: Path | None = None,
+    ca: str = "",
     **instance: Any,
 ) -> Running:
     """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
-    settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms)
+    settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = Member(settings, JetStream(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
@@ -100,6 +104,7 @@ async def running_members(
     *names: str,
     hold_ms: int = 5_000,
     link_secrets: Path | None = None,
+    ca: str = "",
     **instance: Any,
 ) -> AsyncIterator[list[Running]]:
     """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
@@ -108,7 +113,7 @@ async def running_members(
         for name in names:
             members.append(
                 await start_member(
-                    home, name, engines, hold_ms=hold_ms, link_secrets=link_secrets, **instance
+                    home, name, engines, hold_ms=hold_ms, link_secrets=link_secrets, ca=ca, **instance
                 )
             )
         yield members
@@ -143,6 +148,8 @@ class MemberProcess:
         self._instance = instance
         self._port = port
         self._process: BaseProcess | None = None
+        self._clock = home / f"{name}.clock"
+        self.set_clock(0)
 
     @property
     def address(self) -> str:
@@ -151,7 +158,15 @@ class MemberProcess:
     def start(self) -> None:
         self._process = SERVER.Process(
             target=_run,
-            args=(self._home, self._name, self._engines, self._hold_ms, self._port, self._instance),
+            args=(
+                self._home,
+                self._name,
+                self._engines,
+                self._hold_ms,
+                self._port,
+                self._instance,
+                self._clock,
+            ),
             daemon=True,
         )
         self._process.start()
@@ -172,6 +187,11 @@ class MemberProcess:
         if self._process is not None and self._process.pid is not None:
             os.kill(self._process.pid, signal.SIGCONT)
 
+    def set_clock(self, ahead_ns: int) -> None:
+        """Its machine's clock, from now on, whether it runs or not."""
+        with self._clock.open("r+b" if self._clock.exists() else "wb") as clock:
+            clock.write(ahead_ns.to_bytes(8, "little", signed=True))
+
     @property
     def ended_with(self) -> int | None:
         """The exit code of one that ended by itself."""
@@ -184,12 +204,31 @@ class MemberProcess:
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
+class SetClock(SystemClock):
+    """A machine's clock that somebody sets: how far it is ahead stands in a file."""
+
+    def __init__(self, file: Path) -> None:
+        with file.open("rb") as opened:
+            self._ahead = mmap.mmap(opened.fileno(), 8, access=mmap.ACCESS_READ)
+
+    def now_ns(self) -> int:
+        return super().now_ns() + int.from_bytes(self._ahead[:], "little", signed=True)
+
+
 def _run(
-    home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, instance: dict[str, Any]
+    home: Path,
+    name: str,
+    engines: Sequence[str],
+    hold_ms: int,
+    port: int,
+    instance: dict[str, Any],
+    clock_file: Path,
 ) -> None:
     log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    clock: Any = lambda: SetClock(clock_file)  # noqa: E731
+    composition.SystemClock = clock  # type: ignore[misc]
     uvloop.run(_serve(home, name, engines, hold_ms, port, instance))
 
 

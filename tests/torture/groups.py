@@ -11,8 +11,8 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,23 @@ from tests.support.cables import Cable, running_cable
 from tests.support.engines import Engines, free_ports
 from tests.support.group_load import HOLD_MS, Group
 from tests.support.groups import MemberProcess
+from tests.support.small_disks import SmallDisk
 from tests.torture.history import Fault, Kind
 
 NAMES: Final = ("a", "b", "c")
 STRIKES: Final = 6
 """Of one run. Engines elect after 4 to 9 s of silence, so a strike takes its time."""
-SYNC: Final = {"sync_members": NAMES, "sync_topics": ("t",), "downgrade_after_ms": 1_500}
+STOPPED_S: Final = (0.5, 3.0, 10.0, 40.0)
+"""How long a process stands still: less than anybody notices, and more than everybody waits."""
+HOUR_NS: Final = 3_600 * 10**9
+SEGMENT_BYTES: Final = 1024 * 1024
+"""Of a journal, so that small disks have room for some."""
+SYNC: Final = {
+    "sync_members": NAMES,
+    "sync_topics": ("t",),
+    "downgrade_after_ms": 1_500,
+    "journal_size": SEGMENT_BYTES,
+}
 
 Strike = Callable[[], Awaitable[None]]
 
@@ -55,10 +66,12 @@ class _Struck:
         self.lines: dict[tuple[int, int], Cable] = {}
         """How a member speaks to an engine."""
         self.group = Group([])
+        self.disks: dict[str, SmallDisk] = {}
+        """Of members and engines, by name; none where nobody may mount any."""
         self.struck: list[str] = []
         self.faults: list[Fault] = []
 
-    async def run(self, strikes: int) -> list[Fault]:
+    async def run(self, strikes: int | Sequence[str]) -> list[Fault]:
         async with AsyncExitStack() as stack:
             for i, one in enumerate(self.engines.addresses):
                 for j in range(len(NAMES)):
@@ -66,6 +79,10 @@ class _Struck:
                     if i != j:
                         cable = await stack.enter_async_context(running_cable(one.route_port))
                         self.engines.routes[j, i] = cable
+            with suppress(RuntimeError):  # not root: then no disk is filled
+                for name in (*NAMES, *(one.name for one in self.engines.addresses)):
+                    self.disks[name] = disk = SmallDisk(self.home / name)
+                    stack.callback(disk.close)
             stack.callback(self.engines.kill)
             self.engines.start()
             await self.engines.ready("other")
@@ -76,8 +93,8 @@ class _Struck:
             self.group.load(durable=True)
             stack.push_async_callback(self._close)
             await self.group.goes_on()
-            for _ in range(strikes):
-                await self._strike()
+            for one in [self._by_chance] * strikes if isinstance(strikes, int) else strikes:
+                await self._strike(one() if callable(one) else {one: self._named()[one]})
             await self._mend()
             return self.faults + await self.group.judge()
 
@@ -88,25 +105,40 @@ class _Struck:
         urls = [f"nats://127.0.0.1:{self.lines[j, i].port}" for i in range(len(NAMES))]
         return MemberProcess(self.home, NAMES[j], urls[j:] + urls[:j], HOLD_MS, port, **SYNC)
 
-    async def _strike(self) -> None:
-        # Of one kind one at a time: nothing can be stopped that was killed.
+    def _kinds(self) -> list[dict[str, Strike]]:
+        """Of one kind one at a time: nothing can be stopped that was killed."""
         kinds: list[dict[str, Strike]] = [
-            {"kill a member": self._kill_member, "stop a member": self._stop_member},
+            {
+                "kill a member": self._kill_member,
+                "stop a member": self._stop_member,
+                "set a member's clock": self._set_clock,
+            },
             {"cut a member off": self._cut_member, "let a member speak one way": self._half_cut_member},
             {
                 "kill an engine": self._kill_engine,
+                "kill two engines": self._kill_two_engines,
                 "kill all engines": self._kill_engines,
                 "stop an engine": self._stop_engine,
+                "stop the engine that leads": self._stop_leader,
             },
             {"cut an engine off": self._cut_engine, "let an engine speak one way": self._half_cut_engine},
         ]
-        strikes = [
-            self.chance.choice(list(kind.items()))
-            for kind in self.chance.sample(kinds, self.chance.choice((1, 1, 2)))
-        ]
-        chosen = [name for name, _ in strikes]
+        if self.disks:
+            kinds[0]["fill a member's disk"] = self._fill_member
+            kinds[2]["fill an engine's disk"] = self._fill_engine
+        return kinds
+
+    def _named(self) -> dict[str, Strike]:
+        return {name: strike for kind in self._kinds() for name, strike in kind.items()}
+
+    def _by_chance(self) -> dict[str, Strike]:
+        kinds = self.chance.sample(self._kinds(), self.chance.choice((1, 1, 2)))
+        return dict(self.chance.choice(list(kind.items())) for kind in kinds)
+
+    async def _strike(self, strikes: dict[str, Strike]) -> None:
+        chosen = list(strikes)
         self.struck += chosen
-        await asyncio.gather(*(strike() for _, strike in strikes))
+        await asyncio.gather(*(strike() for strike in strikes.values()))
         await self._mend()
         try:
             for name, one in zip(NAMES, self.group.members, strict=True):
@@ -129,8 +161,23 @@ class _Struck:
         one = self.chance.choice(self.group.members)
         assert one.ended_with is None, f"a member ended by itself with {one.ended_with}"
         one.freeze()
-        await self._a_while(6.0)
+        await self._stopped()
         one.thaw()
+
+    async def _stopped(self) -> None:
+        await asyncio.sleep(self.chance.choice(STOPPED_S))
+
+    async def _set_clock(self) -> None:
+        """Some stay wrong for the rest of the run, as clocks do."""
+        one = self.chance.choice(self.group.members)
+        one.set_clock(self.chance.choice((-HOUR_NS, 0, HOUR_NS)))
+        await self._a_while(3.0)
+
+    async def _fill_member(self) -> None:
+        disk = self.disks[self.chance.choice(NAMES)]
+        disk.fill()
+        await self._a_while(6.0)
+        disk.free()
 
     async def _cut_member(self) -> None:
         j = self.chance.randrange(len(NAMES))
@@ -150,6 +197,12 @@ class _Struck:
         await self._a_while(3.0)
         self.engines.start(number)
 
+    async def _kill_two_engines(self) -> None:
+        numbers = self.chance.sample(range(len(NAMES)), 2)
+        self.engines.kill(*numbers)
+        await self._a_while(8.0)
+        self.engines.start(*numbers)
+
     async def _kill_engines(self) -> None:
         self.engines.kill()
         await self._a_while(2.0)
@@ -158,8 +211,24 @@ class _Struck:
     async def _stop_engine(self) -> None:
         number = self.chance.randrange(len(NAMES))
         self.engines.freeze(number)
-        await self._a_while(8.0)
+        await self._stopped()
         self.engines.thaw(number)
+
+    async def _stop_leader(self) -> None:
+        number = self.engines.number_of((await self.engines.ready()).leader)
+        self.engines.freeze(number)
+        await self._stopped()
+        self.engines.thaw(number)
+
+    async def _fill_engine(self) -> None:
+        """NATS switches JetStream off in a server that couldn't write, until it is started anew."""
+        number = self.chance.randrange(len(NAMES))
+        disk = self.disks[self.engines.addresses[number].name]
+        disk.fill()
+        await self._a_while(8.0)
+        disk.free()
+        self.engines.kill(number)
+        self.engines.start(number)
 
     async def _cut_engine(self) -> None:
         number = self.chance.randrange(len(NAMES))
@@ -183,8 +252,10 @@ class _Struck:
             cable.mend()
 
 
-async def run_group(seed: int, strikes: int = STRIKES) -> tuple[list[Fault], list[str], int, int]:
-    """One run: what was wrong, what struck, records in the log, and those that were acknowledged."""
+async def run_group(
+    seed: int, strikes: int | Sequence[str] = STRIKES
+) -> tuple[list[Fault], list[str], int, int]:
+    """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those that were acknowledged."""
     home = Path(tempfile.mkdtemp(prefix="g-"))
     struck = _Struck(home, random.Random(f"group {seed}"))
     try:

@@ -1,0 +1,114 @@
+"""`reseed` and `join` killed at any of their steps, and run again: the member has the group's journal, and what it had is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker_core.broker import BrokerPaths
+from broker_core.errors import SluiceError
+from broker_core.group import reseed
+from broker_core.group.jetstream import JetStream
+from broker_core.group.reseed import Places
+from broker_core.group.settings import GroupSettings
+from broker_core.journal.tools.inspect import verify
+from tests.group.test_one_log import publish
+from tests.support.brokers import until
+from tests.support.engines import running_engines
+from tests.support.groups import GROUP, SERVER, content_of, opened_alone, running_members
+from tests.torture.faulty_files import FaultyFiles, Misfortune
+
+STEPS = 100
+"""More than there are."""
+
+
+def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> None:
+    if at is not None:
+        FaultyFiles(at).install()
+    found = asyncio.run(reseed.find(JetStream(GroupSettings(GROUP, "b", (engine,)))))
+    assert found is not None
+    own, other = BrokerPaths.under(home, GROUP), BrokerPaths.under(source, GROUP)
+    places, given = Places(own.journal, own.archive), Places(other.journal, other.archive)
+    plan = reseed.plan_reseed(act, places, given, GROUP, "b", found, stamp)  # type: ignore[arg-type]
+    reseed.reseed(plan, places, given, found, stamp, lambda _: None)
+
+
+def ended(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> int:
+    process = SERVER.Process(target=_act, args=(act, home, source, engine, at, stamp), daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def kept_of(home: Path) -> set[tuple[int, int]]:
+    """First and last records of the segments that a member had, wherever they were put."""
+    journal = BrokerPaths.under(home, GROUP).journal
+    return {
+        (report.first_sequence, report.last_sequence)
+        for place in journal.glob("aside-*")
+        if any(place.glob("*.journal"))
+        for report in verify(place, GROUP)
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["rename", "sync_directory", "fsync"])
+@pytest.mark.parametrize("had", [True, False])
+async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: str, had: bool) -> None:
+    alone, source = tmp_path / "alone", tmp_path / "a"
+    async with opened_alone(alone) as address:
+        await publish(address, "mine", 1, 5)
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a") as (a,):
+            await publish(a.address, "p", 1, 30)
+        act, engine, killed = "reseed" if had else "join", engines.urls[0], 0
+        for number in range(1, STEPS):
+            home = tmp_path / f"{number}" / "b"
+            if had:
+                shutil.copytree(alone, home)
+            at = Misfortune(call, number, "before" if number % 2 else "after")
+            code = ended(act, home, source, engine, at, "first")
+            assert code in (0, -9)
+            again = 0 if code == 0 else ended("reseed", home, source, engine, None, "second")
+            assert again == 0, (number, at)
+            places = BrokerPaths.under(home, GROUP).journal
+            assert not list(places.glob("reseed-*"))
+            if had:
+                assert (1, 5) in {(first, min(last, 5)) for first, last in kept_of(home)}
+            async with running_members(tmp_path / f"{number}", engines.urls, "b") as (b,):
+                await until(b.takes_part)
+                async with running_members(tmp_path, engines.urls, "a") as (a,):
+                    await publish(a.address, f"p{number}", 1, 3)
+                    await until(lambda a=a, b=b: content_of(a.journal) == content_of(b.journal))  # type: ignore[misc]
+            if code == 0:
+                break
+            killed += 1
+        assert killed >= 2
+        assert number < STEPS - 1
+
+
+async def test_a_broker_that_is_started_on_what_a_killed_reseed_left_asks_for_an_operator_or_has_everything(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "a"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a") as (a,):
+            await publish(a.address, "p", 1, 30)
+        for number in range(1, 12):
+            home = tmp_path / f"{number}"
+            code = ended(
+                "join", home / "b", source, engines.urls[0], Misfortune("rename", number, "after"), "x"
+            )
+            try:
+                async with running_members(home, engines.urls, "b") as (b,):
+                    await until(b.takes_part)
+                    assert b.journal.next_sequence > 30
+            except SluiceError as refused:
+                assert refused.code.startswith("journal_")
+            if code == 0:
+                break
+        assert code == 0
