@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 import pytest
 
 MODULE, SOCKET = "SLUICE_MUTATED", "SLUICE_MUTATED_SOCKET"
-KILLED, SURVIVED, UNFIT = "killed", "survived", "unfit"
+KILLED, SURVIVED, UNFIT, HUNG = "killed", "survived", "unfit", "hung"
 Place = tuple[str, int]
 """A function's qualified name, and which of that name it is."""
 
@@ -72,8 +72,10 @@ def one(
     os.close(answer)
     try:
         ready, _, _ = select.select([answers], [], [], float(order["seconds"]))
-        # One that hangs is found, and so is one that ends the process.
-        said = os.read(answers, 4096) if ready else b""
+        if not ready:
+            return HUNG, ""
+        # One that ends the process is found.
+        said = os.read(answers, 4096)
         outcome, by = json.loads(said) if said else (KILLED, "")
         return outcome, by
     finally:
