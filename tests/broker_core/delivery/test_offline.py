@@ -348,24 +348,3 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
         await scene.turns()
         assert scene.backlog.state is ClientState.LIVE
         assert took == [0.25] * len(took) and took
-
-
-async def test_a_subscription_that_is_full_again_holds_up_no_other_ones_drain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its client acknowledged, got some and is full once more: what waits for others goes on coming back."""
-    monkeypatch.setattr(offline_module, "PULL_BYTES", 1)
-    async with client(tmp_path) as scene:
-        scene.publish(WINDOWED, 4)
-        scene.publish(WINDOWED, 4)
-        scene.publish_many(PLAIN, 200)
-        scene.offline()
-        scene.socket.room = 1 << 20
-        scene.backlog.on_writable()
-        await scene.turns()
-        scene.offlined.stalled()
-        assert scene.offlined._held and scene.offlined.spool.messages, "the window is full"
-        scene.acknowledge(4)
-        await scene.turns(1_000)
-        assert scene.backlog.lanes[WINDOWED].full
-        assert len(scene.socket.got[PLAIN]) == 12_000
