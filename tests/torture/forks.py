@@ -127,19 +127,21 @@ def run(
 
 def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
     """All that are alive of a module, by their places in it."""
-    places = {
-        (code.co_qualname, code.co_firstlineno): place
-        for place, code in codes(compile(module.read_text(), str(module), "exec"))
-    }
+    places = {_where(code): place for place, code in codes(compile(module.read_text(), str(module), "exec"))}
     found: dict[Place, list[FunctionType]] = {place: [] for place in places.values()}
     for thing in gc.get_objects():
         if type(thing) is FunctionType and thing.__code__.co_filename == str(module):
             code = thing.__code__
-            if (place := places.get((code.co_qualname, code.co_firstlineno))) is not None:
+            if (place := places.get(_where(code))) is not None:
                 found[place].append(thing)
     if not any(found.values()):
         sys.exit(f"no test imports {module}")
     return found
+
+
+def _where(code: CodeType) -> tuple[str, tuple[object, ...]]:
+    """Two of one name may begin in the same line."""
+    return code.co_qualname, tuple(code.co_positions())
 
 
 def codes(code: CodeType) -> Iterator[tuple[Place, CodeType]]:
