@@ -85,9 +85,9 @@ class PolicyForm(forms.Form):
 
 
 def limits_in_words(limits: Mapping[str, int]) -> str:
-    """Of members: "2.35 GiB on each", or "a 2.35 GiB, b 1.00 GiB" where they differ; of a broker by itself just the one."""
+    """Of members: "2.35 GiB each", or "a 2.35 GiB, b 1.00 GiB" where they differ; of a broker by itself just the one."""
     if len(set(limits.values())) == 1:
-        return size(next(iter(limits.values()))) + (" on each" if len(limits) > 1 else "")
+        return size(next(iter(limits.values()))) + (" each" if len(limits) > 1 else "")
     return ", ".join(f"{member} {size(limit)}" for member, limit in limits.items())
 
 

@@ -22,6 +22,18 @@ class SeenMember(NamedTuple):
     problem: SluiceError | None
 
     @property
+    def is_heard(self) -> bool:
+        """Whether it has ever said how far it is: else nothing of it is known, and no figure is one."""
+        return self.entry is not None and (
+            self.entry.there or self.entry.applied > 0 or bool(self.entry.chain)
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it says nothing any more: what is known of it is old."""
+        return self.is_heard and self.entry is not None and not self.entry.there
+
+    @property
     def is_well(self) -> bool:
         """Whether it is there, takes part and agrees, as far as it is known."""
         entry, own = self.entry, self.own

@@ -45,6 +45,16 @@ def recent_samples(instance: Instance, client: str, now: datetime, minutes: int 
     return client_samples(instance, client, now - timedelta(minutes=minutes), now)
 
 
+def last_sampled(instance: Instance, client: str) -> datetime | None:
+    """When it was last seen, of what is kept."""
+    newest = (
+        ClientSample.objects.filter(instance=instance, client=client)
+        .order_by("-at")
+        .values_list("at", flat=True)
+    )
+    return newest.first()
+
+
 def decisions(
     instance: Instance,
     *,

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from broker_core.documents.links import LinkEntry, Links
+from broker_core.bookmark import sequence_in
+from broker_core.documents.links import LinkEntry, Links, LinkState
 from broker_core.documents.requests import GetLinks
 from console.broker_link import Told, ask_each
 
+PATIENCE_S = 2.0
+_KNOWING: Final[tuple[LinkState, ...]] = ("carrying", "away", "off", "standing by")
+
+
+class SeenLink(NamedTuple):
+    """One link, as the member says that carries it, or else one that would: `member`, "" of a broker by itself. `others` stand by."""
+
+    member: str
+    entry: LinkEntry
+    others: list[str]
+    has_any: bool
+    """Whether the destination has said that it has anything."""
+
+    @property
+    def lag_known(self) -> bool:
+        """Whether the time that it is behind can be told: of records that it hasn't passed the oldest's moment may be unknown."""
+        return bool(self.entry.behind_ms) or not self.entry.behind
+
 
 class LinksNow(NamedTuple):
-    """`links`: each with the member that says so of itself; `away`: brokers that couldn't be asked."""
+    """`links`: each once; `away`: brokers that couldn't be asked."""
 
-    links: list[tuple[str, LinkEntry]]
+    links: list[SeenLink]
     away: list[Told[Links]]
 
 
 def links_now(instance_name: str) -> LinksNow:
     """Of every broker of the instance."""
-    told = ask_each(instance_name, GetLinks())
+    told = ask_each(instance_name, GetLinks(), timeout_s=PATIENCE_S)
+    found: dict[str, list[tuple[str, LinkEntry]]] = {}
+    for one in told:
+        for link in one.answer.links if one.answer is not None else ():
+            found.setdefault(link.name, []).append((one.member, link))
     return LinksNow(
-        [(one.member, link) for one in told if one.answer is not None for link in one.answer.links],
-        [one for one in told if one.answer is None],
+        [_seen(said, instance_name) for said in found.values()], [one for one in told if one.answer is None]
     )
+
+
+def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> SeenLink:
+    """Whoever carries it knows; else who tries to, or has it switched off, rather than who stands by."""
+    member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
+    others = [other for other, link in said if link.state == "standing by" and other != member]
+    return SeenLink(member, entry, others, bool(sequence_in(entry.position or "0", instance_name)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -133,11 +133,12 @@ def _entries(instance: Instance) -> dict[str, Any]:
     return found
 
 
-def in_force(instance: Instance, now: datetime | None = None) -> InForce:
-    """What is wanted against what the broker last reported, and why they differ if they do. Of a group: what all do."""
-    states = _states(Instance.objects.filter(pk=instance.pk), now)
-    if len(states) == 1:
-        return states[0]
+def in_force(instance: Instance, now: datetime | None = None, *, without: Collection[str] = ()) -> InForce:
+    """What is wanted against what the broker last reported, and why they differ if they do. Of a group: what all do, or all but some."""
+    found = _states(Instance.objects.filter(pk=instance.pk), now)
+    if len(found) == 1:
+        return found[0]
+    states = [state for state in found if state["member"] not in without] or found
     running = [state["running"] for state in states if state["running"] is not None]
     heard = [state["reported_at"] for state in states if state["reported_at"] is not None]
     return {
@@ -148,6 +149,21 @@ def in_force(instance: Instance, now: datetime | None = None) -> InForce:
         "reported_at": min(heard, default=None),
         "why": " ".join(f"{state['member']}: {state['why']}" for state in states if state["why"]),
     }
+
+
+def run_by(instance: Instance, now: datetime | None = None) -> dict[int, list[str]]:
+    """The revisions that brokers run, as they last reported. Of a group whose members don't all run the same one: by whom each is run,
+    of those that were heard lately."""
+    states, least = (
+        _states(Instance.objects.filter(pk=instance.pk), now),
+        (now or timezone.now()) - REPORT_FRESH,
+    )
+    known = {state["member"]: state["running"] for state in states if state["running"] is not None}
+    heard = {state["member"] for state in states if state["reported_at"] and state["reported_at"] >= least}
+    numbers = {known[one] for one in heard} or set(known.values())
+    if len(numbers) == 1:
+        return {number: [] for number in numbers}
+    return {number: [one for one in known if known[one] == number and one in heard] for number in numbers}
 
 
 def in_force_everywhere(now: datetime | None = None) -> list[InForce]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -66,11 +67,12 @@ def standings() -> list[Standing]:
         return found
     mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
     blind = bool(mine) and not any(part["ok"] for part in mine)
-    found += [_one_of_several(part, blind=blind) for part in missed if part in mine]
+    away = {_member_of(part): part for part in missed if part in mine}
+    found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
     found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
     if blind:
         return found
-    return [*found, *_restarted(instance), *_not_in_force(instance), *_alerts(instance)]
+    return [*found, *_restarted(instance), *_not_in_force(instance, away), *_alerts(instance)]
 
 
 def _missed(name: str, *, ok: bool) -> bool:
@@ -100,13 +102,18 @@ def _away(name: str, instance: Instance | None) -> Standing:
     return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
-def _one_of_several(part: Part, *, blind: bool) -> Standing:
+def _member_of(part: Part) -> str:
+    return part["name"].removeprefix("broker ").partition("/")[2]
+
+
+def _one_of_several(part: Part, instance: Instance, member: str, *, blind: bool) -> Standing:
     """Of a group, or of brokers on several machines."""
-    name = part["name"].removeprefix("broker ")
+    name, missed = part["name"].removeprefix("broker "), missed_since(part["name"])
+    since = min(missed, last_heard(instance, member) or missed)
     return Standing(
         part["name"], f"The broker {name} doesn't answer ({part['problem']})",
         "Its clients can't be seen or acted on, and aren't in what is shown of all.", part.get("fix", ""),
-        missed_since(part["name"]), severe=True, blind=blind,
+        since, severe=True, blind=blind,
     )  # fmt: skip
 
 
@@ -118,9 +125,10 @@ def _no_worker(part: Part) -> Standing:
     )  # fmt: skip
 
 
-def last_heard(instance: Instance) -> datetime | None:
-    """When its broker last reported."""
-    newest = RevisionReport.objects.filter(instance=instance).order_by("-seen_at").first()
+def last_heard(instance: Instance, member: str = "") -> datetime | None:
+    """When its broker, or that member of its group, last reported."""
+    rows = RevisionReport.objects.filter(instance=instance, **({"member": member} if member else {}))
+    newest = rows.order_by("-seen_at").first()
     return newest.seen_at if newest is not None else None
 
 
@@ -160,8 +168,9 @@ def _alerts(instance: Instance) -> list[Standing]:
     ]  # fmt: skip
 
 
-def _not_in_force(instance: Instance) -> list[Standing]:
-    state, wanted = policies.in_force(instance), policies.newest_revision(instance)
+def _not_in_force(instance: Instance, away: Collection[str]) -> list[Standing]:
+    """Where it could be: of members that are `away` it is said already that they don't answer."""
+    state, wanted = policies.in_force(instance, without=away), policies.newest_revision(instance)
     if state["converged"]:
         return []
     since = wanted.created_at if wanted is not None else None

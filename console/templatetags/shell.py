@@ -45,6 +45,7 @@ DELIVERIES = {
     Delivery.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
 }
 GONE = Word("Not connected", "plug-x", "It has logged off")
+AWAY = Word("Not known", "help", "The broker that may have it can't be asked")
 # Keeping up is a dot and never a tick: nothing that could go on being shown while nobody looks promises anything.
 HEALTHS = {
     Health.STALLED: Word("Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"),
@@ -61,6 +62,7 @@ STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
     **{key.value: (one.done, one.icon) for key, one in words.ACTS.items()},
     "gone": GONE[:2],
+    "away": AWAY[:2],
     "current": ("Current", "activity"),
     "sealed": ("Sealed", "lock"),
     "archived": ("Archived", "archive"),
@@ -112,7 +114,7 @@ def client_words() -> SafeString:
     """The words of deliveries and healths for the scripts, in the order in which an operator looks at them."""
     told: dict[str, Any] = {
         kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(words.items())}
-        for kind, words in (("delivery", {**DELIVERIES, "gone": GONE}), ("health", HEALTHS))
+        for kind, words in (("delivery", {**DELIVERIES, "gone": GONE, "away": AWAY}), ("health", HEALTHS))
     }
     told["acts"] = {str(key): one._asdict() for key, one in words.ACTS.items()}
     return json_script(told, "client-words")

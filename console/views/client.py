@@ -48,11 +48,12 @@ def client(request: HttpRequest, name: str) -> HttpResponse:
 @require_GET
 def slow(request: HttpRequest, name: str) -> HttpResponse:
     """Why it is behind, what comes next and what can be done; the page asks for it every two seconds."""
-    found, _ = _ask(name)
+    found, problem = _ask(name)
     context = {
         "may": common.may(request),
         "name": name,
         "client": found,
+        "broker_problem": problem,
         "paused": _paused(found),
         "forecasts": _forecasts(found),
     }
@@ -93,7 +94,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     # While the broker can't say, nobody can know that a client never was.
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
-    last = kept["samples"][-1]["at"] if kept["samples"] else None
+    last = history.last_sampled(instance, name) if found is None and instance is not None else None
     asked = request.GET.get("range") or common.preferences(request).range
     chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
     since = _since(request, timezone.now(), chosen.span)
@@ -101,7 +102,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),
         "hourly": hourly, **kept,
-        "last_seen_ms": last and last * 1_000, "ranges": overview.RANGES.values(), "range": chosen.key,
+        "last_seen": last, "ranges": overview.RANGES.values(), "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
         "several": len(members_of(current.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
         "marks": overview.marks(instance, since, name) if instance is not None else [],

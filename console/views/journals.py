@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -82,7 +84,7 @@ def _show(
     removals = list(runs.removals(instance)[:MOST_REMOVALS]) if instance is not None else []
     log = journal_map.journal_map(segments, removals, chosen, now)
     context = {
-        "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": "", "segments": segments,
+        "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": _query(request), "segments": segments,
         "full_in": _full_in(disk), "broker_problem": away, "actions": ACTIONS, "plan_form": form, "disk": disk, "map": log,
         "kept_bytes": _kept_back(segments), "keeping": journal_map.keeping(segments, disk, now),
         "range": chosen if chosen in journal_map.RANGES else "all", "ranges": RANGES,
@@ -91,6 +93,12 @@ def _show(
         "total_records": sum(segment.records for segment in segments),
     }  # fmt: skip
     return common.page(request, "journals.html", context, status)
+
+
+def _query(request: HttpRequest) -> str:
+    """Which member and range, for the links to other pages of the list."""
+    asked = {key: request.GET[key] for key in ("member", "range") if key in request.GET}
+    return f"{urlencode(asked)}&" if asked else ""
 
 
 def _full_in(disk: overview.Disk | None) -> str:

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.queries import brokers, history
+from console.queries import brokers, history, policies
 from console.queries import overview as read
 from console.services import audit, handover
 from console.services.actors import access_of_request
@@ -33,8 +33,6 @@ def overview(request: HttpRequest) -> HttpResponse:
         "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
         "disk": read.fetch_disk(timezone.now()) if instance else None, **_now(request), **common.in_force(),
     }  # fmt: skip
-    if len(told := brokers.brokers(access_of_request(request))) > 1:
-        context |= {"brokers": told, "answering": sum(one.answers for one in told)}
     return common.page(request, "overview.html", context)
 
 
@@ -79,7 +77,7 @@ def _range(request: HttpRequest) -> read.Range:
 def _now(request: HttpRequest) -> dict[str, Any]:
     instance, patterns = common.own_instance(), common.patterns(request)
     if instance is None:
-        return {}
+        return _brokers(request)
     until = handover.seen_until(common.actor_of(request), timezone.now())
     since = read.since_then(instance, until, patterns)
     found: dict[str, Any] = {
@@ -89,4 +87,15 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         found["verdict"] = read.verdict(patterns)
     except SluiceError:
         pass
-    return found
+    return found | _brokers(request)
+
+
+def _brokers(request: HttpRequest) -> dict[str, Any]:
+    """Where there are several: each with the revision that it is to run."""
+    if len(told := brokers.brokers(access_of_request(request))) < 2:
+        return {}
+    wanted = {state["instance"]: state["wanted"] for state in policies.in_force_everywhere()}
+    return {
+        "brokers": [(one, wanted.get(one.instance)) for one in told],
+        "answering": sum(one.answers for one in told), "asked_at": timezone.now(),
+    }  # fmt: skip

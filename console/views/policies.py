@@ -180,14 +180,15 @@ def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pools: list[P
 def _revisions() -> list[dict[str, Any]]:
     """Newest first, each with what it changed against the one before, and whether it is wanted or runs."""
     instance = read.instance_named()
-    state = read.in_force(instance)
+    state, runs = read.in_force(instance), read.run_by(instance)
     found: list[PolicyRevision] = read.revisions(instance, REVISIONS + 1)
     older = {revision.number: revision for revision in found}
     return [
         {
             "revision": revision,
             "changes": _changes(older.get(revision.number - 1), revision),
-            "running": state["running"] == revision.number,
+            "running": revision.number in runs,
+            "members": runs.get(revision.number, []),
             "wanted": state["wanted"] == revision.number,
         }
         for revision in found[:REVISIONS]

@@ -33,4 +33,4 @@ def now(request: HttpRequest) -> HttpResponse:
 
 def _seen() -> dict[str, Any]:
     instance = current.instance_name()
-    return {"seen": seen_group(instance), **links_now(instance)._asdict()}
+    return {"seen": seen_group(instance), **links_now(instance)._asdict(), **common.in_force()}

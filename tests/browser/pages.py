@@ -52,6 +52,16 @@ DRAFT_PARTS: Final = (
 """Below /policies/drafts/N/."""
 PAST: Final = ("/", "/clients/", "/clients/board-jfk/", "/policies/")
 """As they were, ?at=."""
+OF_MACHINES: Final = (
+    "/",
+    "/clients/",
+    "/clients/board-jfk/",
+    "/clients/delay-mailer/",
+    "/journals/?member=b",
+    "/policies/",
+    "/replication/",
+)
+"""With a group and links to other sites, while a member is away (tests/support/machines.py)."""
 ABSENT: Final = ("/clients/nobody-at-all/", "/no/such/page/")
 FAILING: Final = ("/fails/", "/fails/database/")
 """A mistake of the console (500) and a database that is away (503): addresses of tests/support/console_urls.py alone."""

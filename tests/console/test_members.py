@@ -279,7 +279,7 @@ def test_each_members_own_limits_are_shown_and_what_all_know_is_listed_once(
     page.force_login(operator)
     for broker, limit in ((plant.a, 2 << 30), (plant.b, 2 << 30)):
         broker.answers["status"] = told(broker, limit)
-    assert "now 2.00 GiB on each" in page.get("/policies/").content.decode()
+    assert "now 2.00 GiB each" in page.get("/policies/").content.decode()
     plant.b.answers["status"] = told(plant.b, 1 << 30)
     text = page.get("/policies/").content.decode()
     assert "now a 2.00 GiB, b 1.00 GiB" in text

@@ -1,9 +1,10 @@
 """The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
 
-    python -m tests.support.console_server PORT [settled|real]   # settled: the broker runs the newest revision; real: see below
+    python -m tests.support.console_server PORT [settled|real|machines]   # settled: the broker runs the newest revision; others: see below
 
 The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production. `real` has a real broker in place of the fake one, and no history. On SIGUSR1 the broker's clients are again as they were at the start, on SIGUSR2 they are 500.
+is as in production. `real` has a real broker in place of the fake one, and no history. `machines` has a group of three and a broker by itself, and what is
+said on its input happens to them (tests/support/machines.py). On SIGUSR1 the broker's clients are again as they were at the start, on SIGUSR2 they are 500.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +78,12 @@ def main() -> None:
         return
     instance = seed_history(INSTANCE)
     seed_runs_of_jobs()
+    if "machines" in sys.argv:
+        with redis_server(settings.REDIS_URL, run), several_machines(run) as machines:
+            signal.signal(signal.SIGUSR1, lambda *_: machines.begin_morning())
+            Server(Pushing(machines), endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+        sys.stderr.flush()
+        os._exit(0)
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
@@ -105,10 +113,33 @@ def real_broker(run: Path) -> Iterator[None]:
             yield
 
 
+@contextlib.contextmanager
+def several_machines(run: Path) -> Iterator[Any]:
+    """A group and a broker by itself; each line of the input is a scene."""
+    from django.conf import settings
+
+    from console.services import policies
+    from tests.support.machines import OTHER, Machines
+
+    machines = Machines(run)
+    settings.SLUICE_BROKERS = tuple(machines.addresses)
+    policies.ensure_instance(OTHER)
+    machines.take_up(policies.newest_of(policies.ensure_instance(INSTANCE)).number)
+
+    def listen() -> None:
+        for line in sys.stdin:
+            machines.play(line)
+
+    with machines:
+        threading.Thread(target=listen, daemon=True).start()
+        yield machines
+
+
 class Pushing:
-    """The console's application; its first request also starts what the broker process does: a snapshot each second."""
+    """The console's application; its first request also starts what the broker processes do: a snapshot each second."""
 
     def __init__(self, broker: Any) -> None:
+        """`broker` is one, or `Machines`."""
         from console.project.asgi import application
 
         self.inner, self.broker = application, broker
@@ -129,13 +160,14 @@ class Pushing:
         layer = get_channel_layer()
         while True:
             self.broker.move()
-            snapshot = self.broker.snapshot()
-            told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
-            await layer.group_send("live", told)
-            with contextlib.suppress(
-                Exception
-            ):  # SQLite may be busy with a page; the next second reports again
-                await asyncio.to_thread(record_report, snapshot)
+            for broker in getattr(self.broker, "there", [self.broker]):
+                snapshot = broker.snapshot()
+                told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
+                await layer.group_send("live", told)
+                # SQLite may be busy with a page; the next second reports again
+                with contextlib.suppress(Exception):
+                    await asyncio.to_thread(record_report, snapshot)
+            with contextlib.suppress(Exception):
                 await asyncio.to_thread(say_alive)
             await asyncio.sleep(1)
 

@@ -16,19 +16,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Its address and process, started with these words and SLUICE_… variables; ended with the block. It has a home of its
+    """Its address and process (whose input is a pipe), started with these words and SLUICE_… variables; ended with the block. It has a home of its
     own: in that of the tests it would take over the socket of their Redis, and take it away when it ends."""
     port = free_port()
     command = [sys.executable, "-m", "tests.support.console_server", str(port), *words]
     inherited = {name: value for name, value in os.environ.items() if name != "SLUICE_TEST_WORKER"}
     environment: Mapping[str, str] = inherited | settings
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
     try:
         await_port(port, process)
         yield f"http://127.0.0.1:{port}", process
     finally:
         process.terminate()
-        process.wait(20)
+        process.communicate(timeout=20)
 
 
 def free_port() -> int:

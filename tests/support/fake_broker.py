@@ -200,8 +200,8 @@ def some_shapes() -> tuple[dict[str, Any], ...]:
 class FakeBroker:
     """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
 
-    def __init__(self, path: Path, instance: str = "sluice-1") -> None:
-        self.path, self.instance = path, instance
+    def __init__(self, path: Path, instance: str = "sluice-1", member: str = "") -> None:
+        self.path, self.instance, self.member = path, instance, member
         self.started_at = time.time()
         self.begin_morning()
         self.revision = 1
@@ -313,7 +313,7 @@ class FakeBroker:
             states[one.delivery] = states.get(one.delivery, 0) + 1
         uptime = int(time.time() - self.started_at + 93_600)
         return {
-            "instance": self.instance, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
+            "instance": self.instance, "member": self.member, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
             "next_sequence": self.durable + 1, "durable_sequence": self.durable, "uptime_s": uptime,
             "transports": [
                 {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 13, "pool": "instance"},

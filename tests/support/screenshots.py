@@ -1,8 +1,9 @@
 """Every page at three widths in both themes, as pictures to look at: `make screenshots`.
 
-    python -m tests.support.screenshots [DIRECTORY] [PATH…] [--address URL --operator NAME]
+    python -m tests.support.screenshots [DIRECTORY] [PATH…] [--address URL --operator NAME | --machines]
 
-The console is the one of the browser tests, with seeded history before a fake broker; with --address one that runs, and its
+The console is the one of the browser tests, with seeded history before a fake broker; then that of the pages on several machines, before a
+group of which a member is away (machines-…png), and with --machines that one alone. With --address one that runs, and its
 operator's password is read from SLUICE_PASSWORD. Ends with 1 when a page scrolls sideways, or is taller than ten screens of a telephone.
 """
 
@@ -21,13 +22,25 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, log_in
-from tests.browser.pages import ABSENT, DRAFT_PARTS, FAILING, FURTHER, LOGIN, PAGES, PAST, SECOND_FACTOR
+from tests.browser.pages import (
+    ABSENT,
+    DRAFT_PARTS,
+    FAILING,
+    FURTHER,
+    LOGIN,
+    OF_MACHINES,
+    PAGES,
+    PAST,
+    SECOND_FACTOR,
+)
 from tests.support.console_server import NAME, PASSWORD, WITH_APP
 from tests.support.consoles import ROOT, await_port, free_port
 
 SIZES = {1440: 900, 1024: 768, 400: 800}
 """Heights of the window by its width."""
 MOST_SCREENS = 10
+AWAY = ("away b", "downgraded c", "refused c", "cut off")
+"""What has happened to those machines (tests/support/machines.py)."""
 MORE_PAGES = (
     *FURTHER,
     "/policies/drafts/1/",
@@ -46,16 +59,28 @@ def main() -> int:
     """Take them all; what is wrong is printed."""
     asked = _asked()
     asked.directory.mkdir(parents=True, exist_ok=True)
-    with _console(asked.address) as address, sync_playwright() as playwright:
+    wrong: list[str] = []
+    if not asked.machines:
+        with _console(asked.address) as address:
+            wrong += _all(address, asked)
+    if asked.machines or not (asked.paths or asked.address):
+        asked.machines, asked.paths = True, asked.paths or list(OF_MACHINES)
+        with _console(None, "machines", scenes=AWAY) as address:
+            wrong += _all(address, asked)
+    print(*wrong, f"{len(list(asked.directory.glob('*.png')))} pictures in {asked.directory}", sep="\n")
+    return 1 if wrong else 0
+
+
+def _all(address: str, asked: argparse.Namespace) -> list[str]:
+    """Of one console, in each width and theme."""
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        wrong = [
+        return [
             said
             for width in asked.widths
             for theme in ("light", "dark")
             for said in _take(browser, address, asked, (width, SIZES[width]), theme)
         ]
-    print(*wrong, f"{len(list(asked.directory.glob('*.png')))} pictures in {asked.directory}", sep="\n")
-    return 1 if wrong else 0
 
 
 def _asked() -> argparse.Namespace:
@@ -75,6 +100,7 @@ def _asked() -> argparse.Namespace:
         "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="of the window, in pixels (default: all)"
     )  # fmt: skip
     parser.add_argument("--address", help="a console that runs, such as http://127.0.0.1:8000")
+    parser.add_argument("--machines", action="store_true", help="a console over several machines alone")
     parser.add_argument("--operator", default=NAME, help="who logs in there (default: %(default)s)")
     asked = parser.parse_args()
     asked.password = os.environ.get("SLUICE_PASSWORD", PASSWORD)
@@ -82,21 +108,26 @@ def _asked() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _console(address: str | None) -> Iterator[str]:
-    """The address of the one that runs, or of one made for this."""
+def _console(address: str | None, kind: str = "settled", scenes: tuple[str, ...] = ()) -> Iterator[str]:
+    """The address of the one that runs, or of one made for this, where that has happened."""
     if address is not None:
         yield address
         return
     port = free_port()
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.console_server", str(port), "settled"], cwd=ROOT
+        [sys.executable, "-m", "tests.support.console_server", str(port), kind],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
     )
     try:
         await_port(port, server)
+        assert server.stdin is not None
+        server.stdin.write("".join(f"{scene}\n" for scene in scenes).encode())
+        server.stdin.flush()
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(20)
+        server.communicate(timeout=20)
 
 
 def _take(
@@ -114,6 +145,8 @@ def _take(
         page.get_by_role("button", name="Draft from the newest revision").click()
         page.locator("h1").wait_for()
     every = {_name(path): path for path in asked.paths} if asked.paths else _every(page)
+    if asked.machines:
+        every = {f"machines-{name}": path for name, path in every.items()}
     if not (asked.paths or asked.address):
         every |= {_name(SECOND_FACTOR): SECOND_FACTOR, "refused": "/access/"}
     for name, path in every.items():

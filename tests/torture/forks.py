@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 import pytest
 
 MODULE, SOCKET = "SLUICE_MUTATED", "SLUICE_MUTATED_SOCKET"
-KILLED, SURVIVED, UNFIT = "killed", "survived", "unfit"
+KILLED, SURVIVED, UNFIT, HUNG = "killed", "survived", "unfit", "hung"
 Place = tuple[str, int]
 """A function's qualified name, and which of that name it is."""
 
@@ -72,8 +72,10 @@ def one(
     os.close(answer)
     try:
         ready, _, _ = select.select([answers], [], [], float(order["seconds"]))
-        # One that hangs is found, and so is one that ends the process.
-        said = os.read(answers, 4096) if ready else b""
+        if not ready:
+            return HUNG, ""
+        # One that ends the process is found.
+        said = os.read(answers, 4096)
         outcome, by = json.loads(said) if said else (KILLED, "")
         return outcome, by
     finally:
@@ -125,19 +127,21 @@ def run(
 
 def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
     """All that are alive of a module, by their places in it."""
-    places = {
-        (code.co_qualname, code.co_firstlineno): place
-        for place, code in codes(compile(module.read_text(), str(module), "exec"))
-    }
+    places = {_where(code): place for place, code in codes(compile(module.read_text(), str(module), "exec"))}
     found: dict[Place, list[FunctionType]] = {place: [] for place in places.values()}
     for thing in gc.get_objects():
         if type(thing) is FunctionType and thing.__code__.co_filename == str(module):
             code = thing.__code__
-            if (place := places.get((code.co_qualname, code.co_firstlineno))) is not None:
+            if (place := places.get(_where(code))) is not None:
                 found[place].append(thing)
     if not any(found.values()):
         sys.exit(f"no test imports {module}")
     return found
+
+
+def _where(code: CodeType) -> tuple[str, tuple[object, ...]]:
+    """Two of one name may begin in the same line."""
+    return code.co_qualname, tuple(code.co_positions())
 
 
 def codes(code: CodeType) -> Iterator[tuple[Place, CodeType]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.torture import forks
-from tests.torture.forks import KILLED, SURVIVED
+from tests.torture.forks import HUNG, KILLED, SURVIVED
 from tests.torture.mutants import Mutant, chosen, equivalent, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -225,12 +225,15 @@ def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: lis
                 return
             worker = free.get()
             try:
-                survived = worker.outcome(mutant.source, 20 + 3 * took) != KILLED
+                said = worker.outcome(mutant.source, 20 + 3 * took)
+                survived = said not in (KILLED, HUNG)
                 # Nobody's word for it: what ran when the module was imported had been right in the fork.
                 survived = survived and worker.tree.passes(module, mutant.source, 60 + 4 * took)
             finally:
                 free.put(worker)
             outcome.tried += 1
+            if said == HUNG:  # found; but a busy machine may look the same
+                print(f"  took too long, line {mutant.line}: {mutant.name}", flush=True)
             if survived:
                 outcome.survivors.append(mutant)
                 print(f"  survived, line {mutant.line}: {mutant.name}", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture import mutation
-from tests.torture.forks import KILLED, SURVIVED, UNFIT
+from tests.torture.forks import HUNG, KILLED, SURVIVED, UNFIT
 from tests.torture.mutants import EQUIVALENT, chosen, equivalent, mutants, names
 from tests.torture.mutation import PLAN, ROOT, Forks, Tree
 
@@ -70,7 +70,7 @@ def test_the_tests_of_each_module_are_there() -> None:
 def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = "def half(n: int) -> int:\n    return n // 2 + 0 * sum(1 for _ in range(n))\n"
+    right = "def half(n: int) -> int:\n    return n // 2 + 0 * sum(1 for _ in range(n)) + sum(0 for _ in range(n))\n"
     for place in (tmp_path / "right", tmp_path / "tree"):
         place.mkdir()
         (place / "half.py").write_text(right)
@@ -92,4 +92,5 @@ def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     ):
         assert forks.outcome(right.replace(old, new, 1), 60) == outcome, new
         assert (tmp_path / "tree" / "half.py").read_text() == right
+    assert forks.outcome(right.replace("return n", "while n: pass\n    return n"), 1) == HUNG
     forks.close()

@@ -30,7 +30,7 @@ let source = "samples", step = STEP_S;
 let samples = data("samples", []), marks = data("marks", []);
 
 function update() {
-  const client = feed.clients.get(name), now = client?.delivery ?? "gone", fares = client?.health ?? "";
+  const client = feed.clients.get(name), now = client?.delivery ?? (one("#slow [data-away]") ? "away" : "gone"), fares = client?.health ?? "";
   if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
   forecast(client?.forecast);

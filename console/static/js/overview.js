@@ -73,7 +73,7 @@ const share = (used, limit) => (limit ? Math.min(100, (100 * (used ?? 0)) / limi
 const fullness = (pool) => share(pool.memory_used, pool.memory_limit);
 /** Which one: each member of a group has pools of the same names. */
 const keyOf = (pool) => (pool.member ? `${pool.name} of ${pool.member}` : pool.name);
-const poolTitle = (pool) => poolWord(pool.name) + (pool.member ? ` of ${pool.member}` : "");
+const poolTitle = (pool) => poolWord(pool.name) + (pool.member ? ` at ${pool.member}` : "");
 const namesOf = (pools) => pools.map(keyOf).sort().join("|");
 
 function pools(status) {
@@ -132,7 +132,7 @@ const about = (seconds) => (seconds < 60 ? "1 min" : duration(60_000 * Math.roun
 function poolWords(pool, ahead, alone = false) {
   const name = poolTitle(pool), range = ahead?.full && `${about(ahead.soonest)} to ${ahead.latest === null ? `more than ${about(aheadOf())}` : about(ahead.latest)}`;
   if (range) return alone ? `full in ${about(ahead.full)} (${range})` : `until pool ${name} is full (${range})`;
-  return `${alone ? "" : `of pool ${name}’s memory is in use; `}${outlook(pool, ahead)}`;
+  return `${alone ? "" : `of the memory of pool ${name} is in use; `}${outlook(pool, ahead)}`;
 }
 
 function outlook(pool, ahead) {

@@ -17,7 +17,7 @@ import pytest
 from broker_core.delivery import backlog as backlog_module
 from broker_core.delivery import fair_share as fair_share_module
 from broker_core.delivery import offline as offline_module
-from broker_core.delivery.fair_share import FIRST_CHUNK
+from broker_core.delivery.fair_share import FIRST_CHUNK, FairShare
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.offline import Offline
 from broker_core.delivery.spool import spool as spool_module
@@ -332,3 +332,19 @@ async def test_who_waits_for_records_that_cannot_be_read_any_more_is_told(
         for _ in range(30):
             await asyncio.sleep(0)
         assert told == [gone] and not scene.socket.got[PLAIN]
+
+
+async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: list[float] = []
+    monkeypatch.setattr(FairShare, "took", lambda share, worked_s: took.append(worked_s))
+    async with client(tmp_path) as scene:
+        scene.publish_many(PLAIN, 5)
+        scene.offline()
+        scene.worked_s = 0.25  # each read's
+        scene.socket.room = 1 << 20
+        scene.backlog.on_writable()
+        await scene.turns()
+        assert scene.backlog.state is ClientState.LIVE
+        assert took == [0.25] * len(took) and took

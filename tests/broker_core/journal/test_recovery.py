@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from broker_core.errors import OperatorError
+from broker_core.journal.acks import acks_path, read_acks
+from broker_core.journal.frontier import Known
 from broker_core.journal.segment import HEADER_SIZE, segment_name
 
 from .support import INSTANCE, accept, batch_for, fill, flip, open_journal, read_all
@@ -298,3 +301,41 @@ def test_what_crashes_left_of_small_files_is_removed_and_nothing_of_others(tmp_p
     names = {file.name for file in path.parent.iterdir()}
     assert [name for name in names if name.endswith(".tmp")] == [name for name in names if name in others[:2]]
     assert set(others) <= names
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same bytes", "others"])
+def test_what_is_cut_off_is_kept_once_although_the_last_start_was_killed_right_behind_it(tmp_path, same):
+    path, offsets = written(tmp_path)
+    without_frontier(path)
+    cut_short(path, offsets)
+    aside = path.with_name(f"{path.name}.torn.{offsets[-2]}")
+    torn = path.read_bytes()[offsets[-2] :]
+    aside.write_bytes(torn if same else b"of another time")
+    journal = open_journal(tmp_path)
+    second = aside.with_name(f"{aside.name}.2")
+    assert journal.recovery.set_aside == ([] if same else [second])
+    assert (aside if same else second).read_bytes() == torn
+    assert second.exists() is not same
+    journal.close()
+
+
+def test_publishers_that_were_read_out_of_several_segments_are_stored_at_once(tmp_path):
+    journal = open_journal(tmp_path)
+    fill(journal, 100, size=1_000, publisher="anna")
+    assert len(journal.segments()) > 2
+    last = journal.durable_sequence
+    kill(journal)
+    path = acks_path(tmp_path / "journal", INSTANCE)
+    path.unlink()
+    opened = open_journal(tmp_path)
+    assert read_acks(path) == (last, dict(opened.publishers)) and "anna" in opened.publishers
+    opened.close()
+
+
+def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
+    journal = open_journal(tmp_path)
+    fill(journal, 100, size=1_000)
+    journal.close()
+    newest = segment_name(INSTANCE, max(one.first_sequence for one in journal.segments()))
+    with pytest.raises(OperatorError, match=f"{newest} says {journal.identity}"):
+        open_journal(tmp_path, known=Known(uuid4(), 1))

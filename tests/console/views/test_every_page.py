@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from console.models import Instance
+from console.models import Instance, RevisionReport
+from console.queries import standing
+from console.queries.policies import REPORT_FRESH
+from console.services import policies, reports
+from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
+from tests.support.machines import Machines
 
 PAGES = (
     "overview",
@@ -67,6 +75,53 @@ def test_a_page_is_shown_while_the_broker_is_away(browser: Client, instance: Ins
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_shown_before_a_broker_ever_started(browser: Client, name: str) -> None:
     assert browser.get(reverse(name)).status_code == 200
+
+
+@pytest.mark.parametrize("scene", ["", "away b", "refused c", "cut off"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_shown_with_a_group_and_links_whatever_happens_there(
+    browser: Client, machines: Machines, name: str, scene: str
+) -> None:
+    if scene:
+        machines.play(scene)
+    text = browser.get(reverse(name)).content.decode()
+    if "<nav" in text:
+        assert ("The broker sluice-1/b doesn&#x27;t answer" in text) is (scene == "away b")
+
+
+def test_what_is_said_of_a_group_on_each_page_agrees(
+    browser: Client, machines: Machines, instance: Instance, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 40}}).revision
+    assert newest.number == 2
+    machines.take_up(2)
+    machines.play("refused c")
+    monkeypatch.setattr(standing, "TAKES_UP", timedelta(0))
+    for one in machines.members.values():
+        reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
+
+    def page(path: str) -> str:
+        return unescape(browser.get(path).content.decode())
+
+    for there in (True, False):
+        assert "revision 2 in force on 2 of 3 members" in page("/replication/")
+        assert "<bdi>c</bdi>: The broker runs revision 1" in page("/replication/")
+        shown = page("/policies/")
+        assert "Revision 2 in force on 2 of 3 members" in shown
+        assert (
+            "in force on <bdi>a</bdi>, <bdi>b</bdi></span>" in shown
+            and "in force on <bdi>c</bdi></span>" in shown
+        )
+        assert "1, not 2" in page("/") and "1, not 2" in page("/overview/verdict/")
+        told = page("/standing/")
+        assert "Revision 2 isn't in force" in told and "c: The broker runs revision 1" in told
+        assert ("sluice-1/b doesn't answer" in told) is not there
+        machines.play("away b")
+    RevisionReport.objects.filter(member="b").update(seen_at=timezone.now() - REPORT_FRESH * 2)
+    told = page("/standing/")
+    assert "c: The broker runs revision 1" in told and "b: The broker was last heard" not in told
+    assert "in force on <bdi>a</bdi></span>" in page("/policies/"), "nobody knows what b runs"
+    assert "b</b> The broker was last heard" in page("/policies/")
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from django.test import Client
 
+from broker_core.documents.links import LinkEntry
 from tests.support.fake_broker import CHAIN, FakeBroker, make_group, make_link, make_member
+from tests.support.machines import Machines
 
 
 def test_it_shows_each_member_its_lag_and_whether_it_is_the_same(browser: Client, broker: FakeBroker) -> None:
@@ -51,3 +56,43 @@ def test_it_says_of_a_sync_destination_whether_it_is_waited_for_and_why_not(
     broker.links = [make_link("ny", mode="downgraded", downgraded_by="ada", downgraded_at=1_764_000_000_000)]
     text = browser.get("/replication/").content.decode()
     assert "downgraded by ada, " in text and "nothing waits for it until it is upgraded by hand" in text
+
+
+def test_of_a_member_that_was_never_heard_of_nothing_is_a_figure(browser: Client, broker: FakeBroker) -> None:
+    never = make_member("b", there=False, applied=0, sequence=0, chain="", alike=None, mode="sync")
+    broker.group = make_group(make_member("a", alike=None), never)
+    row = re.split(r"<bdi>b</bdi></td>", browser.get("/replication/").content.decode())[1]
+    assert row.count('<span class="muted">unknown</span>') == 3 and ">never<" in row
+    assert "at record" not in row and "0 entries" not in row and "What is shown of it" not in row
+    gone = make_member("b", there=False, heard_s=75.0, behind=4, lag_records=1, lag_ms=2_500, alike=None)
+    broker.group = make_group(make_member("a", alike=None), gone)
+    row = re.split(r"<bdi>b</bdi></td>", browser.get("/replication/").content.decode())[1]
+    assert "1 record," in row and "2.5 s" in row
+    assert "is what it said 1 min 15 s ago; what it is behind is counted from there" in row
+
+
+@pytest.mark.parametrize(
+    ("position", "behind_ms", "said"),
+    [("sluice-1|0|", 0, ("time unknown", "nothing yet")), ("sluice-1|7|", 9_000, ("9.0 s", "sluice-1|7|"))],
+)
+def test_a_link_that_has_carried_nothing_has_no_time_and_no_place(
+    browser: Client, broker: FakeBroker, position: str, behind_ms: int, said: tuple[str, str]
+) -> None:
+    broker.links = [
+        LinkEntry(
+            name="ny", client="link.ny", addresses=[], topic=">", filter=None, state="away", instance="", code="broker_away",
+            why="", fix="", behind=12, behind_ms=behind_ms, position=position, carried=0, gaps=0, connected_at=None,
+        )
+    ]  # fmt: skip
+    text = browser.get("/replication/").content.decode()
+    assert all(words in text for words in said) and "12 records," in text
+
+
+def test_a_groups_link_is_shown_once_by_who_carries_it(browser: Client, machines: Machines) -> None:
+    text = browser.get("/replication/").content.decode()
+    assert text.count("link.newyork") == 1 and "Links, 2 in all" in text
+    assert "by <bdi>a</bdi>; <bdi>b</bdi> and <bdi>c</bdi> stand by" in text
+    machines.play("away a")
+    text = browser.get("/replication/").content.decode()
+    assert "standing by: another member of the group carries it, one that can’t be asked" in text
+    assert "What <bdi>sluice-1/a</bdi> says of links isn’t here" in text

@@ -353,3 +353,22 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
     view.backlog_messages = 41
     (decision,) = made.judge_subscription(use, watched, START)
     assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)
+
+
+def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
+    own = {
+        "name": "own",
+        "mode": "enforce",
+        "signal": "spool_bytes",
+        "limit": 1_000,
+        "ladder": [{"action": "warn"}],
+    }
+    made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[own]))
+    (use,) = registered(made, "a")
+    first = made.spooled(use, 1_001, START)
+    assert first is not None and first.rule == "own"
+    assert made.spooled(use, 500, START) is None, "it goes on growing: that was said"
+    made.unspooled(use, 900)
+    assert made.tick(START + SECOND) == []
+    again = made.spooled(use, 400, START + SECOND)
+    assert again is not None and (again.rule, again.observed) == ("own", 1_001)

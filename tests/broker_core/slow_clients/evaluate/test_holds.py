@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from broker_core.slow_clients.evaluate.holds import (
     NOT_APPLICABLE,
     Hold,
     Succession,
+    calm_upto,
     look,
+    next_look,
     wakes,
 )
-from broker_core.slow_clients.rules.rule import Rule
+from broker_core.slow_clients.rules.rule import UNLIMITED, Rule
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_010 * SECOND
@@ -236,3 +239,204 @@ def test_within_again_a_count_forgets_since_when_it_was_over() -> None:
     assert once.over_since == NOW and once.marks == (NOW,)
     idle = look(counts, NOT_APPLICABLE, once, NOW + SECOND).hold
     assert (idle.over_since, idle.marks) == (0, (NOW,))
+
+
+# What comes due by time alone.
+
+
+def test_the_next_look_is_when_the_next_rung_is_due() -> None:
+    ladder = (
+        Rung(Action.WARN, 60),
+        Rung(Action.OFFLINE, after_ms=2_000),
+        Rung(Action.DISCONNECT, after_ms=9_000),
+    )
+    soft = rule(Shape.SOFT_FOR, *ladder, hold_ms=3_000)
+    over = Hold(over_since=NOW, done=1)
+    assert next_look(soft, over) == NOW + 5 * SECOND
+    assert next_look(soft, over._replace(done=2)) == NOW + 12 * SECOND
+    assert next_look(soft, over._replace(done=0)) == 0, "a warning depends on the value, not on time"
+    assert next_look(soft, over._replace(done=3)) == 0, "all is done"
+    assert next_look(soft, Hold(done=1)) == 0, "it isn't over"
+
+
+def test_a_rule_that_goes_by_the_clock_is_looked_at_with_the_tick() -> None:
+    assert next_look(rule(check_ms=30_000), Hold(over_since=NOW)) == 0
+
+
+def test_a_suspected_rate_is_looked_at_again_after_its_check_period() -> None:
+    slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, check_ms=125, count=3, hold_ms=7_000)
+    assert next_look(slow, Hold(over_since=NOW, checked_at=NOW + SECOND)) == NOW + SECOND + 125_000_000
+
+
+# What is worth a look when nothing is remembered.
+
+
+def test_what_no_rung_is_about_is_calm() -> None:
+    warned = rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT))
+    assert calm_upto(warned) == 60
+    assert [wakes(warned, value) for value in (59, 60, 61)] == [False, False, True]
+    assert calm_upto(rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE)) == UNLIMITED
+    by_clock = rule(check_ms=30_000)
+    assert calm_upto(by_clock) == 0
+    assert [wakes(by_clock, value) for value in (0, 1)] == [False, True]
+
+
+def test_the_clocks_grid_begins_with_the_first_value_and_ends_with_none() -> None:
+    by_clock = rule(check_ms=30_000)
+    began = look(by_clock, 1, NO_HOLD, NOW + 7 * SECOND)
+    assert (began.hold, began.rung) == (Hold(checked_at=NOW), None)
+    assert look(by_clock, 0, began.hold, NOW + 40 * SECOND) == (NO_HOLD, None, 0)
+
+
+# A ladder while the value moves between its rungs.
+
+
+def test_a_rung_that_the_value_has_fallen_to_is_given_again_when_it_is_passed_again() -> None:
+    ladder = Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT)
+    assert run(rule(Shape.HARD, *ladder), [81, 80, 81]) == [(0, Action.WARN), (2, Action.WARN)]
+
+
+def test_a_value_a_hair_above_a_rung_keeps_it_given() -> None:
+    ladder = Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT)
+    assert run(rule(Shape.HARD, *ladder, limit=1_000), [900, 801, 900]) == [(0, Action.WARN)]
+
+
+def test_at_the_value_that_wakes_nobody_nothing_is_remembered() -> None:
+    warned = rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT))
+    acted = look(warned, 70, NO_HOLD, NOW).hold
+    assert look(warned, 60, acted, NOW + SECOND).hold == NO_HOLD
+
+
+def test_between_clear_and_set_nothing_begins() -> None:
+    band = rule(Shape.SET_CLEAR, Rung(Action.WARN, 40), Rung(Action.DISCONNECT), limit=100, clear=50)
+    assert run(band, [90, 90, 101, 90]) == [(0, Action.WARN), (2, Action.DISCONNECT)]
+
+
+def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left() -> None:
+    """It was over while the cooldown kept quiet; when that is over the value is between clear and the warning."""
+    band = rule(
+        Shape.SET_CLEAR,
+        Rung(Action.WARN, 80),
+        Rung(Action.DISCONNECT),
+        limit=100,
+        clear=10,
+        cooldown_ms=4_000,
+    )
+    acted = Hold(acted_at=NOW)
+    over = look(band, 101, acted, NOW + SECOND)
+    assert (over.rung, over.hold.over_since) == (None, NOW + SECOND)
+    later = look(band, 50, over.hold, NOW + 5 * SECOND)
+    assert later.rung is None
+
+
+def test_a_cooldown_is_over_at_its_last_moment() -> None:
+    quiet = rule(Shape.HARD, Rung(Action.NOTIFY), cooldown_ms=4_000)
+    acted = look(quiet, 101, NO_HOLD, NOW).hold
+    assert look(quiet, 0, acted, NOW + 4 * SECOND - 1).hold == Hold(acted_at=NOW)
+    assert look(quiet, 0, acted, NOW + 4 * SECOND).hold == NO_HOLD
+
+
+def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
+    """Nothing has been asked yet: the last rung of the ladder isn't the one before the first."""
+    late = rule(Shape.SOFT_FOR, Rung(Action.ASK_TO_CLOSE), hold_ms=60_000)
+    assert [at for at, _ in run(late, [101] * 62)] == [60]
+
+
+# Counts.
+
+
+def test_a_value_at_the_limit_isnt_counted() -> None:
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY, 50), count=2, window_ms=60_000)
+    assert [at for at, _ in run(often, [101, 0, 100, 0, 101])] == [4]
+
+
+def test_a_later_rung_of_a_count_comes_so_long_after_the_last_time() -> None:
+    ladder = Rung(Action.NOTIFY), Rung(Action.DISCONNECT, after_ms=5_000)
+    often = rule(Shape.COUNT_IN_WINDOW, *ladder, count=2, window_ms=60_000)
+    assert run(often, [101, 0, 0, 101, *[101] * 7]) == [(3, Action.NOTIFY), (8, Action.DISCONNECT)]
+
+
+def test_a_request_to_close_by_a_count_is_made_again_only_when_it_is_counted_once_more() -> None:
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.ASK_TO_CLOSE), count=2, window_ms=3_600_000)
+    assert [at for at, _ in run(often, [101, 0, 101, *[0] * 12, 101, *[0] * 12])] == [2, 15]
+
+
+def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.WARN, 60), count=2, window_ms=60_000, limit=0)
+    assert [at for at, _ in run(often, [1, 0, 1])] == [2]
+
+
+def test_what_was_counted_is_told_with_it() -> None:
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY), count=2, window_ms=60_000)
+    hold = look(often, 900, NO_HOLD, NOW).hold
+    hold = look(often, 0, hold, NOW + SECOND).hold
+    assert look(often, 900, hold, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
+    full = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY), signal=Signal.WINDOW_FULL, count=3, limit=3)
+    assert look(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
+
+
+def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
+    hard = rule(Shape.HARD, Rung(Action.NOTIFY))
+    assert look(hard, 0, Hold(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
+    often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
+    assert look(often, NOT_APPLICABLE, Hold(over_since=NOW, seen=4), NOW + SECOND).hold == NO_HOLD
+
+
+# Rates.
+
+
+SLOW = rule(
+    Shape.RATE_BELOW, Rung(Action.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2, window_ms=500, check_ms=125
+)  # fmt: skip
+CHECK = 125_000_000
+
+
+def test_a_rate_acts_at_the_check_that_makes_it_so_many() -> None:
+    assert [at for at, _ in run(SLOW, [10] * 6, 0.125, [0] * 6)] == [2]
+
+
+def test_a_rate_at_the_floor_begins_nothing_and_says_what_it_is() -> None:
+    assert look(SLOW, 5_000, NO_HOLD, NOW) == (NO_HOLD, None, 5_000)
+
+
+def test_between_two_checks_of_a_rate_nothing_changes() -> None:
+    suspected = look(SLOW, 10, NO_HOLD, NOW, 700).hold
+    assert suspected == Hold(NOW, checked_at=NOW, seen=700)
+    assert look(SLOW, 10, suspected, NOW + CHECK - 1, 700) == (suspected, None, 10)
+    assert look(SLOW, 10, suspected, NOW + CHECK, 700).hold.tries == 1
+
+
+def test_what_is_taken_at_the_floor_from_check_to_check_clears_it() -> None:
+    suspected = look(SLOW, 10, NO_HOLD, NOW, 700).hold
+    assert look(SLOW, 10, suspected, NOW + CHECK, 700 + 624)[:2] == (
+        Hold(NOW, checked_at=NOW + CHECK, seen=1_324, tries=1),
+        None,
+    )
+    assert look(SLOW, 10, suspected, NOW + CHECK, 700 + 625) == (NO_HOLD, None, 5_000)
+
+
+def test_when_all_is_done_only_a_recovery_changes_anything() -> None:
+    done = Hold(NOW, 1, NOW, NOW, 700, tries=2)
+    assert look(SLOW, 4_999, done, NOW + CHECK, 700) == (done, None, 4_999)
+    assert look(SLOW, 5_000, done, NOW + CHECK, 700) == (NO_HOLD, None, 5_000)
+
+
+# Other rules.
+
+
+def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
+    def named(name: str, *ladder: Rung, **more: Any) -> Rule:
+        return replace(rule(Shape.HARD, *ladder, **more), name=name)
+
+    before = [named("same"), named("asks"), named("clock", check_ms=30_000), named("other")]
+    after = [
+        named("same"), named("asks", Rung(Action.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
+        named("new", check_ms=60_000),
+    ]  # fmt: skip
+    held = {name: Hold(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")}
+    assert Succession().holds(before, after, held) == {
+        "same": held["same"],
+        "asks": Hold(over_since=NOW),
+        "clock": Hold(checked_at=1),
+        "new": Hold(checked_at=1),
+    }

@@ -1,0 +1,180 @@
+"""What a console over several machines stands before: a group of three, a broker by itself, and links to other sites; each a fake broker.
+
+A *scene* is what happened there, in a word or two: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused b`, `took b`, `linked`,
+`cut off`. `tests.support.console_server` reads them from its input, a line each.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from broker_core.documents.group import MemberEntry
+from broker_core.documents.links import LinkEntry
+from console.broker_addresses import BrokerAddress
+from tests.support.fake_broker import CHAIN, FakeBroker, make_client, make_group, make_member, some_clients
+
+GROUP, MEMBERS, OTHER = "sluice-1", ("a", "b", "c"), "prices"
+REFUSED = {
+    "code": "bad_policy",
+    "message": "The transport websocket can't listen at 127.0.0.1:9008: another process does.",
+    "fix": "Choose another port.",
+    "details": {},
+}
+
+
+class Machines:
+    """All of them; scenes change what they say. Between `with` and its end they are served."""
+
+    def __init__(self, run: Path) -> None:
+        self.members = {name: FakeBroker(run / f"{GROUP}.{name}.sock", GROUP, name) for name in MEMBERS}
+        self.other = FakeBroker(run / f"{OTHER}.sock", OTHER)
+        self.gone: dict[str, float] = {}
+        """Members that are away, and since when, s since 1970."""
+        self._downgraded: set[str] = set()
+        self._refusing: set[str] = set()
+        self.begin_morning()
+
+    @property
+    def addresses(self) -> list[BrokerAddress]:
+        """As SLUICE_BROKERS would list them."""
+        return [BrokerAddress(one.instance, one.member, one.path) for one in self._all]
+
+    @property
+    def there(self) -> list[FakeBroker]:
+        """Those that can be asked."""
+        return [one for one in self._all if one.member not in self.gone]
+
+    @property
+    def _all(self) -> list[FakeBroker]:
+        return [*self.members.values(), self.other]
+
+    def __enter__(self) -> Machines:
+        for one in self._all:
+            one.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for one in self.there:
+            one.__exit__()
+
+    def begin_morning(self) -> None:
+        """Each client is at one member; the publisher and most boards at the first."""
+        everyone = some_clients()
+        for place, one in enumerate(self.members.values()):
+            one.begin_morning()
+            mine = [client for number, client in enumerate(everyone) if min(number % 5, 2) == place]
+            one.clients = [structs.replace(client, member=one.member) for client in mine]
+            if place:  # each knows them all; only the first has these clients
+                one.replays, one.durables = [], []
+        self.other.begin_morning()
+        self.other.clients = [make_client("price-board"), make_client("price-loader", "replaying", 4_000)]
+        self.other.replays, self.other.durables = [], []
+        self._linked()
+        self._tell()
+
+    def take_up(self, revision: int) -> None:
+        """The group runs it."""
+        for one in self.members.values():
+            one.revision = revision
+
+    def play(self, scene: str) -> None:
+        """What happens, by its words."""
+        what, _, name = scene.strip().partition(" ")
+        {
+            "away": self._away, "back": self._back, "downgraded": self._downgraded.add, "upgraded": self._downgraded.discard,
+            "refused": self._refuse, "took": self._take, "linked": self._linked, "cut": self._cut,
+        }[what](*[name] if name and what != "cut" else [])  # fmt: skip
+        self._tell()
+
+    def move(self) -> None:
+        """One second passes."""
+        for one in self.there:
+            one.move()
+            one.clients = [structs.replace(client, member=one.member) for client in one.clients]
+        self._tell()
+
+    def _away(self, name: str) -> None:
+        if name not in self.gone:
+            self.gone[name] = time.time()
+            self.members[name].__exit__()
+
+    def _back(self, name: str) -> None:
+        if self.gone.pop(name, None) is not None:
+            self.members[name].__enter__()
+
+    def _refuse(self, name: str) -> None:
+        """It goes on with the revision before, and says why each time it is asked."""
+        if name not in self._refusing:
+            self._refusing.add(name)
+            self.members[name].revision -= 1
+            self.members[name].answers["apply"] = {"ok": False, "error": REFUSED}
+
+    def _take(self, name: str) -> None:
+        if name in self._refusing:
+            self._refusing.discard(name)
+            self.members[name].revision += 1
+            del self.members[name].answers["apply"]
+
+    def _linked(self) -> None:
+        """Every link carries, but one that is switched off."""
+        self._links(
+            _link("newyork", state="carrying", instance="ny", behind=41, behind_ms=120, position=f"{GROUP}|1336500|"),
+            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411, behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
+        )  # fmt: skip
+
+    def _cut(self) -> None:
+        """The way to New York is cut, and Sydney was never reached."""
+        why, fix = "Nobody answers at tcps://ny:9007.", "See whether it runs there, and can be reached."
+        self._links(
+            _link("newyork", state="away", instance="ny", code="broker_away", why=why, fix=fix, behind=184_220, behind_ms=312_000,
+                  position=f"{GROUP}|1152356|"),
+            _link("sydney", state="away", code="no_link_secret", why="There is no secret for sydney.", fix="Put a line into SLUICE_LINK_SECRETS.",
+                  behind=1_336_576, position=f"{GROUP}|0|"),
+            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411, behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
+        )  # fmt: skip
+
+    def _links(self, *links: LinkEntry) -> None:
+        """The first carries what is carried; the others stand by."""
+        for one in self.members.values():
+            one.links = [link if one.member == MEMBERS[0] or link.state == "off" else _stands_by(link) for link in links]  # fmt: skip
+
+    def _tell(self) -> None:
+        """What each says of the group: of who is away, what it said last."""
+        for one in self.members.values():
+            said = [self._entry(name, asked=one.member) for name in MEMBERS]
+            one.group = structs.replace(make_group(*said), member=one.member, confirmed=9_811_200)
+
+    def _entry(self, name: str, asked: str) -> MemberEntry:
+        since = self.gone.get(name)
+        more: dict[str, Any] = {"mode": "sync", "confirmed": 9_811_200, "heard_s": 0.4}
+        if name == asked:
+            more |= {"alike": None, "heard_s": 0.0}
+        if name in self._downgraded:
+            more |= {
+                "mode": "downgraded", "downgraded_by": "policy", "confirmed": 9_790_102, "unconfirmed_ms": 0, "behind": 812,
+                "applied": 17_403, "sequence": 9_790_102, "lag_records": 21_098, "lag_ms": 9_700,
+            }  # fmt: skip
+        if since is not None:
+            heard = time.time() - since
+            more |= {"there": False, "heard_s": heard, "behind": int(heard * 3), "applied": 18_215 - int(heard * 3),
+                     "lag_records": int(heard * 1_000), "lag_ms": int(heard * 1_000), "chain": CHAIN, "alike": None}  # fmt: skip
+        return make_member(name, **more)
+
+
+def _link(name: str, **more: Any) -> LinkEntry:
+    usual = {
+        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "flights.>", "filter": None, "instance": "", "code": "",
+        "why": "", "fix": "", "behind": 0, "behind_ms": 0, "carried": 20_455 if more["state"] == "carrying" else 0, "gaps": 0,
+        "connected_at": int(time.time() * 1_000) if more["state"] == "carrying" else None,
+    }  # fmt: skip
+    return LinkEntry(name=name, **{**usual, **more})
+
+
+def _stands_by(link: LinkEntry) -> LinkEntry:
+    return structs.replace(
+        link, state="standing by", code="link_in_use", why="", fix="", carried=0, connected_at=None
+    )
