@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,9 +76,13 @@ def trace() -> None:
         under_way = written[id(batches[-1])] = [*moments[-1], began, time.monotonic_ns()]
         return positions
 
-    def noted_sync(self: Journal) -> None:
-        sync(self)
-        under_way.append(time.monotonic_ns())
+    def noted_sync(self: Journal, heard: Callable[[], object] | None = None) -> None:
+        def told() -> None:
+            under_way.append(time.monotonic_ns())
+            if heard is not None:
+                heard()
+
+        sync(self, told)
 
     def noted_applied(
         self: Dispatch, group: Sequence[Pending[Waiting]], positions: Sequence[Position]
