@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ MOST_PROVEN: Final = 64
 MOST_HELLO: Final = 4_096
 """Bytes of the first line."""
 SAID_EVERY_S: Final = 10.0
-"""Refusals between two lines of the log are counted, not told."""
+"""Refusals for one reason between two lines of the log are counted, not told."""
 log = structlog.get_logger("sluice.control")
 
 
@@ -72,19 +73,19 @@ def read_link(listen: str, certificate: str, key: str, tokens: str) -> LinkSetti
 
 
 class Refusals:
-    """Tells the log of refused peers: the first at once, then how many more there were."""
+    """Tells the log of refused peers: the first for each reason at once, then how many more there were for it."""
 
     def __init__(self) -> None:
-        self._said_at = -SAID_EVERY_S
-        self._unsaid = 0
+        self._said_at: dict[str, float] = {}
+        self._unsaid: Counter[str] = Counter()
 
     def add(self, peer: str, why: str) -> None:
-        """One more."""
-        if monotonic() - self._said_at < SAID_EVERY_S:
-            self._unsaid += 1
+        """One more. `why` is one of a few sentences."""
+        if monotonic() - self._said_at.get(why, -SAID_EVERY_S) < SAID_EVERY_S:
+            self._unsaid[why] += 1
             return
-        log.warning("control_link_refused", peer=peer, why=why, more=self._unsaid)
-        self._said_at, self._unsaid = monotonic(), 0
+        log.warning("control_link_refused", peer=peer, why=why, more=self._unsaid.pop(why, 0))
+        self._said_at[why] = monotonic()
 
 
 class ControlLink:

@@ -47,6 +47,9 @@ SILENCE_S: Final = 4.0
 PULL: Final = 64
 PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
 """What is asked for at once; as much again may be on its way."""
+ASKED_FOR_S: Final = 3.0
+"""A request for entries ends after so long, and the next is made. A busy engine was seen to leave one with heartbeats alone although it
+had what was asked for: then reading stood still until the request ended."""
 KEPT_S: Final = 72 * 3_600.0
 """How long the engine keeps an entry: so long may a member be away."""
 SEEN_NS: Final = 10 * 1_000_000_000
@@ -330,7 +333,12 @@ class JetStream:
     async def _pull(self) -> None:
         """Ask for more, so that it comes before what is there has been applied."""
         assert self._pulled is not None
-        asked = {"batch": PULL, "max_bytes": PULL_BYTES, "expires": 60 * _NS, "idle_heartbeat": _NS}
+        asked = {
+            "batch": PULL,
+            "max_bytes": PULL_BYTES,
+            "expires": int(ASKED_FOR_S * _NS),
+            "idle_heartbeat": _NS,
+        }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
         self._asked += PULL
