@@ -240,10 +240,10 @@ def test_time_in_which_this_process_stood_still_is_counted_against_nobody() -> N
     made = confirming()
     made.durable(10, 1.0)
     made.stood_still(40.0, 41.5)
-    assert made.look(41.5, hears=True) == []
-    assert made.look(70.5, hears=True) == []
+    assert made.look(41.5) == []
+    assert made.look(70.5) == []
     made.stood_still(0.5, 71.0)
-    assert [change.member for change in made.look(72.0, hears=True)] == ["b", "c"]
+    assert [change.name for change in made.look(72.0)] == ["b", "c"]
 
 
 def test_who_confirms_late_again_and_again_stays_downgraded() -> None:

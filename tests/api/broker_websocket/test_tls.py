@@ -107,7 +107,7 @@ async def test_more_than_buffers_hold_reaches_a_slow_reader_in_order(door: Door,
 @pytest.mark.parametrize("name", ["ws", "tcp"])
 async def test_who_does_not_trust_the_broker_or_speaks_plain_is_turned_away(door: Door, name: str) -> None:
     proof = {"user": "maria", "password": "right"}
-    assert await refused(door.address(name), tls=door.other.certificate, **proof) == "broker_away"
+    assert await refused(door.address(name), tls=door.other.certificate, **proof) == "broker_unproven"
     plain = door.address(name).replace("wss:", "ws:").replace("tcps:", "tcp:")
     assert await refused(plain, **proof) == "broker_away"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,9 @@ def stalled_disk(broker: Broker) -> Iterator[None]:
     disk, journal = threading.Event(), broker.engine.journal
     sync = journal.sync
 
-    def slow_sync() -> None:
+    def slow_sync(heard: Callable[[], object] | None = None) -> None:
         disk.wait(60)
-        sync()
+        sync(heard)
 
     journal.sync = slow_sync  # type: ignore[method-assign]
     try:

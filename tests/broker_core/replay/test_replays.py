@@ -255,9 +255,9 @@ async def test_live_delivery_comes_before_the_disk_and_once(
 
     disk, sync = threading.Event(), there.broker.engine.journal.sync
 
-    def slow_sync() -> None:
+    def slow_sync(heard: Callable[[], object] | None = None) -> None:
         disk.wait(5)
-        sync()
+        sync(heard)
 
     monkeypatch.setattr(there.broker.engine.journal, "sync", slow_sync)
     await there.writer.publish_many("a", numbered(6, 9))

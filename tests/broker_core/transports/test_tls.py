@@ -74,8 +74,8 @@ async def test_messages_go_both_ways_in_order_and_more_than_buffers_hold(tmp_pat
 async def test_a_client_that_does_not_trust_the_broker_does_not_log_on(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        assert await refused(address, other.certificate) == "broker_away"
-        assert await refused(address, None) == "broker_away"
+        assert await refused(address, other.certificate) == "broker_unproven"
+        assert await refused(address, None) == "broker_unproven"
         assert not broker.engine.roster.clients
 
 
