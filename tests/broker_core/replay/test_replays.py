@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,7 +253,6 @@ async def test_live_delivery_comes_before_the_disk_and_once(
     assert await take(subscription, 3) == await take(careful, 3) == numbered(0, 3)
     await publish(there.writer, 3, 6)  # with this group it changes over
     assert await take(subscription, 3) == await take(careful, 3) == numbered(3, 6)
-    import threading
 
     disk, sync = threading.Event(), there.broker.engine.journal.sync
 
