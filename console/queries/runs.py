@@ -24,10 +24,10 @@ def removals(instance: Instance) -> QuerySet[ActionRun]:
     return runs(instance).filter(kind=RunKind.REMOVE, state=RunState.SUCCEEDED).order_by("-created_at")
 
 
-def run(run_id: str | UUID) -> ActionRun:
-    """One run. Raises OperatorError unknown_run."""
+def run(run_id: str | UUID, instance: Instance | None = None) -> ActionRun:
+    """One run, of that instance if one is said. Raises OperatorError unknown_run."""
     try:
-        found = runs().filter(pk=UUID(str(run_id))).first()
+        found = runs(instance).filter(pk=UUID(str(run_id))).first()
     except ValueError:
         found = None
     if found is None:

@@ -205,7 +205,8 @@ def finish(
 
 
 def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
-    """End a run that waits, or ask a running one to stop after its current step."""
+    """End a run that waits, or ask a running one to stop after its current step. Raises not_allowed or run_ended."""
+    access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     with transaction.atomic():
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
             state=RunState.CANCELLED, ended_at=timezone.now()
@@ -246,7 +247,9 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
 
 
 def repeat(actor: Actor, run: ActionRun) -> ActionRun:
-    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again."""
+    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again. Raises not_allowed,
+    not_repeatable, or as `request`."""
+    access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
         raise OperatorError(
             "not_repeatable",

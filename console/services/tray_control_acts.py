@@ -25,7 +25,7 @@ MOST_LINES: Final = 12
 
 
 def _run(item: TrayItem, _: list[str] | None) -> Told:
-    run = run_queries.run(item.target)
+    run = run_queries.run(item.target, item.instance)
     what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
     if run.state == RunState.RUNNING:
         said = f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and stops after this step. What it has done stays done."
@@ -37,7 +37,7 @@ def _run(item: TrayItem, _: list[str] | None) -> Told:
 
 
 def _do_run(actor: Actor, item: TrayItem, reason: str) -> str:
-    run = runs.cancel(actor, run_queries.run(item.target), reason)
+    run = runs.cancel(actor, run_queries.run(item.target, item.instance), reason)
     return "The run is cancelled." if run.state == RunState.CANCELLED else "The run is being cancelled."
 
 

@@ -66,7 +66,7 @@ def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
 def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Let a run go on that somebody else asked for."""
     try:
-        service.approve(common.actor_of(request), read.run(run_id))
+        service.approve(common.actor_of(request), read.run(run_id, common.own_instance()))
     except SluiceError as problem:
         common.tell(request, problem)
     else:
@@ -79,7 +79,7 @@ def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
 def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Ask again for a run that came to nothing."""
     try:
-        service.repeat(common.actor_of(request), read.run(run_id))
+        service.repeat(common.actor_of(request), read.run(run_id, common.own_instance()))
     except SluiceError as problem:
         common.tell(request, problem)
     else:

@@ -14,13 +14,25 @@ from django.test import Client
 from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
+from broker_core.errors import OperatorError
 from console import current
 from console.access.rights import Open
-from console.choices import ROLE_PERMISSIONS, TOKEN_PERMISSIONS, Permission, Role
-from console.models import Action, ActionRun, AlertRule, AuditEvent, Grant, Instance, PolicyDraft
+from console.choices import (
+    ROLE_PERMISSIONS,
+    TOKEN_PERMISSIONS,
+    ActorKind,
+    Permission,
+    Role,
+    RunKind,
+    RunState,
+    TrayKind,
+)
+from console.models import Action, ActionRun, AlertRule, AuditEvent, Grant, Instance, PolicyDraft, TrayItem
 from console.services import operators
-from console.services.actors import SYSTEM
+from console.services import runs as runs_service
+from console.services.actors import SYSTEM, Actor, access_of
 from console.services.policies import ensure_instance
+from console.services.tray_control_acts import CONTROL_ACTS
 from tests.api.doors import DOORS, NO_RUN, READS, WRITES, Door, addresses, send
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
@@ -153,7 +165,12 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
         "/alerts/1": f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}",
         "/grants/1": f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}",
     }
-    run = ActionRun.objects.filter(instance=theirs).latest("pk")
+    # What a door does with a run is another thing in each of its states.
+    runs = {run.state: run for run in ActionRun.objects.filter(instance=theirs)}
+    for state in set(RunState.values) - set(runs):
+        runs[state] = ActionRun.objects.create(
+            instance=theirs, kind=RunKind.ACTION, state=state, actor="maria"
+        )
     client = looking_at(logged_in(petra), "prices")
     named = []
     for door in DOORS:
@@ -162,11 +179,21 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
                 if f"{one}/" in f"{door.path}/":
                     named.append(door._replace(path=door.path.replace(one, other)))
             if NO_RUN in door.path:
-                named.append(door._replace(path=door.path.replace(NO_RUN, str(run.pk))))
+                named += [door._replace(path=door.path.replace(NO_RUN, str(run.pk))) for run in runs.values()]
     before = everything_of(theirs)
     shown = {str(one): send(client, one).status_code for one in named}
     assert len(shown) > 20
     assert {door: status for door, status in shown.items() if status not in (302, 403, 404)} == {}
+    assert everything_of(theirs) == before
+    for run in runs.values():
+        for act in (runs_service.cancel, runs_service.repeat):
+            with pytest.raises(OperatorError) as refused:
+                act(Actor(ActorKind.PERSON, "petra", petra.pk, access=access_of(petra)), run)
+            assert refused.value.code == "not_allowed"
+        item = TrayItem(instance=prices, kind=TrayKind.RUN_CANCEL, target=str(run.pk))
+        with pytest.raises(OperatorError) as unknown:
+            CONTROL_ACTS[TrayKind.RUN_CANCEL].told(item, None)
+        assert unknown.value.code == "unknown_run"
     assert everything_of(theirs) == before
 
 

@@ -9,7 +9,8 @@ from celery import Celery, current_app
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import RunKind, RunState
+from console.access.rights import Access, Right
+from console.choices import ActorKind, Permission, RunKind, RunState
 from console.models import ActionRun, AuditEvent, Instance
 from console.services import execution, runs
 from console.services.actors import Actor
@@ -72,20 +73,37 @@ def test_broker_that_is_away_fails_the_run_with_its_error(run: ActionRun) -> Non
     assert "failed:" in done.log
 
 
-def test_waiting_run_can_be_cancelled(run: ActionRun, actor: Actor) -> None:
-    assert runs.cancel(actor, run).state == RunState.CANCELLED
+@pytest.fixture
+def maria() -> Actor:
+    """Who may do everything."""
+    return Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+
+
+def test_whose_rights_are_for_another_instance_neither_cancels_nor_repeats(run: ActionRun) -> None:
+    prices = Right(frozenset(Permission), instance="prices")
+    stranger = Actor(ActorKind.PERSON, "petra", 8, access=Access((prices,)))
+    for act in (runs.cancel, runs.repeat):
+        with pytest.raises(OperatorError) as refused:
+            act(stranger, run)
+        assert refused.value.code == "not_allowed"
+    run.refresh_from_db()
+    assert (run.state, ActionRun.objects.count()) == (RunState.WAITING, 1)
+
+
+def test_waiting_run_can_be_cancelled(run: ActionRun, maria: Actor) -> None:
+    assert runs.cancel(maria, run).state == RunState.CANCELLED
     assert execution.execute(run.pk) is None
     with pytest.raises(OperatorError) as refused:
-        runs.cancel(actor, run)
+        runs.cancel(maria, run)
     assert refused.value.code == "run_ended"
 
 
-def test_running_run_stops_at_its_next_step(run: ActionRun, actor: Actor) -> None:
+def test_running_run_stops_at_its_next_step(run: ActionRun, maria: Actor) -> None:
     taken = runs.claim(run.pk, timezone.now())
     assert taken is not None
     progress = Progress(taken)
     progress.step(0, 2, "first")
-    runs.cancel(actor, run)
+    runs.cancel(maria, run)
     with pytest.raises(Cancelled):
         progress.check()
 
