@@ -159,6 +159,8 @@ class AsyncClient(Steering):
             await self._connector.close()
         self._task.cancel()
         await asyncio.wait([self._task])
+        if self._publisher.failure is None:
+            self._publisher.emit()  # what was published while this closed is in the store, as it was taken
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
         self._publisher.store.close()
         if self._bookmark_store is not None:
@@ -263,7 +265,7 @@ class AsyncClient(Steering):
             command,
             self._bookmark_store,
             Credit(id, self._max_held, self._send),
-            self._unsubscribe,
+            self._subscriptions.end,
             self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
         )
@@ -276,10 +278,6 @@ class AsyncClient(Steering):
         if link is not None:
             link.send_command(command)
         return link is not None
-
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        self._subscriptions.forget(subscription)
-        self._send(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
 
     # The connection.
 

@@ -34,16 +34,24 @@ class Subscriptions:
         self._last_stream = 0
         """The newest of this connection: streams are numbered up, and never used again."""
         self._asked: dict[str, asyncio.Future[None]] = {}
+        self._unanswered: set[str] = set()
+        """Ids asked for on this connection, of which the broker hasn't said yet whether it has them."""
+        self._given_up: dict[str, commands.Unsubscribe] = {}
+        """Those of them that were ended meanwhile. The broker may be preparing them, and knows nothing to end before its answer."""
 
     # What the application does.
 
     async def begin(self, subscription: Subscription) -> None:
-        """Ask for a new one. Raises what the broker has against it; then it is forgotten."""
+        """Ask for a new one. Raises what the broker has against it; then it is forgotten. Cancelled, it is ended there as well."""
         self.by_id[subscription.id] = subscription
         asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
-        self._send(subscription.asked())
+        if subscription.id not in self._given_up:  # else when the broker has answered what was given up
+            self._ask(subscription)
         try:
             await asked
+        except asyncio.CancelledError:
+            self.end(subscription)
+            raise
         except BaseException:
             self.by_id.pop(subscription.id, None)
             raise
@@ -51,6 +59,20 @@ class Subscriptions:
             self._asked.pop(subscription.id, None)
         if subscription.lease_ms:
             self._renew_later(subscription)
+
+    def _ask(self, subscription: Subscription) -> None:
+        self._unanswered.add(subscription.id)
+        self._send(subscription.asked())
+
+    def end(self, subscription: Subscription) -> None:
+        """Let one go, here and at the broker."""
+        there = self.by_id.get(subscription.id) is subscription
+        self.forget(subscription)
+        over = commands.Unsubscribe(id=subscription.id, delete=subscription.delete)
+        if subscription.id not in self._unanswered:
+            self._send(over)
+        elif there:
+            self._given_up.setdefault(subscription.id, over)
 
     def forget(self, subscription: Subscription) -> None:
         """Let one go; what is on its way for it is ignored."""
@@ -75,6 +97,8 @@ class Subscriptions:
         self._instance = instance
         self._streams.clear()
         self._last_stream = 0
+        self._given_up.clear()
+        self._unanswered = set(self.by_id)
         for subscription in self.by_id.values():
             subscription.instance = instance
             command = subscription.asked()
@@ -105,8 +129,13 @@ class Subscriptions:
 
     def on_ack(self, ack: Ack) -> None:
         """The broker has a subscription, or tells how far it is."""
-        subscription = self.by_id.get(ack.id or "")
-        if subscription is None:
+        id = ack.id or ""
+        if ack.stream is not None:
+            self._last_stream = max(self._last_stream, ack.stream)
+            if self._answered(id, there=True):
+                return
+        subscription = self.by_id.get(id)
+        if subscription is None or id in self._unanswered:  # what is said before its answer is of another one
             return
         if ack.ack == "persisted" and ack.bookmark is not None:
             subscription.persisted(ack.bookmark)
@@ -117,7 +146,6 @@ class Subscriptions:
         elif ack.stream is not None:
             subscription.instance = self._instance
             self._streams[ack.stream] = subscription
-            self._last_stream = max(self._last_stream, ack.stream)
             subscription.accepted(ack.bookmark)
             asked = self._asked.get(subscription.id)
             if asked is not None and not asked.done():
@@ -125,6 +153,8 @@ class Subscriptions:
 
     def refused(self, id: str, error: ClientError) -> None:
         """The broker has something against a subscription: whoever asked for it hears it, else whoever reads it."""
+        if self._answered(id, there=False):
+            return
         asked = self._asked.get(id)
         subscription = self.by_id.pop(id, None)
         if asked is not None and not asked.done():
@@ -132,6 +162,19 @@ class Subscriptions:
         elif subscription is not None:
             subscription.let_go()
             subscription.fail(error)
+
+    def _answered(self, id: str, *, there: bool) -> bool:
+        """Whether an answer is of a subscription that was given up. Then it is ended at the broker, where it is there, and its id is
+        free for who waits for it."""
+        self._unanswered.discard(id)
+        over = self._given_up.pop(id, None)
+        if over is None:
+            return False
+        if there:
+            self._send(over)
+        if (waits := self.by_id.get(id)) is not None:
+            self._ask(waits)
+        return True
 
     def cancelled(self, reply: Cancelled) -> None:
         """The broker ended a subscription. One with a lease or a snapshot comes back; others fail with the reason."""
@@ -149,7 +192,7 @@ class Subscriptions:
 
     def _again(self, subscription: Subscription) -> None:
         if self.by_id.get(subscription.id) is subscription:
-            self._send(subscription.asked())
+            self._ask(subscription)
 
     def fail(self, error: SluiceError) -> None:
         for waiter in self._asked.values():

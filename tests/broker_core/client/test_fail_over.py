@@ -142,7 +142,7 @@ async def test_an_address_that_takes_connections_and_says_nothing_is_left_for_th
     silent = FakeBroker()
     await silent.start()
     silent.silent = True
-    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, connect_timeout=0.05)
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, connect_timeout=0.05, logon_timeout=0.05)
     try:
         async with AsyncClient([silent.address, broker.address], "s", reconnect=policy) as client:
             assert client.connected

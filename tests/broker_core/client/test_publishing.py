@@ -317,3 +317,32 @@ async def test_a_closed_client_says_so(broker: FakeBroker) -> None:
     with pytest.raises(OperatorError) as caught:
         await publisher.publish("a", b"x")
     assert caught.value.code == "client_closed"
+
+
+async def test_what_is_taken_while_the_client_closes_is_in_the_store(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    path, taken, unheard = tmp_path / "unsent", 0, list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+    publisher = await client(broker, publish_store=FilePublishStore(path)).start()
+
+    async def publish_on() -> None:
+        nonlocal taken
+        while True:
+            await publisher.publish("a", str(taken + 1))
+            taken += 1
+            if taken % 3 == 0:
+                await asyncio.sleep(0)
+
+    publishing = asyncio.create_task(publish_on())
+    while taken < 100:
+        await asyncio.sleep(0)
+    await publisher.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(OperatorError, match="client_closed"):
+            await publishing
+    await asyncio.sleep(0)
+    assert unheard == []
+    store = FilePublishStore(path)
+    assert store.last_sequence >= taken > 100
+    store.close()
