@@ -36,6 +36,6 @@ class GroupRequests:
             raise OperatorError(
                 "no_group",
                 "This broker is by itself: its log is its journal.",
-                "See docs/group.md for brokers that share a log.",
+                "See docs/group.md for brokers that share a log. A sync destination is named link.NAME.",
             )
         return self._member
