@@ -288,13 +288,16 @@ def tell(
     reporter.table("readers", pa.Table.from_pylist(reach[:MOST_READERS], schema=_READERS), "How far back clients reached",
                    [Plot("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
     reporter.table(
-        "topics", topics, "Growth by topic", [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars")]
+        "topics",
+        topics,
+        "Growth by topic",
+        [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
     )
     reporter.table(
         "growth",
         growth(seen, topics),
         "Bytes by hour",
-        [Plot("Bytes by hour", "hour", ("bytes",), by="topic")],
+        [Plot("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
     for row in found:
         reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
