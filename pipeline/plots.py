@@ -30,6 +30,8 @@ INK: Final = "#7a7f87"
 ALONE: Final = "#718096"
 """The only line, or the only kind of bars: there is nothing to tell apart."""
 MOST_BARS: Final = 40
+WIDEST_BARS: Final = 96
+"""Of one label together."""
 MOST_NAME: Final = 28
 
 UNTOLD: Final = "(not told)"
@@ -133,7 +135,7 @@ def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
     marks = amount_marks(0.0, max(max(one) for one in values), plot.unit, whole)
     up = _scale(marks[0].at, marks[-1].at, base, top)
     room = (paper.width - LEFT - RIGHT) / table.num_rows
-    wide = room * 0.8 / len(plot.y)
+    wide = min(room * 0.8, WIDEST_BARS) / len(plot.y)
     made = [legend, _grid(marks, up, paper)]
     every = -(-80 // max(int(room), 1))
     for place, label in enumerate(table.column(plot.x).to_pylist()):
@@ -142,7 +144,7 @@ def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
             y = up(one[place])
             told = f"{label}: {said_amount(one[place], plot.unit)}"
             made.append(
-                f'<rect x="{x + room * 0.1 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
+                f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
                 f' fill="{colour}"><title>{escape(told)}</title></rect>'
             )
         if place % every == 0:
