@@ -12,10 +12,10 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -23,10 +23,9 @@ from broker_core import logs
 from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
-from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.config import PolicyDocument
 from broker_core.config.reading import bad_policy
 from broker_core.config.roots import refuse_outside
-from broker_core.config.transports import closed_transports
 from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
 from broker_core.control import last_words
@@ -57,26 +56,12 @@ from broker_core.names import BROKER_NAME
 from broker_core.sites.links import Links
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.destinations import destination_problems
-from broker_core.transports.stomp.tcp import StompListener
-from broker_core.transports.tcp import TcpListener
+from broker_core.transports.listeners import ListenerFactory, Listeners
 
 log = structlog.get_logger("sluice.broker")
 TICK_S = TICK_MS / 1_000
 BROKEN = os.EX_IOERR
 """The exit code of a broker whose log takes nothing more."""
-
-
-class Listener(Protocol):
-    """What a kind of transport must offer."""
-
-    async def listen(self) -> tuple[str, int]:
-        """Start listening; the address. Raises OSError when the port is taken."""
-
-    async def stop_listening(self) -> None:
-        """Take no new connections."""
-
-
-ListenerFactory = Callable[[Engine, TransportSettings], Listener]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +101,6 @@ class Broker:
         refuse_outside(policy, roots)
         self.paths = paths
         self._roots = roots
-        self._factories: dict[str, ListenerFactory] = {
-            "tcp": TcpListener,
-            "stomp": StompListener,
-            "websocket": websocket,
-            "stomp-ws": websocket,
-        }
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(
@@ -156,9 +135,7 @@ class Broker:
         """Its name in a group."""
         self.statistics = Statistics(self.engine, self.member)
         self.statistics.ended = last_words.read(paths.control)
-        self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
-        self._ports: dict[str, int] = {}
-        self._ports_apart = ports_apart
+        self._listeners = Listeners(self.engine, websocket, ports_apart)
         self.links = Links(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)
@@ -245,74 +222,18 @@ class Broker:
         await asyncio.to_thread(refuse_unusable, named)
 
     async def _listen(self, policy: PolicyDocument) -> None:
-        wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         check_access(policy)
-        former = [settings for settings, _ in self._listeners.values()]
-        shut = closed_transports(former, policy.transports)
-        fresh = [one for name, one in wanted.items() if name in shut or name not in self._listeners]
-        for settings in fresh:
-            await self._try_address(self._moved(settings))
-        self.engine.logons.apply(policy)  # before a transport opens that asks for more than it did
-        try:
-            await self._shut(shut)
-            for settings in fresh:
-                await self._open(settings)
-        except OperatorError:
-            self.engine.logons.apply(self.engine.policy)
-            await self._open_again(former)
-            raise
+        await self._listeners.apply(policy)
         self.statistics.transports = [
             {
-                "name": t.name,
-                "kind": t.kind,
-                "host": t.host,
-                "port": self._ports.get(t.name, self._moved(t).port),
-                "enabled": t.enabled,
+                "name": one.name,
+                "kind": one.kind,
+                "host": one.host,
+                "port": self._listeners.port_of(one),
+                "enabled": one.enabled,
             }
-            for t in policy.transports
+            for one in policy.transports
         ]
-
-    async def _try_address(self, transport: TransportSettings) -> None:
-        """Raise port_taken while the transports that are open still are so: a policy that another member can follow, and this machine
-        can't, must shut nobody out. A port that one of them holds can't be tried, but its host can."""
-        held = {self._moved(settings).port for settings, _ in self._listeners.values()}
-        port = 0 if transport.port in held else transport.port
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                asyncio.Protocol, transport.host, port, start_serving=False
-            )
-        except OSError as problem:
-            raise _not_listening(transport, problem) from None
-        server.close()
-
-    async def _shut(self, names: Collection[str]) -> None:
-        for name in names:
-            _, listener = self._listeners.pop(name)
-            await listener.stop_listening()
-            self.engine.roster.close_transport(name)
-
-    async def _open(self, settings: TransportSettings) -> None:
-        moved = self._moved(settings)
-        listener = self._factories[settings.kind](self.engine, moved)
-        try:
-            _, self._ports[settings.name] = await listener.listen()
-        except OSError as problem:
-            raise _not_listening(moved, problem) from None
-        self._listeners[settings.name] = (settings, listener)
-
-    async def _open_again(self, former: Sequence[TransportSettings]) -> None:
-        """Listen as before a policy that failed."""
-        await self._shut(closed_transports([settings for settings, _ in self._listeners.values()], former))
-        for settings in former:
-            if settings.name not in self._listeners:
-                try:
-                    await self._open(settings)
-                except OperatorError as problem:
-                    log.error("transport_not_opened_again", why=problem.sentence, fix=problem.fix)
-
-    def _moved(self, transport: TransportSettings) -> TransportSettings:
-        """At its own port: members of a group on one machine share a policy. A free one, 0, stays that."""
-        return replace(transport, port=transport.port + self._ports_apart) if transport.port else transport
 
     async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
         while True:
@@ -333,22 +254,11 @@ class Broker:
             self._ticking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticking
-        for _, listener in self._listeners.values():
-            await listener.stop_listening()
-        self._listeners.clear()
+        await self._listeners.close()
         await self.links.close()
         await self.engine.close()
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
-
-
-def _not_listening(transport: TransportSettings, problem: OSError) -> OperatorError:
-    return OperatorError(
-        "port_taken",
-        f"Transport {transport.name} can't listen on {transport.host}:{transport.port}: {problem}.",
-        "Stop what listens there, or give the transport another port, or a host that this machine has: members that share a policy "
-        "listen on 0.0.0.0.",
-    )
 
 
 def end_process(error: SluiceError) -> None:

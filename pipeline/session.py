@@ -212,7 +212,7 @@ def first_line(text: str) -> str:
 def start_session(
     master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The same with SQL, until it is stopped."""
+    """Start Spark with SQL, as `start_context` does without; until it is stopped."""
     return _session_of(start_context(master, name, scratch, extra))
 
 

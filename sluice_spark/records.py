@@ -28,7 +28,7 @@ HEADER_DTYPE = np.dtype(
         "itemsize": HEADER_SIZE,
     }
 )
-"""The fields of batch headers that columns are made of (batch.py has all of them)."""
+"""The fields of batch headers that columns are made of (broker_core/batch/layout.py has all of them)."""
 _COUNT = slice(8, 12)
 FEW = 16
 """Of so many records one at most is wanted: then it is cut out of its batch."""

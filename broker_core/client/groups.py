@@ -15,18 +15,17 @@ pattern says (`routes`); each has a client, and with it a connection, sequences 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Self, Unpack
 
 from broker_core.client.async_client import AsyncClient, Options
 from broker_core.client.bodies import Body
+from broker_core.client.each_group import each
 from broker_core.client.groups_subscription import GroupsSubscription, bookmark_of
 from broker_core.client.routes import Routes
 from broker_core.client.subscription import Subscription
-from broker_core.errors import OperatorError, SluiceError
+from broker_core.errors import OperatorError
 
-Client = TypeVar("Client")
 _OF_ONE = ("publish_store", "bookmark_store")
 
 
@@ -138,13 +137,14 @@ class AsyncGroups:
 
 def _check(groups: Mapping[str, Group], options: Mapping[str, Any]) -> None:
     if shared := [store for store in _OF_ONE if options.get(store) is not None]:
-        raise OperatorError(
-            "bad_groups",
-            f"A {shared[0]} belongs to one group: it has one instance's numbers.",
-            f"Give each Group its own {shared[0]}.",
-        )
+        raise _one_store(shared[0])
+    stores: dict[int, str] = {}
     known: dict[str, str] = {}
     for group, one in groups.items():
+        for name in _OF_ONE:
+            store = one.options.get(name)
+            if store is not None and stores.setdefault(id(store), group) != group:
+                raise _one_store(name)
         for address in one.addresses:
             if (other := known.setdefault(address, group)) != group:
                 raise OperatorError(
@@ -154,26 +154,9 @@ def _check(groups: Mapping[str, Group], options: Mapping[str, Any]) -> None:
                 )
 
 
-async def each(
-    clients: Mapping[str, Client],
-    work: Callable[[str, Client], Coroutine[Any, Any, object]],
-    *,
-    to_the_end: bool = False,
-) -> None:
-    """Do it for all at once. The first error is raised, with the group in its details; it ends what the others do, unless that is to
-    be done to the end."""
-    doing = {asyncio.ensure_future(work(group, client)): group for group, client in clients.items()}
-    try:
-        await asyncio.wait(
-            doing, return_when=asyncio.ALL_COMPLETED if to_the_end else asyncio.FIRST_EXCEPTION
-        )
-    finally:
-        for task in doing:
-            task.cancel()
-        await asyncio.wait(doing)
-    for task, group in doing.items():
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, SluiceError):
-            error.details["group"] = group
-        if error is not None:
-            raise error
+def _one_store(name: str) -> OperatorError:
+    return OperatorError(
+        "bad_groups",
+        f"A {name} belongs to one group: it has one instance's numbers.",
+        f"Give each Group its own {name}.",
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from broker_core.batch import Batch
 from broker_core.bookmark import After, Range, parse_bookmark
 from broker_core.client.bookmark_store import MOST_RECENT, bookmark_text
+from broker_core.client.each_group import each
 from broker_core.client.message import Arrived, Message
 from broker_core.client.reading import Reading
 from broker_core.client.subscription import Subscription
@@ -130,15 +131,15 @@ class GroupsSubscription(Reading):
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes."""
-        await asyncio.gather(*(part.pause() for part in self.parts))
+        await each(self.by_group, lambda _, part: part.pause(), to_the_end=True)
 
     async def resume(self) -> None:
         """Go on where it was paused."""
-        await asyncio.gather(*(part.resume() for part in self.parts))
+        await each(self.by_group, lambda _, part: part.resume(), to_the_end=True)
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate of each group, or none, from now on. ClientError bad_rate."""
-        await asyncio.gather(*(part.set_rate(rate, max_gap) for part in self.parts))
+        await each(self.by_group, lambda _, part: part.set_rate(rate, max_gap), to_the_end=True)
 
     async def close(self, *, delete: bool = False) -> None:
         """Unsubscribe everywhere. Iterations end after what waits. `delete`: durable ones aren't kept either."""

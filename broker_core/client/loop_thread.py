@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from broker_core.errors import OperatorError
@@ -19,20 +20,32 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Nothing is handed to a loop that was told to stop: nobody would answer it."""
 
     @property
     def runs(self) -> bool:
         """Whether it is started, and not stopped."""
         return self._loop is not None
 
-    def start(self) -> None:
-        """Begin, and wait until the loop runs."""
+    def start(self, first: Coroutine[Any, Any, object]) -> None:
+        """Begin, and wait until the first work is done. When that fails nothing runs, and why is raised. OperatorError client_started."""
+        if self.runs:
+            first.close()
+            raise OperatorError(
+                "client_started", f"Client {self._name} was started before.", "Make a new client."
+            )
         ready = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name=f"client {self._name}", daemon=True
         )
         self._thread.start()
         ready.wait()
+        try:
+            self.ask(first)
+        except BaseException:
+            self._stop()
+            raise
 
     def _run(self, ready: threading.Event) -> None:
         with asyncio.Runner() as runner:
@@ -40,41 +53,50 @@ class LoopThread:
             self._loop.call_soon(ready.set)
             self._loop.run_forever()
 
-    def stop(self) -> None:
-        """End it, and wait until its thread has ended."""
-        loop, self._loop = self._loop, None
-        if loop is not None and self._thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+    def stop(self, last: Coroutine[Any, Any, object]) -> None:
+        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't run."""
+        if not self.runs:
+            last.close()
+            return
+        try:
+            self.ask(last)
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None:
             self._thread.join()
 
     def ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise self._closed()
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = self.begin(work)
         try:
             return future.result(timeout)
         except BaseException:
             future.cancel()
             raise
 
-    def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Have work done that says itself what becomes of it. OperatorError client_closed."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise self._closed()
-        asyncio.run_coroutine_threadsafe(work, loop)
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have work done, and don't wait for it. OperatorError client_closed."""
+        with self._lock:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise self.closed()
 
     def tell(self, what: Callable[[], object]) -> None:
         """Have it done on the loop, and don't wait. OperatorError client_closed."""
-        if self._loop is None:
-            raise self._closed()
-        self._loop.call_soon_threadsafe(what)
+        with self._lock:
+            if self._loop is None:
+                raise self.closed()
+            self._loop.call_soon_threadsafe(what)
 
-    def _closed(self) -> OperatorError:
+    def closed(self) -> OperatorError:
+        """What is raised where it doesn't run."""
         return OperatorError(
             "client_closed", f"Client {self._name} isn't started or is closed.", "Start it first."
         )

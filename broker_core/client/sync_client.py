@@ -14,7 +14,7 @@ from typing import Any, Self, Unpack
 
 from broker_core.batch import Batch
 from broker_core.client.async_client import AsyncClient, Options
-from broker_core.client.bodies import Body, encode_body
+from broker_core.client.bodies import MAX_BODY, Body, encode_body, too_large
 from broker_core.client.groups_subscription import GroupsSubscription
 from broker_core.client.loop_thread import LoopThread
 from broker_core.client.message import Arrived, Message, messages_of
@@ -31,21 +31,23 @@ class SyncClient:
     """One client of a broker, from any thread. The arguments are those of AsyncClient."""
 
     def __init__(self, address: str | Sequence[str], name: str, **options: Any) -> None:
-        self._set_up(AsyncClient(address, name, **options), LoopThread(name))
+        self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True)
 
     @classmethod
     def beside(cls, loop: LoopThread, client: AsyncClient) -> Self:
-        """One of several on one loop, which somebody else starts and closes."""
+        """One of several on one loop, which somebody else starts and stops."""
         made = cls.__new__(cls)
-        made._set_up(client, loop)
+        made._set_up(client, loop, alone=False)
         return made
 
-    def _set_up(self, client: AsyncClient, loop: LoopThread) -> None:
+    def _set_up(self, client: AsyncClient, loop: LoopThread, *, alone: bool) -> None:
         self._client = client
         self._loop = loop
+        self._alone = alone
         self._line: list[tuple[str, bytes]] = []
         self._change = threading.Condition()
         self._sending = False
+        self._closed = False
         self._order = asyncio.Lock()
         self._error: Exception | None = None
 
@@ -53,27 +55,25 @@ class SyncClient:
 
     def start(self) -> Self:
         """Connect and log on. Raises why not."""
-        self._loop.start()
-        try:
-            self._loop.ask(self._client.start())
-        except BaseException:
-            self._loop.stop()
-            raise
+        self._loop.start(self._client.start())
         return self
 
     def close(self) -> None:
         """Send what stands in line and disconnect. `flush()` first to know that it arrived."""
-        if self._loop.runs:
-            try:
-                self._loop.ask(self.wind_up())
-            finally:
-                self._loop.stop()
+        if self._alone:
+            self._loop.stop(self.wind_up())
+        elif self._loop.runs:
+            self._loop.ask(self.wind_up())
 
     async def wind_up(self) -> None:
         """On the loop: send what stands in line and disconnect."""
-        if self._error is None:
+        try:
             await self._send_line()
-        await self._client.close()
+            await self._client.close()
+        finally:
+            with self._change:  # whoever waits for room in the line waits for nothing now
+                self._closed = True
+                self._change.notify_all()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -90,6 +90,21 @@ class SyncClient:
         return self._client.instance
 
     @property
+    def connected(self) -> bool:
+        """Whether it is logged on now."""
+        return self._client.connected
+
+    @property
+    def connections(self) -> int:
+        """How many times it has logged on."""
+        return self._client.connections
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes in the publish store; what still stands in line isn't counted."""
+        return self._client.unacknowledged_bytes
+
+    @property
     def notices(self) -> list[Notice]:
         """What the broker's policies said to this client."""
         return list(self._client.notices)
@@ -100,15 +115,24 @@ class SyncClient:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
         if type(body) is not bytes:
             body = encode_body(body)
+        if len(body) > MAX_BODY:
+            raise too_large(len(body))
         check_topic(topic)
         with self._change:
-            while len(self._line) >= MAX_LINE and self._error is None:
+            while len(self._line) >= MAX_LINE and self._error is None and not self._closed:
+                self._keep_sending()
                 self._change.wait()
             self._raise_error()
+            self._keep_sending()
             self._line.append((topic, body))
-            start, self._sending = not self._sending, True
-        if start:
+
+    def _keep_sending(self) -> None:
+        """Have the loop's thread take the line, unless it does already. Under the lock, so before it looks what stands there is in it."""
+        if self._closed:
+            raise self._loop.closed()
+        if not self._sending:
             self._loop.begin(self._send_line())
+            self._sending = True
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -117,14 +141,20 @@ class SyncClient:
 
     async def _send_line(self) -> None:
         async with self._order:  # a second one, as of flush(), must not overtake the first
-            try:
-                while line := self._take_line():
-                    for topic, body in line:
+            while line := self._take_line():
+                for at, (topic, body) in enumerate(line, start=1):
+                    try:
                         await self._client.publish(topic, body)
-            except (SluiceError, OSError) as error:
-                with self._change:  # the next publish() or flush() raises it
-                    self._error, self._sending = error, False
-                    self._change.notify_all()
+                    except (SluiceError, OSError) as error:
+                        self._stopped_at(error, line[at:])
+                        return
+
+    def _stopped_at(self, error: Exception, rest: list[tuple[str, bytes]]) -> None:
+        """The next publish() or flush() raises it, and those after it go on with the rest."""
+        with self._change:
+            self._line[:0] = rest
+            self._error, self._sending = error, False
+            self._change.notify_all()
 
     def _take_line(self) -> list[tuple[str, bytes]]:
         with self._change:
@@ -146,7 +176,8 @@ class SyncClient:
         await self._after_line(self._client.flush)
 
     async def _after_line(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await self._send_line()
+        # Shielded: a flush() whose time is over takes nothing out of the line with it.
+        await asyncio.shield(self._send_line())
         self._raise_error()
         await work()
 
@@ -171,6 +202,12 @@ class SyncClient:
     def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Resume several in one command; see AsyncClient.resume."""
         self._loop.ask(self._client.resume(_parts(subscriptions)))
+
+    def set_rate(
+        self, subscriptions: Sequence[SyncSubscription], rate: str | None, max_gap: str | None = None
+    ) -> None:
+        """Another rate of several in one command; see AsyncClient.set_rate."""
+        self._loop.ask(self._client.set_rate(_parts(subscriptions), rate, max_gap))
 
 
 class SyncSubscription:
@@ -249,16 +286,20 @@ class SyncSubscription:
         return self._subscription.bookmark_after(item)
 
     def pause(self) -> None:
+        """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
         self._loop.ask(self._subscription.pause())
 
     def resume(self) -> None:
+        """Go on where it was paused."""
         self._loop.ask(self._subscription.resume())
 
     def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
+        """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
         self._loop.ask(self._subscription.set_rate(rate, max_gap))
 
-    def close(self) -> None:
-        self._loop.ask(self._subscription.close())
+    def close(self, *, delete: bool = False) -> None:
+        """Unsubscribe. Iterations end after what waits. `delete`: a durable one isn't kept either."""
+        self._loop.ask(self._subscription.close(delete=delete))
 
 
 def _parts(subscriptions: Sequence[SyncSubscription]) -> list[Subscription]:

@@ -7,7 +7,8 @@ from typing import Any, Self, Unpack
 
 from broker_core.client.async_client import Options
 from broker_core.client.bodies import Body
-from broker_core.client.groups import AsyncGroups, Group, each
+from broker_core.client.each_group import each
+from broker_core.client.groups import AsyncGroups, Group
 from broker_core.client.loop_thread import LoopThread
 from broker_core.client.sync_client import SyncClient, SyncSubscription
 
@@ -28,21 +29,12 @@ class SyncGroups:
 
     def start(self) -> Self:
         """Connect to all groups and log on; see AsyncGroups.start."""
-        self._loop.start()
-        try:
-            self._loop.ask(self._groups.start())
-        except BaseException:
-            self._loop.stop()
-            raise
+        self._loop.start(self._groups.start())
         return self
 
     def close(self) -> None:
         """Send what stands in line and disconnect everywhere. `flush()` first to know that it arrived."""
-        if self._loop.runs:
-            try:
-                self._loop.ask(each(self.clients, lambda _, client: client.wind_up(), to_the_end=True))
-            finally:
-                self._loop.stop()
+        self._loop.stop(each(self.clients, lambda _, client: client.wind_up(), to_the_end=True))
 
     def __enter__(self) -> Self:
         return self.start()

@@ -39,6 +39,7 @@ from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry
 T = TypeVar("T", covariant=True)
 MOST_CLIENTS = 100_000
 """Entries of one page at most (a CSV of everybody)."""
+_Operator = Annotated[str, Meta(max_length=150)]
 _Word = Annotated[str, Meta(max_length=64)]
 _Long = Annotated[str, Meta(max_length=4_096)]
 _Topic = Annotated[str, Meta(min_length=1, max_length=1_024)]
@@ -93,6 +94,17 @@ class Hello(Request[Welcome], frozen=True, kw_only=True, tag="hello"):
 # The instance.
 
 
+class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):
+    """The broker as a whole."""
+
+
+class GetSnapshot(Request[Snapshot], frozen=True, kw_only=True, tag="snapshot"):
+    """The broker and all its clients now."""
+
+
+# Its group, its links, and who of them is waited for.
+
+
 class GetGroup(Request[GroupStatus], frozen=True, kw_only=True, tag="group"):
     """The group that the broker is a member of."""
 
@@ -101,14 +113,14 @@ class DowngradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="down
     """Wait for a member no more, until it is upgraded."""
 
     name: Name
-    by: Annotated[str, Meta(max_length=150)] = "an operator"
+    by: _Operator = "an operator"
 
 
 class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrade_member"):
     """Wait for a member again."""
 
     name: Name
-    by: Annotated[str, Meta(max_length=150)] = "an operator"
+    by: _Operator = "an operator"
 
 
 class GetLinks(Request[Links], frozen=True, kw_only=True, tag="links"):
@@ -119,22 +131,14 @@ class DowngradeLink(Request[Links], frozen=True, kw_only=True, tag="downgrade_li
     """Wait for a sync destination no more, until it is upgraded."""
 
     name: Name
-    by: Annotated[str, Meta(max_length=150)] = "an operator"
+    by: _Operator = "an operator"
 
 
 class UpgradeLink(Request[Links], frozen=True, kw_only=True, tag="upgrade_link"):
     """Wait for a sync destination again."""
 
     name: Name
-    by: Annotated[str, Meta(max_length=150)] = "an operator"
-
-
-class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):
-    """The broker as a whole."""
-
-
-class GetSnapshot(Request[Snapshot], frozen=True, kw_only=True, tag="snapshot"):
-    """The broker and all its clients now."""
+    by: _Operator = "an operator"
 
 
 # Clients.

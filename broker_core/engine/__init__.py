@@ -8,6 +8,7 @@ subscription_view    a live subscription as rules see it
 enforcement          what was decided is done
 decisions            those made lately; events: the broker's own records
 traffic              a look a second at clients that something waits for, for back-tests
+chores               what is done for the journal once a second, in threads
 watchdog             clients that could be sent what waits, and aren't
 interpreter          what a process with a loop to keep asks of Python
 """

@@ -36,6 +36,7 @@ from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.sink import Line
 from broker_core.delivery.turns import Turns
+from broker_core.engine.chores import Chores
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.enforcement import Enforcement
@@ -51,7 +52,7 @@ from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier
-from broker_core.replay.kept_in_common import KeptInCommon, told_in
+from broker_core.replay.kept_in_common import KeptInCommon
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
@@ -94,12 +95,7 @@ class Engine:
         self.started_at = clock.now_ns()
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._chores: asyncio.Task[None] | None = None
-        self._preallocating: asyncio.Task[None] | None = None
-        self._chores_refused = ""
-        """Why they couldn't be done, the last time that they were tried."""
         self._positions: asyncio.Task[None] | None = None
-        self._telling = False
         self.in_common: KeptInCommon | None = None
         """Of a group's member."""
         state = spool_directory.parent / "state"
@@ -128,6 +124,7 @@ class Engine:
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
         self.owners.on_moved = journal.ask_whose(self.owners.user_of)
+        self.chores = Chores(journal, self.owners, self.spawn, self.broken)
         self.guard = SlowClientGuard(
             policy,
             host_memory,
@@ -183,28 +180,13 @@ class Engine:
         hears: Subscription[Receiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
-        self.kept.on_left = self._tell_soon
+        self.kept.on_left = made.tell_soon
         self.kept.upto = lambda: self.frontier.durable
 
-    def _tell_soon(self) -> None:
-        """Once for all who leave in a turn."""
-        if not self._telling and self.in_common is not None:
-            self._telling = True
-            asyncio.get_running_loop().call_soon(self._tell)
-
-    def _tell(self) -> None:
-        self._telling = False
-        if self.in_common is not None:
-            self.in_common.tell()
-
     async def recover_kept(self) -> None:
-        """What other members told while this one couldn't write it down: its journal has it."""
-        if self.in_common is None:
-            return
-        at, last = self.kept.taken_upto + 1, self.frontier.durable
-        while at <= last:
-            bodies, at = await self.reader.run(told_in, self.journal, at, last)
-            self.in_common.take(bodies)
+        """Take what other members told while this one couldn't write it down."""
+        if self.in_common is not None:
+            await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
 
     def _kept_positions(self, state: Path) -> KeptPositions:
         """Also of the releases before that had a file for each kind."""
@@ -282,17 +264,18 @@ class Engine:
             elif not heartbeats.has_timer(connection):
                 heartbeats.look(connection, now, TICK_MS)
         self._publish_events()
-        if self._chores is None or self._chores.done():
-            self._chores = self.spawn(self._do_chores())
-        if self._preallocating is None or self._preallocating.done():
-            self._preallocating = self.spawn(self._preallocate())
+        self.chores.begin()
 
     async def _note_positions(self) -> None:
         """How far everybody has come for whom it is kept, and that to disk."""
         self.managed.look()
         await self.durables.look()
-        self._tell()
+        self._tell_members()
         self.kept.save_soon()
+
+    def _tell_members(self) -> None:
+        if self.in_common is not None:
+            self.in_common.tell()
 
     def _look_at_the_clock(self) -> None:
         """A wall clock that was set is told: moments of records and ages of segments are by it."""
@@ -309,40 +292,6 @@ class Engine:
         self.events.looked(self.settle.traffic.take(self.clock.now_ns()))
         for topic, bodies in self.events.take().items():
             self.dispatch.publish_own(topic, bodies)
-
-    async def _do_chores(self) -> None:
-        """See in a thread that the journal is still ours, and have full segments closed."""
-        try:
-            await asyncio.to_thread(self.journal.check)
-            await self._save_owners()
-            await asyncio.to_thread(self.journal.finish_sealed)
-        except JournalError as error:
-            self.broken(self.journal.failed or error)
-
-    async def _preallocate(self) -> None:
-        """Have spare segments made, which takes its time."""
-        try:
-            await asyncio.to_thread(self.journal.preallocate)
-        except JournalError as error:
-            if self.journal.failed is not None:
-                self.broken(self.journal.failed)
-                return
-            # The journal goes on without spares, and writing says so itself when the disk is full. Said once, not each second: whoever
-            # doesn't read what a process says stops it when the pipe is full.
-            if error.code != self._chores_refused:
-                log.warning("journal_chores_failed", code=error.code, why=error.sentence)
-            self._chores_refused = error.code
-        else:
-            self._chores_refused = ""
-
-    async def _save_owners(self) -> None:
-        if not self.owners.changed:
-            return
-        try:
-            await asyncio.to_thread(self.owners.write, self.owners.encoded())
-        except OSError as problem:
-            self.owners.changed = True  # the next second tries again
-            log.warning("owners_not_kept", why=str(problem))
 
     def broken(self, error: JournalError) -> None:
         """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
@@ -370,7 +319,7 @@ class Engine:
         with _going_on():
             self.durables.close()
         with _going_on():
-            self._tell()
+            self._tell_members()
         with _going_on():
             self._publish_events()
         for task in list(self._tasks):
@@ -378,7 +327,7 @@ class Engine:
         self.logons.close()
         await self.dispatch.close()
         await self.kept.close()
-        await self._save_owners()
+        await self.chores.save_owners()
         self.reader.close()
         self.journal.close()
 

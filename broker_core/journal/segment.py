@@ -18,7 +18,7 @@ Little-endian. A segment starts with 4,096 bytes:
     +-----------------------------------------------------------------------------------+
 
 * header_crc is the CRC32C of the 4,096 bytes with its own field zero.
-* Batches follow back to back, each a multiple of 8 bytes (batch.py). The first eight zero bytes where a batch
+* Batches follow back to back, each a multiple of 8 bytes (batch/layout.py). The first eight zero bytes where a batch
   should start end the content: a preallocated file is zeros behind it, and zeros are never data.
 * epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
   doesn't look like the one before.

@@ -10,6 +10,7 @@ holds. What was told and didn't get into the log is told again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ from broker_core.batch import Batch, Rows
 from broker_core.delivery.shared import Shared
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.journal import Journal
+from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import KEPT_TOPIC
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Entry
@@ -72,6 +74,7 @@ class KeptInCommon:
         self._kept, self._publish, self._serves = kept, publish, serves
         self._is_current, self._seconds, self._run = is_current, seconds, run
         kept.untold = dict.fromkeys(kept)
+        self._telling = False
         self._begun = False
         """Whether this member has had all that the others told before it started: what they deleted isn't told anew."""
         self._told: dict[Key, tuple[object, int]] = {}
@@ -110,6 +113,16 @@ class KeptInCommon:
         for entry in dropped:
             self._forget(entry)
         self._say(whole, moved, dropped)
+
+    def tell_soon(self) -> None:
+        """Tell at the end of this turn of the loop, once for all who leave in it."""
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = False
+        self.tell()
 
     async def told(self, settled: Callable[[], Awaitable[None]]) -> None:
         """Tell, and wait until it is in the log, or can't get there."""
@@ -167,6 +180,13 @@ class KeptInCommon:
 
     def missed(self) -> None:
         log.error("kept_not_taken", fix="Restart this member: it reads what others told from its journal.")
+
+    async def recover(self, reader: ReaderThread, journal: Journal, last: int) -> None:
+        """What others told while this member couldn't write it down: its journal has it, up to record `last`."""
+        at = self._kept.taken_upto + 1
+        while at <= last:
+            bodies, at = await reader.run(told_in, journal, at, last)
+            self.take(bodies)
 
     def take(self, bodies: Iterable[bytes]) -> None:
         """Records of the log, in order. What this process has told itself is so already."""

@@ -46,11 +46,6 @@ class Moment(NamedTuple):
     minutes: bool
 
     @property
-    def resolution_s(self) -> int:
-        """How far its samples are apart."""
-        return 60 if self.minutes else 10
-
-    @property
     def query(self) -> str:
         """For links that stay in it."""
         return f"?at={self.text}"

@@ -22,6 +22,7 @@ from kombu.exceptions import OperationalError
 
 from console.choices import AuditResult
 from console.models import AuditEvent, AuditLink
+from console.services.audit_chain import FIELDS
 
 TASK = "console.tasks.export_audit"
 TIMEOUT_S = 10.0
@@ -68,22 +69,9 @@ def send(event_id: int) -> None:
 
 def document(event: AuditEvent, link: AuditLink) -> dict[str, Any]:
     """An event with its place in the chain."""
-    names = (
-        "actor_kind",
-        "actor",
-        "action",
-        "object",
-        "before",
-        "after",
-        "reason",
-        "result",
-        "message",
-        "source",
-        "request_id",
-    )
     at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
     return {
-        "id": event.pk, "at": at, **{name: getattr(event, name) for name in names},
+        "id": event.pk, "at": at, **{name: getattr(event, name) for name in FIELDS},
         "instance": settings.SLUICE_INSTANCE, "number": link.number, "former": link.former, "digest": link.digest,
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 GUIDE: Final = Path("docs") / "operators-guide.md"
 TRAY: Final = "### The tray"
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Moments**"),
+    "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Times**"),
     "clients": ("**Two words for each client.**", "**As it was.**", TRAY),
     "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", TRAY),
     "flow": ("**Flow**",),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from broker_core.batch import Batch, hash64
-from tests.broker_core.test_batch import GOLDEN
+from tests.broker_core.batch.test_batch import GOLDEN
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 

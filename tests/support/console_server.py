@@ -32,7 +32,7 @@ INSTANCE = "sluice-1"
 
 def main() -> None:
     """Serve until stopped."""
-    port = int(sys.argv[1])
+    port, scene = int(sys.argv[1]), sys.argv[2:]
     from django.conf import settings
 
     settings.ROOT_URLCONF = "tests.support.console_urls"
@@ -42,62 +42,67 @@ def main() -> None:
     django.setup()
     from daphne.endpoints import build_endpoint_description_strings
     from daphne.server import Server
-    from django.contrib.auth import get_user_model
     from django.core.management import call_command
+
+    from console.views import styleguide
+    from tests.support.redis_process import redis_server
+
+    call_command("migrate", verbosity=0)
+    make_people()
+    # The style guide is there under DEBUG alone, which would make other pages of a 404 and of a 500.
+    styleguide.settings = SimpleNamespace(DEBUG=True)  # type: ignore[assignment]
+    run = Path(settings.SLUICE_RUN_DIRECTORY)
+    endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
+    behind = real_broker if "real" in scene else several_machines if "machines" in scene else fake_broker
+    with redis_server(settings.REDIS_URL, run), behind(run) as application:
+        Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+    if behind is not real_broker:
+        sys.stderr.flush()
+        os._exit(
+            0
+        )  # a thread may wait for the Redis that has just ended, and Python would wait for the thread
+
+
+def make_people() -> None:
+    """An administrator, a viewer, and others for tests that change an account."""
+    from django.contrib.auth import get_user_model
     from django_otp.plugins.otp_totp.models import TOTPDevice
 
     from console.choices import Role
     from console.models import Grant
-    from console.services import policies
-    from console.views import styleguide
-    from tests.support.fake_broker import FakeBroker
-    from tests.support.redis_process import redis_server
-    from tests.support.seed import seed_history
-    from tests.support.seed_pipeline import seed_runs_of_jobs
 
     def person(name: str, role: Role) -> Any:
         user = get_user_model().objects.create_user(name, password=PASSWORD)
         Grant.objects.create(user=user, role=role)
         return user
 
-    call_command("migrate", verbosity=0)
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
     person("paula", Role.OPERATOR)  # changes her password, so nobody else logs in as her
     TOTPDevice.objects.create(user=person(WITH_APP, Role.VIEWER), name="authenticator app", confirmed=True)
-    # The style guide is there under DEBUG alone, which would make other pages of a 404 and of a 500.
-    styleguide.settings = SimpleNamespace(DEBUG=True)  # type: ignore[assignment]
-    run = Path(settings.SLUICE_RUN_DIRECTORY)
-    endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
-    if "real" in sys.argv:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        with redis_server(settings.REDIS_URL, run), real_broker(run):
-            from console.project.asgi import application as console
 
-            Server(console, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
-        return
+
+@contextlib.contextmanager
+def fake_broker(run: Path) -> Iterator[Any]:
+    """The console before a fake broker, with history."""
+    from console.services import policies
+    from tests.support.fake_broker import FakeBroker
+    from tests.support.seed import seed_history
+    from tests.support.seed_pipeline import seed_runs_of_jobs
+
     instance = seed_history(INSTANCE)
     seed_runs_of_jobs()
-    if "machines" in sys.argv:
-        with redis_server(settings.REDIS_URL, run), several_machines(run) as machines:
-            signal.signal(signal.SIGUSR1, lambda *_: machines.begin_morning())
-            Server(Pushing(machines), endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
-        sys.stderr.flush()
-        os._exit(0)
-    with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
+    with FakeBroker(run / f"{instance.name}.sock") as broker:
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
         signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())
         signal.signal(signal.SIGUSR2, lambda *_: broker.begin_rush_hour())
-        application = Pushing(broker)
-        Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
-    sys.stderr.flush()
-    os._exit(0)  # a thread may wait for the Redis that has just ended, and Python would wait for the thread
+        yield Pushing(broker)
 
 
 @contextlib.contextmanager
-def real_broker(run: Path) -> Iterator[None]:
-    """One with a TCP and a STOMP transport on free ports, that disconnects who has more than ten messages of `t` waiting."""
+def real_broker(run: Path) -> Iterator[Any]:
+    """The console before one with a TCP and a STOMP transport on free ports, that disconnects who has more than ten messages of `t` waiting."""
     from broker_core.config import PolicyDocument
     from console.services import policies
     from console.services.actors import SYSTEM
@@ -105,22 +110,29 @@ def real_broker(run: Path) -> Iterator[None]:
     from tests.support.rules import policy_with, rule
     from tests.support.stomp_client import stomp_policy
 
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     wanted = stomp_policy(policy_with(rule("disconnect"))).to_dict()
     wanted["instance"]["name"] = policies.ensure_instance(INSTANCE).name
     revision = policies.publish(SYSTEM, wanted, instance_name=INSTANCE).revision
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         with broker_thread(Path(home), PolicyDocument.from_dict(revision.document), run / f"{INSTANCE}.sock"):
-            yield
+            from console.project.asgi import application
+
+            yield application
 
 
 @contextlib.contextmanager
 def several_machines(run: Path) -> Iterator[Any]:
-    """A group and a broker by itself; each line of the input is a scene."""
+    """The console before a group and a broker by itself, with history; each line of the input is a scene."""
     from django.conf import settings
 
     from console.services import policies
     from tests.support.machines import OTHER, Machines
+    from tests.support.seed import seed_history
+    from tests.support.seed_pipeline import seed_runs_of_jobs
 
+    seed_history(INSTANCE)
+    seed_runs_of_jobs()
     machines = Machines(run)
     settings.SLUICE_BROKERS = tuple(machines.addresses)
     policies.ensure_instance(OTHER)
@@ -132,7 +144,8 @@ def several_machines(run: Path) -> Iterator[Any]:
 
     with machines:
         threading.Thread(target=listen, daemon=True).start()
-        yield machines
+        signal.signal(signal.SIGUSR1, lambda *_: machines.begin_morning())
+        yield Pushing(machines)
 
 
 class Pushing:

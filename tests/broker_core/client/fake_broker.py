@@ -176,8 +176,8 @@ class FakeBroker:
         self._open: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _TcpPeer(self), "127.0.0.1", 0)
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(lambda: _TcpPeer(self), "127.0.0.1", 0)
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def start_websocket(self) -> None:
@@ -208,6 +208,10 @@ class FakeBroker:
         for server in (self._server, self._ws_server):
             if server is not None:
                 server.close()
+
+    def soon(self, what: Callable[[], None]) -> None:
+        """Have it done on the broker's loop, from another thread."""
+        self._loop.call_soon_threadsafe(what)
 
     def drop(self) -> None:
         """Cut every connection without a word."""

@@ -214,6 +214,12 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
         assert await code_of(groups_of(at, there)) == "bad_groups"  # two brokers of one instance's name
         assert await code_of(groups_of(at, there), publish_store=MemoryPublishStore()) == "bad_groups"
         assert await code_of(groups_of(at, "tcp://127.0.0.1:1")) == "broker_away"
+        one_store = MemoryPublishStore()
+        shared = {
+            "a": Group("a", at, publish_store=one_store),
+            "b": Group("b", there, publish_store=one_store),
+        }
+        assert await code_of(shared) == "bad_groups"
         async with AsyncGroups({"all": Group("prices.>", at)}, "desk") as client:
             with pytest.raises(OperatorError) as error:
                 client.publish("orders.1", 1)
@@ -221,6 +227,22 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
             with pytest.raises(OperatorError) as error:
                 await client.subscribe("orders.>")
             assert error.value.code == "no_group_for_topic"
+
+
+async def test_what_a_group_has_against_steering_is_raised_with_its_name(tmp_path: Path) -> None:
+    async with (
+        two_brokers(tmp_path) as (one, two),
+        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+    ):
+        live = await client.subscribe(">")
+        with pytest.raises(ClientError) as error:
+            await live.pause()
+        assert (error.value.code, error.value.details["group"]) == ("not_steerable", "prices")
+        replay = await client.subscribe(">", bookmark="0", id="replay", rate="1000")
+        with pytest.raises(ClientError) as error:
+            await replay.set_rate("quickly")
+        assert (error.value.code, error.value.details["group"]) == ("bad_rate", "prices")
+        assert [part.rate for part in replay.parts] == ["1000", "1000"]
 
 
 async def test_a_subscription_that_was_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -318,12 +340,17 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
             feed.publish_many("orders.eu", [1_000])
             feed.flush(20)
             feed.publish("orders.eu", 1_001)  # close() sends it
+            feed.clients["prices"].close()
+            with pytest.raises(OperatorError, match="client_closed"):
+                feed.publish("prices.eu", "late")
+            feed.clients["rest"].flush(20)  # one that is closed is closed alone
+            feed.publish("orders.eu", 1_002)
             with pytest.raises(OperatorError) as error:
                 feed.publish("$SLUICE.x", 1)
             assert error.value.code == "no_group_for_topic" and feed.group_of("a") == "rest"
         read: list[int] = []
         mark: str | None = "0"
-        for stop_after in (333, 669):
+        for stop_after in (333, 670):
             with SyncGroups(groups_of(one, two), "totals", reconnect=QUICK) as client:
                 subscription = client.subscribe(">", bookmark=mark, ack="client")
                 for message in subscription:
@@ -333,13 +360,13 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
                     if not stop_after:
                         mark = subscription.bookmark_after(message)
                         break
-        assert sorted(read) == list(range(1_002))
+        assert sorted(read) == list(range(1_003))
         with SyncGroups(groups_of(one, two), "late", reconnect=QUICK) as client:
             subscription = client.subscribe(">", bookmark="0")
             found = [
                 int(body) for batch in subscription.batches(until_completed=True) for body in batch.bodies()
             ]
-            assert subscription.completed and sorted(found) == list(range(1_002))
+            assert subscription.completed and sorted(found) == list(range(1_003))
             assert client.clients["prices"].instance == "prices-1"
 
 

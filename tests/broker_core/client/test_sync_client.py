@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from broker_core.client import FileBookmarkStore, ReconnectPolicy, SyncClient
+from broker_core.batch import Buffer
+from broker_core.client import (
+    AsyncClient,
+    AsyncGroups,
+    FileBookmarkStore,
+    MemoryPublishStore,
+    ReconnectPolicy,
+    SyncClient,
+    SyncGroups,
+)
 from broker_core.client.__main__ import main
-from broker_core.errors import ClientError, OperatorError
+from broker_core.client.sync_client import MAX_LINE
+from broker_core.errors import ClientError, OperatorError, SluiceError
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import address_of, running_broker
 
@@ -151,6 +162,116 @@ def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
     assert threading.active_count() == before
     with pytest.raises(OperatorError):
         SyncClient("tcp://127.0.0.1:1", "s").publish("a", b"x")
+
+
+class FailsAt(MemoryPublishStore):
+    """A store whose disk refuses batches with a certain body."""
+
+    def add(self, first: int, last: int, batch: Buffer) -> None:
+        if b"refused" in bytes(batch):
+            raise OperatorError("store_failed", "The disk refused it.", "Make room.")
+        super().add(first, last, batch)
+
+
+def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> None:
+    with client(broker, publish_store=FailsAt(), batch_bytes=1) as publisher:
+        with pytest.raises(ClientError) as error:
+            publisher.publish("a", bytes(17 * 1024 * 1024))
+        assert error.value.code == "frame_too_large"
+        publisher.publish_many("a", ["1"])
+        on_the_loop(publisher, lambda: [publisher.publish("a", body) for body in ("2", "refused", "3", "4")])
+        with pytest.raises(OperatorError, match="store_failed"):
+            publisher.flush(10)
+        publisher.flush(10)
+    assert broker.bodies == [b"1", b"2", b"3", b"4"]
+
+
+def on_the_loop(publisher: SyncClient, work: Callable[[], object]) -> None:
+    """Keep the client's loop busy meanwhile, so that all of it stands in line when the loop goes on."""
+    done, busy = threading.Event(), threading.Event()
+    publisher._loop.tell(lambda: (busy.set(), done.wait(10)))
+    assert busy.wait(10)
+    work()
+    done.set()
+
+
+def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker) -> None:
+    broker.hold_acks = True
+    with client(broker, publish_store=MemoryPublishStore(1_000), batch_bytes=100) as publisher:
+        flushes: list[Future[None]] = []
+
+        def flush_and_publish() -> None:
+            flushes.append(publisher._loop.begin(publisher.flushed()))  # comes first, so it takes the line
+            for number in range(100):
+                publisher.publish("a", f"{number:0100}")
+
+        on_the_loop(publisher, flush_and_publish)
+        publisher._loop.ask(asyncio.sleep(0))
+        with pytest.raises(TimeoutError):
+            flushes[0].result(0.05)
+        flushes[0].cancel()
+        broker.hold_acks = False
+        broker.soon(broker.release)
+        publisher.flush(10)
+    assert [int(body) for body in broker.bodies] == list(range(100))
+
+
+def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBroker) -> None:
+    """Also where the line is full, and from several threads: each is told, again and again, and nobody waits for ever."""
+    broker.hold_acks = True
+    told: list[str] = []
+
+    def publish_on(publisher: SyncClient) -> None:
+        for _ in range(3):
+            with pytest.raises(SluiceError) as error:
+                while True:
+                    publisher.publish("a", b"x" * 1_000)
+            told.append(error.value.code)
+
+    publisher = client(broker, publish_store=MemoryPublishStore(10_000), batch_bytes=1_000).start()
+    threads = [threading.Thread(target=publish_on, args=(publisher,), daemon=True) for _ in range(3)]
+
+    def fill() -> None:
+        for _ in range(MAX_LINE):
+            publisher.publish("a", b"x" * 1_000)
+
+    on_the_loop(publisher, fill)
+    publisher._loop.ask(asyncio.sleep(0))  # by now the whole line is taken, and its beginning fills the store
+    fill()
+    for thread in threads:
+        thread.start()
+    broker.refuse_logon = ClientError("bad_logon", "Not you.")
+    broker.soon(broker.drop)
+    for thread in threads:
+        thread.join(10)
+    publisher.close()
+    assert told == ["bad_logon"] * 9
+
+
+def test_it_offers_what_the_asyncio_clients_offer() -> None:
+    def offered(kind: type) -> set[str]:
+        return {name for name in vars(kind) | vars(kind.__base__) if not name.startswith("_")}
+
+    for_links = {"forward", "ended"}
+    assert offered(AsyncClient) - offered(SyncClient) == for_links
+    assert offered(AsyncGroups) == offered(SyncGroups) - {"name"}
+
+
+def test_publishing_without_a_start_and_after_the_end_takes_nothing(broker: FakeBroker) -> None:
+    publisher = client(broker)
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="client_closed"):
+            publisher.publish("a", b"early")
+    with publisher:
+        publisher.flush(10)
+        with pytest.raises(OperatorError, match="client_started"):
+            publisher.start()
+        publisher.publish("a", b"in time")
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="client_closed"):
+            publisher.publish("a", b"late")
+    publisher.close()
+    assert broker.bodies == [b"in time"]
 
 
 def test_the_command_line_publishes_and_replays(

@@ -59,7 +59,7 @@ async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_ha
                 return len(list(journal.directory.glob("*.spare.*[0-9]")))
 
             await until(lambda: spares() == 2)
-            await broker.engine._chores
+            await broker.engine.chores._keeping
             assert told() == 1
             journal.use(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)

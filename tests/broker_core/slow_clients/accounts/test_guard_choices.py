@@ -17,6 +17,12 @@ SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 PART = SECOND // 40
 
 
+def warns(signal: str, limit: int, **more: object) -> dict[str, object]:
+    """A rule of one's own, in force."""
+    rule = {"name": "own", "mode": "enforce", "signal": signal, "limit": limit}
+    return {**rule, "ladder": [{"action": "warn"}], **more}
+
+
 def registered(made: SlowClientGuard, *names: str) -> list[PoolUse]:
     return [made.register(name, "tcp", Still(START, Waiting(3, 0, 0, "s|3|"))) for name in names]
 
@@ -100,17 +106,13 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
 
 
 def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
-    own = {
-        "name": "own", "mode": "enforce", "signal": "pool_memory", "limit": 500, "choose": "largest_in_pool",
-        "shape": "largest_when_pool_over", "ladder": [{"action": "warn"}],
-    }  # fmt: skip
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[own]))
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     a, b = registered(made, "a", "b")
     made.queued(a, 400, START)
     made.queued(b, 101, START)
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", Action.WARN)}
-    quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[own]))
+    quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     made.queued(registered(quiet, "a")[0], 500, START)
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
@@ -151,14 +153,7 @@ def test_what_was_decided_about_others_stays() -> None:
 
 
 def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
-    limit = {
-        "name": "own",
-        "mode": "enforce",
-        "signal": "unacked_messages",
-        "limit": 1,
-        "ladder": [{"action": "warn"}],
-    }
-    made = guard(policy({}, rules=[limit]))
+    made = guard(policy({}, rules=[warns("unacked_messages", 1)]))
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", unacked_messages=9)
     watched = made.subscribe(use, view)
@@ -246,10 +241,7 @@ def test_from_when_a_client_is_offlined_is_said() -> None:
     assert use.offlined_at == START + 7
 
 
-OWN_POOL = {
-    "name": "own", "mode": "enforce", "signal": "pool_memory", "limit": 500, "choose": "largest_in_pool",
-    "shape": "largest_when_pool_over", "ladder": [{"action": "warn"}],
-}  # fmt: skip
+OWN_POOL = warns("pool_memory", 500, choose="largest_in_pool", shape="largest_when_pool_over")
 
 
 def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
@@ -286,14 +278,7 @@ def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
 
 
 def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
-    rule = {
-        "name": "own",
-        "mode": "enforce",
-        "signal": "outbound_bytes",
-        "limit": 100,
-        "ladder": [{"action": "warn"}],
-    }
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[rule]))
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
     (use,) = registered(made, "a")
     assert made.queued(use, 101, START) is not None and list(use.holds) == [("own", "")]
     assert made.queued(use, 50, START) is None and made.tick(START + SECOND) == []
@@ -303,14 +288,7 @@ def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
 
 
 def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() -> None:
-    rule = {
-        "name": "own",
-        "mode": "enforce",
-        "signal": "spool_bytes",
-        "limit": 100,
-        "ladder": [{"action": "warn"}],
-    }
-    made = guard(policy(SMALL, 100, rules=[rule]))
+    made = guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
     (use,) = registered(made, "a")
     spooled(made, use, 50)
     decision = made.spooled(use, 51, START)
@@ -319,10 +297,7 @@ def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() 
     assert made.spooled(use, 51, START) is None
 
 
-HELD = {
-    "name": "own", "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "hold_ms": 400, "shape": "soft_for",
-    "ladder": [{"action": "warn"}],
-}  # fmt: skip
+HELD = warns("oldest_age", 1_000, hold_ms=400, shape="soft_for")
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["after a whole round", "after its own moment"])
@@ -356,14 +331,7 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
 
 
 def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
-    own = {
-        "name": "own",
-        "mode": "enforce",
-        "signal": "spool_bytes",
-        "limit": 1_000,
-        "ladder": [{"action": "warn"}],
-    }
-    made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[own]))
+    made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
     (use,) = registered(made, "a")
     first = made.spooled(use, 1_001, START)
     assert first is not None and first.rule == "own"

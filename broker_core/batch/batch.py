@@ -1,292 +1,48 @@
-"""THE FORMAT: the record batch, the same bytes on the wire, in the journal, in a spool and in Spark.
-
-Little-endian. A batch is a 96-byte header and a payload whose length is a multiple of 8:
-
-    +--------------------------------------------------------------------------------+
-    | 0  magic "SLB1"  | 4 version u8 | 5 codec u8 | 6 flags u16 | 8 count u32         |
-    | 12 dictionary_length u32 | 16 stored_length u32 | 20 raw_length u32              |
-    | 24 payload_crc u32 | 28 header_crc u32 | 32 origin u64 | 40 epoch u32 | 44 zero u32 |
-    | 48 first_sequence u64 | 56 accepted_at i64 | 64 publisher u64                    |
-    | 72 first_publisher_sequence u64 | 80 headers_length u32 | 84 bodies_length u32   |
-    | 88 log_position u64                                                              |
-    +---------------------------------------------------------------- payload ---------+
-    | dictionary: u16 entries, then u16 length + UTF-8 each; zero-padded to 8          |
-    | rows: count x 16 bytes                                                           |
-    | sequences: count x u64, only with flag EXPLICIT_SEQUENCES                        |
-    | the headers of all records | the bodies of all records | zero padding to 8       |
-    +--------------------------------------------------------------------------------+
-
-    row: headers_length u32, body_length u32, topic u16, flags u16, publisher_sequence_delta u32
-
-* stored_length is the payload as it stands; raw_length is the payload before compression. They are equal while
-  codec is 0, the only codec there is.
-* CRCs are CRC32C (Castagnoli, RFC 3720 appendix B.4). payload_crc covers the payload; header_crc covers the
-  header with its own field zero. The broker stamps the header and never touches the payload, so the checksum the
-  publisher computed protects a record from its application to Spark.
-* Dictionary entry 0 is the publisher's client name; entries 1.. are topics. A row's topic is a dictionary index.
-* Record i has sequence first_sequence + i, or sequences[i]. Its publisher sequence is
-  first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
-  first_publisher_sequence 0 means that the publisher doesn't number its messages.
-* origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
-* log_position says where the batch stands in the log that a group of brokers shares (group/order.py); 0 where there is none.
-* A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
-* flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
-  client and never in a journal.
-* A reader that meets another version or codec refuses the batch; it never guesses.
-
-Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
-records, and a reader of many small batches joins their row tables and decodes them at once.
-"""
+"""A batch read: its header checked, and everything else decoded when somebody asks for it."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from hashlib import blake2b
 from io import BytesIO
 from operator import lt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.checksum import crc32c
-from broker_core.errors import ClientError
-
-Buffer = bytes | bytearray | memoryview
-Rows = npt.NDArray[np.int64]
-
-MAGIC = b"SLB1"
-VERSION = 1
-HEADER = struct.Struct("<4sBBHIIIIIIQIIQqQQIIQ")
-HEADER_SIZE = HEADER.size
-ROW = struct.Struct("<IIHHI")
-ROW_SIZE = ROW.size
-SEQUENCE_SIZE = 8
-"""Of a row's sequence, where sequences are explicit."""
-ROW_DTYPE = np.dtype(
-    [("headers", "<u4"), ("body", "<u4"), ("topic", "<u2"), ("flags", "<u2"), ("delta", "<u4")]
+from broker_core.batch.building import join, stamp
+from broker_core.batch.dictionary import decode_dictionary, encode_dictionary
+from broker_core.batch.layout import (
+    EXPLICIT_SEQUENCES,
+    FEW_ROWS,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_FLAGS,
+    MAGIC,
+    MARK_WORDS,
+    MARKS,
+    MAX_BATCH_BYTES,
+    MAX_DELTA,
+    MAX_RECORDS,
+    PADDING,
+    ROW,
+    ROW_DTYPE,
+    ROW_SIZE,
+    SEQUENCE_SIZE,
+    VERSION,
+    BatchHeader,
+    Buffer,
+    Record,
+    Rows,
+    bad_batch,
+    few_rows,
+    header_crc,
+    seal,
 )
-EXPLICIT_SEQUENCES = 1
-CONFLATED = 2
-"""What is left of a backlog from which policy left out messages: later ones of the same key stand for them."""
-CONFLATION_OVER = 4
-"""The first delivery behind such a backlog: from it on everything comes again."""
-MARKS = CONFLATED | CONFLATION_OVER
-KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS
-MARK_WORDS = {0: "", CONFLATED: "conflated", CONFLATION_OVER: "conflation_over"}
-"""The marks as messages show them."""
-MAX_RECORDS = 65_536
-"""Records in one batch; a bound on what one header can make a reader allocate."""
-MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""One batch with its header, in bytes."""
-MAX_DICTIONARY = 1_024
+from broker_core.checksum import crc32c
 
-_MOST_DELTA = 2**32 - 1
-"""Between the numbers of a batch's records, which a row has 32 bits for."""
-_STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
-_PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-_ZERO_CRC = b"\0\0\0\0"
-
-
-class BatchHeader(NamedTuple):
-    """The header's fields, in their order in the file."""
-
-    magic: bytes
-    version: int
-    codec: int
-    flags: int
-    count: int  # type: ignore[assignment]  # the field's name in the format; tuple.count isn't used
-    dictionary_length: int
-    stored_length: int
-    raw_length: int
-    payload_crc: int
-    header_crc: int
-    origin: int
-    epoch: int
-    zero: int
-    first_sequence: int
-    accepted_at: int
-    publisher: int
-    first_publisher_sequence: int
-    headers_length: int
-    bodies_length: int
-    log_position: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole batch."""
-        return HEADER_SIZE + self.stored_length
-
-
-class Record(NamedTuple):
-    """One record, decoded. Made only where somebody looks at single records."""
-
-    topic: str
-    body: bytes
-    headers: bytes
-    sequence: int
-    publisher_sequence: int
-
-
-@lru_cache(maxsize=65_536)
-def hash64(name: str) -> int:
-    """A name's 64-bit identity in headers (BLAKE2b with a digest of 8 bytes, little-endian)."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
-def _bad(sentence: str, position: int) -> ClientError:
-    return ClientError(
-        "bad_batch",
-        f"{sentence} (at byte {position} of the batch)",
-        "Build batches with the client library.",
-        position=position,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- building
-
-
-FEW_ROWS = 64
-"""Up to here a row table is handled by struct, above by numpy; measured, building costs the same at 64 rows."""
-
-
-@lru_cache(maxsize=FEW_ROWS + 1)
-def _few_rows(count: int) -> struct.Struct:
-    return struct.Struct("<" + "IIHHI" * count)
-
-
-@lru_cache(maxsize=8_192)
-def _dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
-    parts = [struct.pack("<H", len(topics) + 1)]
-    for entry in (publisher, *topics):
-        raw = entry.encode()
-        parts += (struct.pack("<H", len(raw)), raw)
-    whole = b"".join(parts)
-    return whole + _PADDING[len(whole) & 7]
-
-
-def build_one_topic(
-    publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0
-) -> bytearray:
-    """A batch of records of one topic without headers, numbered one after the other; the fast path of publishing."""
-    count = len(bodies)
-    if count <= FEW_ROWS:
-        fields = [0, 0, 1, 0, 0] * count
-        fields[1::5] = map(len, bodies)
-        fields[4::5] = range(count)
-        rows = _few_rows(count).pack(*fields)
-    else:
-        rows = _table(bodies, 1).tobytes()
-    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence)
-
-
-def build(
-    publisher: str,
-    topics: Sequence[str],
-    bodies: Sequence[bytes],
-    headers: Sequence[bytes] | None = None,
-    first_publisher_sequence: int = 0,
-    sequences: Sequence[int] = (),
-) -> bytearray:
-    """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
-
-    With `sequences`, ascending and one for each record, these stand in the batch; stamp it with the first of them.
-    Raises ClientError bad_batch when the numbers differ or a limit is passed.
-    """
-    count = len(bodies)
-    if (
-        len(topics) != count
-        or (headers is not None and len(headers) != count)
-        or len(sequences) not in (0, count)
-    ):
-        raise _bad("topics, bodies, headers and sequences must be of one length", 8)
-    numbers: dict[str, int] = {}
-    indexes: int | list[int] = 1
-    if (
-        count and topics.count(topics[0]) == count
-    ):  # almost always, and found out without a look at each in Python
-        numbers[topics[0]] = 1
-    else:
-        indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
-    if len(numbers) >= MAX_DICTIONARY:
-        raise _bad(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
-    table = _table(bodies, indexes)
-    joined = b""
-    if headers is not None:
-        table["headers"] = list(map(len, headers))
-        joined = b"".join(headers)
-    rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
-    flags = EXPLICIT_SEQUENCES if sequences else 0
-    return _assemble(publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags)
-
-
-def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
-    table = np.zeros(len(bodies), ROW_DTYPE)
-    table["body"] = list(map(len, bodies))
-    table["topic"] = topics
-    table["delta"] = np.arange(len(bodies), dtype=np.uint32)
-    return table
-
-
-def _assemble(
-    publisher: str,
-    topics: tuple[str, ...],
-    rows: bytes,
-    headers: bytes,
-    bodies: Sequence[bytes],
-    first: int,
-    flags: int = 0,
-) -> bytearray:
-    return _joined(publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags)
-
-
-def _joined(
-    publisher: str,
-    topics: tuple[str, ...],
-    count: int,
-    rows: bytes,
-    headers: bytes,
-    texts: bytes,
-    first: int,
-    flags: int = 0,
-) -> bytearray:
-    dictionary = _dictionary(publisher, topics)
-    if not 0 < count <= MAX_RECORDS:
-        raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
-    length = len(dictionary) + len(rows) + len(headers) + len(texts)
-    padding = _PADDING[length & 7]
-    length += len(padding)
-    if HEADER_SIZE + length > MAX_BATCH_BYTES:
-        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
-    payload = b"".join((dictionary, rows, headers, texts, padding))
-    header = HEADER.pack(
-        MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
-        0, 0, 0, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
-    )  # fmt: skip
-    whole = bytearray(header)
-    _U32.pack_into(whole, 28, crc32c(header))
-    whole += payload
-    return whole
-
-
-def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
-    """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
-    _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
-    buf[28:32] = _ZERO_CRC
-    _U32.pack_into(buf, 28, crc32c(buf[:HEADER_SIZE]))
-
-
-def locate(buf: bytearray, log_position: int) -> None:
-    """Write where a batch stands in the log of its group, in place. Before `stamp`, which renews the checksum."""
-    _U64.pack_into(buf, 88, log_position)
-
-
-# ---------------------------------------------------------------------------------------------------- reading
+_FLAGS = struct.Struct("<H")
 
 
 def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
@@ -295,19 +51,17 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
     The payload may not be there yet: see `BatchHeader.size`.
     """
     if len(buf) - offset < HEADER_SIZE:
-        raise _bad(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
+        raise bad_batch(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
     header = BatchHeader._make(HEADER.unpack_from(buf, offset))
     if header.magic != MAGIC:
-        raise _bad("a batch starts with SLB1", offset)
+        raise bad_batch("a batch starts with SLB1", offset)
     if header.version != VERSION or header.codec != 0 or header.flags & ~KNOWN_FLAGS:
-        raise _bad(
+        raise bad_batch(
             f"version {header.version}, codec {header.codec}, flags {header.flags:#x} aren't known",
             offset + 4,
         )
-    plain = bytearray(buf[offset : offset + HEADER_SIZE])
-    plain[28:32] = _ZERO_CRC
-    if crc32c(plain) != header.header_crc:
-        raise _bad("the header's checksum doesn't fit", offset + 28)
+    if header_crc(buf[offset : offset + HEADER_SIZE]) != header.header_crc:
+        raise bad_batch("the header's checksum doesn't fit", offset + 28)
     tables = header.count * (ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0))
     used = header.dictionary_length + tables + header.headers_length + header.bodies_length
     if (
@@ -317,7 +71,7 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
         or header.dictionary_length & 7
         or header.size > MAX_BATCH_BYTES
     ):
-        raise _bad("the header's lengths contradict each other", offset + 8)
+        raise bad_batch("the header's lengths contradict each other", offset + 8)
     return header
 
 
@@ -344,7 +98,7 @@ class Batch:
         """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch with the position."""
         header = peek(buf)
         if len(buf) != header.size:
-            raise _bad(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
+            raise bad_batch(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
         batch = cls(buf, header)
         if verify:
             batch._verify()
@@ -359,7 +113,7 @@ class Batch:
     def _verify(self) -> None:
         header, view = self.header, memoryview(self.buf)
         if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
-            raise _bad("the payload's checksum doesn't fit", 24)
+            raise bad_batch("the payload's checksum doesn't fit", 24)
         entries = len(self._read_dictionary())
         if header.count <= FEW_ROWS:
             fields = self._few()
@@ -385,7 +139,7 @@ class Batch:
                 or bool((rows["delta"][1:] <= rows["delta"][:-1]).any() and header.first_publisher_sequence)
             )
         if wrong:
-            raise _bad("the row table contradicts the header", HEADER_SIZE + header.dictionary_length)
+            raise bad_batch("the row table contradicts the header", HEADER_SIZE + header.dictionary_length)
 
     # What the broker asks of every batch.
 
@@ -446,7 +200,7 @@ class Batch:
     def _read_dictionary(self) -> tuple[str, ...]:
         if self._dictionary is None:
             end = HEADER_SIZE + self.header.dictionary_length
-            self._dictionary = _decode_dictionary(bytes(self.buf[HEADER_SIZE:end]))
+            self._dictionary = decode_dictionary(bytes(self.buf[HEADER_SIZE:end]))
         return self._dictionary
 
     @property
@@ -519,7 +273,7 @@ class Batch:
 
     def _few(self) -> tuple[int, ...]:
         """The fields of the row table, one after the other, of a batch of a few records: numpy's calls cost more there."""
-        return _few_rows(self.header.count).unpack_from(self.buf, HEADER_SIZE + self.header.dictionary_length)
+        return few_rows(self.header.count).unpack_from(self.buf, HEADER_SIZE + self.header.dictionary_length)
 
     def _texts_at(self) -> int:
         header = self.header
@@ -565,13 +319,13 @@ class Batch:
         dictionary = self._dictionary_of(table)
         tables = table.tobytes() + (sequences.tobytes() if sequences is not None else b"")
         body = dictionary + tables + joined + texts
-        payload = body + _PADDING[len(body) & 7]
+        payload = body + PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
             MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
             header.origin, header.epoch, 0, int(sequences[0]) if sequences is not None else 0, header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip
-        _U32.pack_into(made, 28, crc32c(made))
+        seal(made)
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
@@ -589,7 +343,7 @@ class Batch:
         indexes = table["topic"]
         if len(entries) > 2 and (len(indexes) == 1 or (indexes == indexes[0]).all()):
             topic, indexes[:] = entries[indexes[0]], 1
-            return _dictionary(entries[0], (topic,))
+            return encode_dictionary(entries[0], (topic,))
         return bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
 
     def republished(self, publisher: str, rows: Rows) -> bytearray:
@@ -602,17 +356,16 @@ class Batch:
         first = int(sequences[0])
         joined, texts = self._texts_of(rows)
         table = self.rows[rows]
-        if int(sequences[-1]) - first > _MOST_DELTA:
-            raise _bad(f"a batch's numbers are at most {_MOST_DELTA} apart", 72)
+        if int(sequences[-1]) - first > MAX_DELTA:
+            raise bad_batch(f"a batch's numbers are at most {MAX_DELTA} apart", 72)
         table["delta"] = sequences - np.uint64(first)
-        return _joined(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
+        return join(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
         header = bytearray(self.buf[:HEADER_SIZE])
-        _U16.pack_into(header, 6, self.header.flags & ~MARKS | mark)
-        header[28:32] = _ZERO_CRC
-        _U32.pack_into(header, 28, crc32c(header))
+        _FLAGS.pack_into(header, 6, self.header.flags & ~MARKS | mark)
+        seal(header)
         made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
@@ -641,25 +394,3 @@ class Batch:
             ends = self._ends[lengths] = np.cumsum(self.rows[lengths], dtype=np.uint64)
         start = int(ends[rows.start - 1]) if rows.start else 0
         return bytes(self.buf[at + start : at + int(ends[rows.stop - 1])])
-
-
-@lru_cache(maxsize=8_192)
-def _decode_dictionary(raw: bytes) -> tuple[str, ...]:
-    entries: list[str] = []
-    try:
-        (number,) = struct.unpack_from("<H", raw)
-        if not 2 <= number <= MAX_DICTIONARY:
-            raise _bad(f"a dictionary has 2 to {MAX_DICTIONARY} entries, not {number}", HEADER_SIZE)
-        at = 2
-        for _ in range(number):
-            (length,) = struct.unpack_from("<H", raw, at)
-            text = raw[at + 2 : at + 2 + length]
-            if len(text) != length:
-                raise _bad("a dictionary entry is cut off", HEADER_SIZE + at)
-            entries.append(text.decode())
-            at += 2 + length
-    except (struct.error, UnicodeDecodeError):
-        raise _bad("the dictionary can't be read", HEADER_SIZE) from None
-    if at + (-at & 7) != len(raw):
-        raise _bad("the dictionary's length is wrong", 12)
-    return tuple(entries)

@@ -1,0 +1,127 @@
+"""The transports that are open: those of the policy in force, which another revision may change while clients are connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.config.transports import closed_transports
+from broker_core.engine.engine import Engine
+from broker_core.errors import OperatorError
+from broker_core.transports.stomp.tcp import StompListener
+from broker_core.transports.tcp import TcpListener
+
+log = structlog.get_logger("sluice.broker")
+
+
+class Listener(Protocol):
+    """What a kind of transport must offer."""
+
+    async def listen(self) -> tuple[str, int]:
+        """Start listening; the address. Raises OSError when the port is taken."""
+
+    async def stop_listening(self) -> None:
+        """Take no new connections."""
+
+
+ListenerFactory = Callable[[Engine, TransportSettings], Listener]
+
+
+class Listeners:
+    """`websocket` makes the listeners that need Django and Twisted. Transports listen `ports_apart` above the ports that the policy says."""
+
+    def __init__(self, engine: Engine, websocket: ListenerFactory, ports_apart: int) -> None:
+        self._engine = engine
+        self._factories: dict[str, ListenerFactory] = {
+            "tcp": TcpListener,
+            "stomp": StompListener,
+            "websocket": websocket,
+            "stomp-ws": websocket,
+        }
+        self._ports_apart = ports_apart
+        self._open: dict[str, tuple[TransportSettings, Listener]] = {}
+        self._ports: dict[str, int] = {}
+
+    async def apply(self, policy: PolicyDocument) -> None:
+        """Open and close transports as a revision says. OperatorError port_taken: then those of the revision before are open."""
+        wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
+        former = [settings for settings, _ in self._open.values()]
+        shut = closed_transports(former, policy.transports)
+        fresh = [one for name, one in wanted.items() if name in shut or name not in self._open]
+        for settings in fresh:
+            await self._try_address(self._moved(settings))
+        self._engine.logons.apply(policy)  # before a transport opens that asks for more than it did
+        try:
+            await self._shut(shut)
+            for settings in fresh:
+                await self._begin(settings)
+        except OperatorError:
+            self._engine.logons.apply(self._engine.policy)
+            await self._begin_again(former)
+            raise
+
+    def port_of(self, transport: TransportSettings) -> int:
+        """Where it listens, or would."""
+        return self._ports.get(transport.name, self._moved(transport).port)
+
+    async def close(self) -> None:
+        """Take no new connections."""
+        for _, listener in self._open.values():
+            await listener.stop_listening()
+        self._open.clear()
+
+    async def _try_address(self, transport: TransportSettings) -> None:
+        """Raise port_taken while the transports that are open still are so: a policy that another member can follow, and this machine
+        can't, must shut nobody out. A port that one of them holds can't be tried, but its host can."""
+        held = {self._moved(settings).port for settings, _ in self._open.values()}
+        port = 0 if transport.port in held else transport.port
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                asyncio.Protocol, transport.host, port, start_serving=False
+            )
+        except OSError as problem:
+            raise _not_listening(transport, problem) from None
+        server.close()
+
+    async def _shut(self, names: Collection[str]) -> None:
+        for name in names:
+            _, listener = self._open.pop(name)
+            await listener.stop_listening()
+            self._engine.roster.close_transport(name)
+
+    async def _begin(self, settings: TransportSettings) -> None:
+        moved = self._moved(settings)
+        listener = self._factories[settings.kind](self._engine, moved)
+        try:
+            _, self._ports[settings.name] = await listener.listen()
+        except OSError as problem:
+            raise _not_listening(moved, problem) from None
+        self._open[settings.name] = (settings, listener)
+
+    async def _begin_again(self, former: Sequence[TransportSettings]) -> None:
+        """Listen as before a policy that failed."""
+        await self._shut(closed_transports([settings for settings, _ in self._open.values()], former))
+        for settings in former:
+            if settings.name not in self._open:
+                try:
+                    await self._begin(settings)
+                except OperatorError as problem:
+                    log.error("transport_not_opened_again", why=problem.sentence, fix=problem.fix)
+
+    def _moved(self, transport: TransportSettings) -> TransportSettings:
+        """At its own port: members of a group on one machine share a policy. A free one, 0, stays that."""
+        return replace(transport, port=transport.port + self._ports_apart) if transport.port else transport
+
+
+def _not_listening(transport: TransportSettings, problem: OSError) -> OperatorError:
+    return OperatorError(
+        "port_taken",
+        f"Transport {transport.name} can't listen on {transport.host}:{transport.port}: {problem}.",
+        "Stop what listens there, or give the transport another port, or a host that this machine has: members that share a policy "
+        "listen on 0.0.0.0.",
+    )
