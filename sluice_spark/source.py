@@ -18,7 +18,8 @@ from sluice_spark.columns import record_schema, spark_ddl
 from sluice_spark.log import examine
 from sluice_spark.options import read_options
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Part, Request, parts, plan_log, read_spans
+from sluice_spark.reading import Request, plan_log, read_spans
+from sluice_spark.tasks import Part, share_out
 from sluice_spark.worker import one_sentence, settle_worker
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SluiceSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        settle_worker()
         with one_sentence():
             self.asked = read_options(options)
 
@@ -71,10 +73,14 @@ class JournalReader(DataSourceReader):
         self.request = request
 
     def partitions(self) -> list[InputPartition]:
+        settle_worker()
         with one_sentence():
             log = examine(self.place, self.request.durable)
             spans = plan_log(log, self.request)
-            return [PartPartition(log.place, part) for part in parts(spans, self.request.split_bytes)]
+            return [
+                PartPartition(log.place, part)
+                for part in share_out(log.place, spans, self.request.split_bytes)
+            ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The partition's records. Spark calls once with None when there are no partitions at all."""

@@ -33,9 +33,10 @@ from sluice_spark.lease import Hold
 from sluice_spark.log import Log, examine, other_log, refuse_gap
 from sluice_spark.options import StreamLimits
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, parts, plan_log
+from sluice_spark.reading import Request, bounds, plan_log
 from sluice_spark.segments import places_of, size_of, summary_of
 from sluice_spark.source import PartPartition, read_part
+from sluice_spark.tasks import share_out
 from sluice_spark.worker import one_sentence
 
 BRIEF_LEASE_S = 600.0
@@ -131,7 +132,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
                     print(f"sluice: {gap}", file=sys.stderr, flush=True)
-            return [PartPartition(log.place, part) for part in parts(spans, request.split_bytes)]
+            return [
+                PartPartition(log.place, part) for part in share_out(log.place, spans, request.split_bytes)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""

@@ -28,7 +28,7 @@ def one_sentence() -> Iterator[None]:
 
 @cache
 def settle_worker() -> None:
-    """Once per Python worker: take what is imported out of garbage collection, which PySpark runs after every task
-    and which took most of a short task's time."""
+    """Once per Python process of Spark's, planning or reading: take what is imported out of garbage collection, which PySpark
+    runs after every task and every plan, and which took most of a short task's time."""
     gc.collect()
     gc.freeze()
