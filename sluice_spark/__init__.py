@@ -30,6 +30,7 @@ standins.install()  # before anything that needs them is imported
 from sluice_spark.log import Gap, examine  # noqa: E402
 from sluice_spark.options import read_options  # noqa: E402
 from sluice_spark.reading import check_log  # noqa: E402
+from sluice_spark.worker import with_fix  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,8 +79,9 @@ def journal(
         "partition_mb": partition_mb,
     }  # fmt: skip
     options = {name: str(value) for name, value in given.items() if value not in (None, "")}
-    asked = read_options(options)
-    check_log(examine(asked.place, asked.request.durable), asked.request)
+    with with_fix():
+        asked = read_options(options)
+        check_log(examine(asked.place, asked.request.durable), asked.request)
     register(spark)
     return spark.read.format("sluice").options(**options).load()
 
@@ -87,9 +89,10 @@ def journal(
 def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[Gap]:
     """What the log lacks of all that was ever in it, removed or missing, oldest first."""
     given = {"path": path, "archive": archive, "instance": instance}
-    asked = read_options({name: str(value) for name, value in given.items() if value is not None})
-    log = examine(asked.place)
-    return log.gaps(1, log.frontier)
+    with with_fix():
+        asked = read_options({name: str(value) for name, value in given.items() if value is not None})
+        log = examine(asked.place)
+        return log.gaps(1, log.frontier)
 
 
 def _text(words: str | Sequence[str]) -> str:

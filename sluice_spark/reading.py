@@ -222,8 +222,13 @@ def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iter
         yield pa.concat_batches(kept)
 
 
-def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.RecordBatch]:
-    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole."""
+def read_span(
+    place: LogPlace, span: Span, request: Request, met: Callable[[Batch], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole.
+
+    `met` is told of each batch that was read, also where nothing of it is wanted.
+    """
     topics = topics_of(request.topics)
     source = open_segment(place, span.segment)
     choice = span.choice
@@ -246,6 +251,8 @@ def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.Reco
     for at in (None,) if choice is None else choice.stretches:
         part = span if at is None else _within(span, at)
         for batch in read_batches(place, part, source, at=at, skip_gaps=request.skip_gaps):
+            if met is not None:
+                met(batch)
             gatherer.add(batch, None if passing is None else passing(batch, topics))
             if gatherer.records >= GATHER_RECORDS or gatherer.nbytes >= GATHER_BYTES:
                 made = gatherer.take()

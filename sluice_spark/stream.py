@@ -48,10 +48,14 @@ ROWS_OF_UNKNOWN = 1_000
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets and partitions are made in one process that lives as long as the query; workers get a copy for `read`."""
 
-    def __init__(self, place: LogPlace, request: Request, limits: StreamLimits) -> None:
+    def __init__(
+        self, place: LogPlace, request: Request, limits: StreamLimits, refused: OperatorError | None = None
+    ) -> None:
+        """`refused` is what is raised where first something is asked."""
         self.place = place
         self.request = request
         self.limits = limits
+        self.refused = refused
         self.final: int | None = None
         """The last record to read, once Spark has asked for what is available now."""
 
@@ -156,6 +160,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Helpers.
 
     def _log(self, offset: dict[str, Any] | None = None) -> Log:
+        if self.refused is not None:
+            raise self.refused
         log = examine(self.place, self.request.durable)
         told = (offset or {}).get(log.place.instance, {}).get("log", "")
         if told and log.place.log and told != log.place.log:

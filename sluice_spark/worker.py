@@ -12,17 +12,27 @@ from broker_core.errors import SluiceError
 
 
 @contextmanager
+def with_fix() -> Iterator[None]:
+    """Our own errors' texts say what to do as well: where an exception is printed, nobody sees `fix`."""
+    try:
+        yield
+    except SluiceError as error:
+        if error.fix and error.fix not in str(error):
+            error.args = (f"{error.args[0]} {error.fix}",)
+        raise
+
+
+@contextmanager
 def one_sentence() -> Iterator[None]:
-    """Our own errors reach Spark's user as a sentence; how we came to them is of no use to anybody.
+    """The same, and how we came to them is of no use to Spark's user: they reach them as a sentence.
 
     PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
     """
     try:
-        yield
-    except SluiceError as error:
+        with with_fix():
+            yield
+    except SluiceError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        if error.fix and error.fix not in str(error):
-            error.args = (f"{error.args[0]} {error.fix}",)
         raise
 
 

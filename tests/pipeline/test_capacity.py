@@ -103,3 +103,41 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
         "journal retention",
         "client_policy.client_max_capacity",
     }
+
+
+def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
+    lent: SparkSession, tmp_path: Path
+) -> None:
+    """A second of traffic would fill any disk; and what the log holds in thirty days didn't come in the hours that were asked for."""
+    with opened(tmp_path) as log:
+        append(log, [("big", b"x" * 1_000)] * 30, at=NOON)
+        append(log, [("big", b"x" * 1_000)] * 30, at=NOON + SECOND)
+    told, settings = Told(), settings_in(tmp_path)
+    arguments = argparse.Namespace(
+        start="",
+        end="",
+        policy="",
+        host_memory=1_000_000,
+        retention_hours=None,
+        durable=None,
+        skip_gaps=False,
+    )
+    result = capacity.run(settings, arguments, told)
+    assert (result["covers_s"], result["bytes"], result["bytes_a_day"], result["disk_days"]) == (
+        1,
+        60_000,
+        None,
+        None,
+    )
+    assert told.tables["topics"][0]["bytes_a_day"] is None
+    assert any("The log covers 1 s" in note for note in told.notes)
+    day = DAY
+    (one,) = capacity.volumes(settings, 30 * day)
+    assert one.grows == pytest.approx(one.used / 30)
+    for name in ("day=2026-10-23", "day=2026-11-21", "day=elsewhere"):
+        folder = settings.lake / "records" / name
+        folder.mkdir(parents=True)
+        (folder / "some.parquet").write_bytes(b"x" * 8_192)
+    (both,) = capacity.volumes(settings, 2 * day)
+    kept = both.used - one.used
+    assert kept > 0 and both.grows == pytest.approx(one.used / 2 + kept / 30)
