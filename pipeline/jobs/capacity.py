@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from broker_core.config import PolicyDocument
 from broker_core.config.document import default_policy
 from broker_core.documents.records import ClientEvent
+from broker_core.journal.segment import HEADER_SIZE
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
@@ -57,7 +58,7 @@ from sluice_spark.log import Log, examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, read_span
-from sluice_spark.segments import Span
+from sluice_spark.segments import Span, open_segment, read_batches, summary_of
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
 MOST_TOPICS: Final = 20_000
@@ -101,7 +102,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
     kept = Kept(held_s(log), retention_s(log, arguments.retention_hours))
-    return tell(seen, document, limits, seconds, kept, volumes(settings, kept.held_s), reporter) | {
+    return tell(seen, document, limits, seconds, kept, volumes(settings, kept.held_s, unfilled(log)), reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
 
@@ -235,9 +236,21 @@ def _topics(parts: pa.Table) -> pa.Table:
     return rows.select(SEEN.names).cast(SEEN)
 
 
-def volumes(settings: Settings, held: float) -> list[Volume]:
-    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files take for the seconds that it
-    `held`, and the lake's for the days that it has. Of less than an hour nothing is concluded."""
+def unfilled(log: Log) -> int:
+    """Bytes of the segment that is written, a file made whole in advance, that nothing is in yet. JournalError."""
+    if not log.segments or summary_of(log.place, log.segments[-1]) is not None:
+        return 0
+    source = open_segment(log.place, log.segments[-1])
+    span = Span(log.segments[-1], log.segments[-1], log.frontier)
+    filled = HEADER_SIZE + sum(
+        batch.nbytes for batch in read_batches(log.place, span, source, skip_gaps=True)
+    )
+    return max(source.length - filled, 0)
+
+
+def volumes(settings: Settings, held: float, empty: int) -> list[Volume]:
+    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files take, less the `empty` bytes,
+    for the seconds that it `held`, and the lake's for the days that it has. Of less than an hour nothing is concluded."""
     found: dict[int, list[Any]] = {}
     for what, directory in (
         ("journal", settings.log.directory),
@@ -253,7 +266,8 @@ def volumes(settings: Settings, held: float) -> list[Volume]:
         one = found.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free, 0.0])
         one[0].append(what)
         one[1] += used
-        one[3] += used * DAY_S / covers if covers >= ENOUGH_S else 0.0
+        filled = max(used - empty, 0) if what == "journal" else used
+        one[3] += filled * DAY_S / covers if covers >= ENOUGH_S else 0.0
     return [Volume(", ".join(names), used, free, grows) for names, used, free, grows in found.values()]
 
 
