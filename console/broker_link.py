@@ -25,6 +25,7 @@ import msgspec
 from django.conf import settings
 
 from broker_core.control import last_words
+from broker_core.control.certificate import WARN_DAYS
 from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_of, name_of
 from broker_core.errors import OperatorError, SluiceError
 from console import broker_merge
@@ -33,6 +34,7 @@ from console.broker_addresses import MOST_BROKERS, BrokerAddress
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """10,000 clients with subscriptions come to some 8 MB; more than this is not an answer of ours."""
 MAX_TOKEN_FILE = 64 * 1024
+DAY_S = 86_400
 CONNECT_S = 2.0
 """For the way to another machine, and for the proof of who is there."""
 LEAST_WAIT_S, MOST_WAIT_S = 0.5, 10.0
@@ -131,7 +133,8 @@ class BrokerLink:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(_left(until))
-            connection = context.wrap_socket(connection, server_hostname=own.host)
+            connection = wrapped = context.wrap_socket(connection, server_hostname=own.host)
+            _note_end(own, wrapped)
             lines = _Lines(connection, until)
             lines.send(msgspec.json.encode(Hello(token=token)) + b"\n")
             self._refuse_other(self._result(lines.read(), _WELCOMES))
@@ -198,7 +201,9 @@ class BrokerLink:
     def _unproven(self, why: str) -> BrokerUnreached:
         return BrokerUnreached(
             "broker_unproven", f"What answers at {self.address.place} doesn't prove to be {self.address.name}: {why}.",
-            f"Its certificate must name {self.address.host} and be of an authority in {settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
+            "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY name; the broker takes it up by itself."
+            if "expired" in why
+            else f"Its certificate must name {self.address.host} and be of an authority in {settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
             instance=self.address.name,
         )  # fmt: skip
 
@@ -431,6 +436,35 @@ def _context_of(path: str, stamp: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(path)
     return context
+
+
+_ends: dict[BrokerAddress, tuple[int, float]] = {}
+"""When brokers' certificates end, s UTC, as they were shown last; and when the log was told that it is soon."""
+
+
+def certificate_ends(address: BrokerAddress) -> int | None:
+    """s UTC; None where none was shown to this process."""
+    return _ends.get(address, (None, 0.0))[0]
+
+
+def ends_soon(seconds: int, now: float) -> bool:
+    """Whether somebody should renew it."""
+    return seconds - now < WARN_DAYS * DAY_S
+
+
+def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
+    shown = connection.getpeercert() or {}
+    ends, now = int(ssl.cert_time_to_seconds(str(shown["notAfter"]))), time.time()
+    _, told = _ends.get(address, (0, 0.0))
+    if ends_soon(ends, now) and now - told >= DAY_S:
+        told = now
+        logger.warning(
+            "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of its files (SLUICE_CONTROL_CERTIFICATE);"
+            " the broker takes it up by itself.",
+            address.name,
+            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
+        )
+    _ends[address] = (ends, told)
 
 
 def _token_for(address: BrokerAddress) -> str:

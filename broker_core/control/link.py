@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import structlog
 
-from broker_core.access.tls import server_context
 from broker_core.config import TlsSettings
+from broker_core.control.certificate import LinkCertificate
 from broker_core.control.lines import Lines
 from broker_core.control.proof import Tokens
 from broker_core.errors import OperatorError
@@ -37,8 +37,12 @@ MOST_PROVEN: Final = 64
 """Connections at once. A console with its workers needs a handful."""
 MOST_HELLO: Final = 4_096
 """Bytes of the first line."""
+LOOK_S: Final = 60.0
+"""Between two looks at the certificate's files; each connection makes one too."""
 SAID_EVERY_S: Final = 10.0
 """Refusals for one reason between two lines of the log are counted, not told."""
+DISBELIEF: Final = ("CERTIFICATE_EXPIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
+"""Alerts of TLS, as OpenSSL's reasons end."""
 log = structlog.get_logger("sluice.control")
 
 
@@ -119,7 +123,7 @@ class ControlLink:
         """Raises OperatorError bad_control_link, bad_certificate, port_taken."""
         settings = self._settings
         self._tokens.read()
-        context = server_context(settings.tls)
+        certificate = LinkCertificate(settings.tls)
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
@@ -137,8 +141,9 @@ class ControlLink:
                 "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
         self._accepting = [
-            loop.create_task(self._accept(one, context), name="control-accept") for one in self._listening
+            loop.create_task(self._accept(one, certificate), name="control-accept") for one in self._listening
         ]
+        self._accepting.append(loop.create_task(self._follow(certificate), name="control-certificate"))
         self.port = self._listening[0].getsockname()[1]
         log.info("control_link_listens", host=settings.host, port=self.port)
 
@@ -156,7 +161,12 @@ class ControlLink:
             one.close()
         self._accepting, self._listening = [], []
 
-    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+    async def _follow(self, certificate: LinkCertificate) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            certificate.look()
+
+    async def _accept(self, listening: socket.socket, certificate: LinkCertificate) -> None:
         """Take connections one by one. asyncio's own servers with TLS tell nobody of one before its handshake is done, and any number
         of silent peers would have a descriptor each."""
         loop = asyncio.get_running_loop()
@@ -169,7 +179,8 @@ class ControlLink:
                 log.error("no_connection_taken", why=str(problem))
                 await asyncio.sleep(AGAIN_S)
                 continue
-            self._take(taken, peer, context)
+            certificate.look()
+            self._take(taken, peer, certificate.context)
             await asyncio.sleep(0)  # others want their turn
 
     def _take(self, taken: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
@@ -204,7 +215,7 @@ class ControlLink:
                 ssl_handshake_timeout=HANDSHAKE_S,
             )
         except OSError as problem:  # it left, was too slow, or speaks no TLS
-            log.debug("control_link_ended", peer=peer, why=repr(problem))
+            self._not_met(peer, problem)
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
@@ -217,6 +228,15 @@ class ControlLink:
             with suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await writer.wait_closed()
+
+    def _not_met(self, peer: str, problem: OSError) -> None:
+        """A handshake that failed. What a peer has against the certificate it says with an alert."""
+        reason = problem.reason or "" if isinstance(problem, ssl.SSLError) else ""
+        if (about := next((said for said in DISBELIEF if reason.endswith(said)), None)) is not None:
+            why = about.lower().replace("_", " ")
+            self._refusals.add(peer, f"it doesn't believe this broker's certificate ({why})")
+            return
+        log.debug("control_link_ended", peer=peer, why=repr(problem))
 
     async def _serve(self, lines: Lines, peer: str, task: asyncio.Task[None]) -> None:
         async with asyncio.timeout(HANDSHAKE_S):

@@ -186,6 +186,13 @@ if env.str("DATABASE_URL", default=""):
     DATABASES: dict[str, dict[str, Any]] = {"default": env.db("DATABASE_URL")}
     DATABASES["default"]["CONN_MAX_AGE"] = 60
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
+        # A network that swallows everything says nothing to anybody: without these each request would wait for minutes, or for ever.
+        DATABASES["default"]["OPTIONS"] = {
+            "connect_timeout": 5,  # s
+            "tcp_user_timeout": 10_000,  # ms without an acknowledgement of what was sent
+            "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 2,  # s, of a connection that waits for an answer
+        } | DATABASES["default"].get("OPTIONS", {})  # fmt: skip
 else:
     DATABASES = {
         "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(SLUICE_HOME / "sluice.sqlite3")}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 from django.conf import settings
 from msgspec import Meta
 
-from broker_core.documents.base import Document
+from broker_core.documents.base import Document, MomentOrNone
 from broker_core.documents.instance import InstanceStatus, Rates
 from broker_core.documents.requests import GetStatus
 from console.access.rights import Access
 from console.broker_addresses import BrokerAddress
-from console.broker_link import Told, addresses_of, ask
+from console.broker_link import Told, addresses_of, ask, certificate_ends, ends_soon
 from console.choices import Permission
 
 PATIENCE_S = 2.0
@@ -45,6 +46,11 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     rates: Rates = Rates()
     durable_sequence: int = 0
     uptime_s: int = 0
+    certificate_ends_at: MomentOrNone = None
+    """Of the control link: until when consoles believe it."""
+    certificate_ends_soon: Annotated[
+        bool, Meta(description="Whether it is to be renewed: fewer than 14 days are left.")
+    ] = False
 
 
 def instances() -> tuple[str, ...]:
@@ -85,8 +91,15 @@ def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
     )
     return BrokerEntry(
         **_who(at), **wrong, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
-        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s,
+        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s, **_certificate(at),
     )  # fmt: skip
+
+
+def _certificate(at: BrokerAddress) -> dict[str, Any]:
+    ends = certificate_ends(at)
+    if ends is None:
+        return {}
+    return {"certificate_ends_at": ends * 1_000, "certificate_ends_soon": ends_soon(ends, time.time())}
 
 
 def _who(at: BrokerAddress) -> dict[str, str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.test import Client
+from structlog.testing import capture_logs
 
 from broker_core.access.secrets import hash_token, make_token
 from broker_core.control import link as control_link
@@ -22,7 +26,7 @@ from console.broker_addresses import read_addresses
 from console.broker_link import BrokerAway, BrokerUnreached, link_to
 from console.queries.readiness import readiness
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.brokers import tcp_policy
+from tests.support.brokers import tcp_policy, until
 from tests.support.certificates import Authority
 from tests.support.cut_wire import wire_to
 
@@ -211,3 +215,45 @@ def _ended() -> Iterator[None]:
 def test_address_that_names_nothing_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="bad_control_link"):
         read_addresses([text], tmp_path)
+
+
+def test_a_certificate_that_has_expired_is_named_at_both_ends_and_renewed_without_a_restart(
+    machine: Machine, operator: Any
+) -> None:
+    authority, browser = machine.authority, Client()
+    browser.force_login(operator)
+
+    def shows(days: int) -> None:
+        """That certificate is in place of the files from now on."""
+        for made, used in zip(authority.sign("new", days=(-9, days)), used_files, strict=True):
+            made.replace(used)
+
+    def told_of_it() -> dict[str, Any]:
+        told = json.loads(browser.get("/api/v1/brokers").content)
+        return next(one for one in told if one["name"] == "test-1")
+
+    used = authority.transport()
+    used_files = (Path(used.certificate), Path(used.key))
+    machine.authority = SimpleNamespace(transport=lambda: used)  # type: ignore[assignment]
+    with machine.running() as thread:
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+        assert "renew it there" not in browser.get("/").content.decode()
+        with capture_logs() as logs:
+            shows(-1)
+            refused = machine.refused()
+            thread.do(until(lambda: any(one["event"] == "control_link_refused" for one in logs)))
+        assert (refused.code, "expired" in refused.sentence) == ("broker_unproven", True)
+        assert "the broker takes it up by itself" in refused.fix
+        events = {one["event"]: one for one in logs}
+        assert events["control_certificate_expired"]["certificate"] == used.certificate
+        assert "doesn't believe this broker's certificate (certificate expired)" in events["control_link_refused"]["why"]  # fmt: skip
+        shows(5)
+        machine.at(machine.port)
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+        entry = told_of_it()
+        assert "The certificate of <bdi>test-1</bdi> ends" in browser.get("/").content.decode()
+        assert entry["certificate_ends_soon"] and entry["certificate_ends_at"] > time.time() * 1_000
+        shows(30)
+        assert link_to("test-1").call(GetStatus()).instance == "test-1"
+        entry = told_of_it()
+        assert not entry["certificate_ends_soon"]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
-from tests.sites.test_link import Reader, Site, free_port, secrets, site, to
 from tests.support.brokers import until
 from tests.support.cables import running_cable
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members, start_member
+from tests.support.sites import Reader, Site, free_port, secrets, site, to
 
 
 def with_link_door(member: Running, port: int) -> PolicyDocument:

@@ -13,11 +13,11 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.config.destinations import DestinationSettings
-from tests.sites.test_link import Reader, Site, free_port, secrets, shown, site, to, until_shown
 from tests.sites.test_sync import has, newyork_at, sync_policy
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.cables import Cable
 from tests.support.failpoints import Failpoint, Failpoints
+from tests.support.sites import Reader, Site, free_port, secrets, shown, site, to, until_shown
 
 LINES: dict[str, Callable[[Cable], None]] = {
     "cut": lambda cable: cable.cut(),

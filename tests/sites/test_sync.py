@@ -21,9 +21,9 @@ from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.broker_addresses import BrokerAddress
-from tests.sites.test_link import Reader, Site, free_port, secrets, shown, site, to, until_shown
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.cables import Cable, running_cable
+from tests.support.sites import Reader, Site, free_port, secrets, shown, site, to, until_shown
 
 PATIENT = ReconnectPolicy(logon_timeout=60.0)
 

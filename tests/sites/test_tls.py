@@ -13,9 +13,9 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.config import AccessSettings, PolicyDocument, TransportSettings, UserSettings
 from broker_core.config.destinations import DestinationSettings
-from tests.sites.test_link import Reader, Site, free_port, shown, until_shown
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.certificates import Authority
+from tests.support.sites import Reader, Site, free_port, shown, until_shown
 
 LINK = "link@london"
 

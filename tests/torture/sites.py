@@ -19,9 +19,9 @@ from typing import Final
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import AccessSettings, EntitlementSettings, PolicyDocument
-from tests.sites.test_link import Site, free_port, secrets, site, to
 from tests.support.brokers import until
 from tests.support.cables import running_cable
+from tests.support.sites import Site, free_port, secrets, site, to
 from tests.torture.history import Fault, History, Kind, Reader, body_of, check, topic_of
 
 STRIKES: Final = 8

@@ -1,0 +1,92 @@
+"""The control link's certificate: read anew when its files change, and told of before it ends."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography import x509
+
+from broker_core.access.tls import server_context
+from broker_core.config import TlsSettings
+from broker_core.errors import OperatorError
+
+WARN_DAYS: Final = 14
+"""So long before its end the log begins to tell of it."""
+AGAIN_S: Final = 86_400.0
+"""Between two lines of the log for the same."""
+_DAY_S: Final = 86_400
+log = structlog.get_logger("sluice.control")
+
+
+class LinkCertificate:
+    """`context` is for the next handshake."""
+
+    def __init__(self, settings: TlsSettings, now: Callable[[], float] = time.time) -> None:
+        """Reads the files. OperatorError bad_certificate. `now`: seconds UTC."""
+        self._settings, self._now = settings, now
+        self._stamp = self._stamped()
+        self._said = ("", 0.0)
+        self.context, self._ends = _read(settings)
+        self._tell_end()
+
+    def look(self) -> None:
+        """Take up what was renewed. Files that can't be used, or not both are there yet, leave the one that is."""
+        stamp = self._stamped()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self.context, self._ends = _read(self._settings)
+            except OperatorError as problem:
+                log.error("control_certificate_unusable", why=problem.sentence, fix=problem.fix)
+            else:
+                log.info("control_certificate_read", ends=_utc(self._ends))
+                self._said = ("", 0.0)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        now = self._now()
+        event = (
+            "control_certificate_expired"
+            if now >= self._ends
+            else "control_certificate_expires"
+            if now >= self._ends - WARN_DAYS * _DAY_S
+            else ""
+        )
+        before, at = self._said
+        if not event or (event == before and now - at < AGAIN_S):
+            return
+        self._said = (event, now)
+        log.warning(
+            event,
+            ends=_utc(self._ends),
+            certificate=self._settings.certificate,
+            fix="Put a new certificate and its key in place of the files; they are taken up without a restart. Consoles refuse one that has expired.",
+        )
+
+    def _stamped(self) -> tuple[tuple[int, int, int], ...]:
+        """What changes with the files."""
+        found = []
+        for name in (self._settings.certificate, self._settings.key):
+            try:
+                status = Path(name).stat()
+            except OSError:
+                found.append((0, 0, 0))
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)
+
+
+def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
+    """A context, and when its certificate ends, seconds UTC."""
+    context = server_context(settings)
+    certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
+    return context, certificate.not_valid_after_utc.timestamp()
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
