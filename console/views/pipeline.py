@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from broker_core.documents.jobs import JOB_OPTIONS
 from broker_core.errors import SluiceError
 from console.choices import Permission, PipelineJobs
+from console.models import PolicyDraft
 from console.queries import pipeline_runs as read
+from console.queries import runs
 from console.services import pipeline as service
 from console.services.pipeline import options_of
 from console.views import common
 from console.views.decisions import query_of
 from console.views.drafts import own
+from console.views.runs import part_of
 
 PAGE = 50
 BACKTEST_OPTIONS = ("grid", "save", "start", "end")
+USUALLY = timedelta(days=1)
+"""So much of the newest traffic a back-test tries unless it is asked for more: it is done in a minute on a busy day."""
 
 
 @common.permitted(Permission.VIEW)
@@ -87,7 +93,29 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
     found = [
         run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
-    return common.page(request, "backtest.html", {"draft": draft, "runs": found[:PAGE]})
+    told = {
+        "draft": draft,
+        "runs": found[:PAGE],
+        "since": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}",
+    }
+    return common.page(request, "backtest.html", told | _asked(request, draft))
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_GET
+def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """What was asked for of a draft, alone; its page asks for it every two seconds while something runs."""
+    try:
+        draft = own(draft_id)
+    except SluiceError as problem:
+        raise Http404 from problem
+    return render(request, "components/runs.html", {"may": common.may(request)} | _asked(request, draft))
+
+
+def _asked(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
+    return part_of(
+        request, runs.backtests(draft.instance, draft.pk), reverse("drafts_backtest_runs", args=[draft.pk])
+    )
 
 
 @common.permitted(Permission.VIEW)
