@@ -74,30 +74,29 @@ def start(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.RUN_ACTIONS)
 @require_http_methods(["GET", "HEAD", "POST"])
 def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Try a draft on the recorded traffic: what to try, and what came of it before."""
+    """Try a draft on the recorded traffic: what to try, and what came of it before. Who is refused keeps what he asked for."""
     try:
         draft = own(draft_id)
-        if request.method == "POST":
-            asked = {
-                name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS
-            }
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("drafts")
+    asked = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
+    if request.method == "POST":
+        asked = {name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS}
+        try:
             service.backtest(common.actor_of(request), draft, asked)
+        except SluiceError as problem:
+            common.tell(request, problem)
+        else:
             messages.success(
                 request, "The back-test is asked for. What it finds is listed here when it is done."
             )
             return redirect("drafts_backtest", draft_id)
-    except SluiceError as problem:
-        common.tell(request, problem)
-        return redirect("drafts")
     mine = f"draft-{draft.pk}-"
     found = [
         run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
-    told = {
-        "draft": draft,
-        "runs": found[:PAGE],
-        "since": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}",
-    }
+    told = {"draft": draft, "runs": found[:PAGE], "asked": asked}
     return common.page(request, "backtest.html", told | _asked(request, draft))
 
 

@@ -175,6 +175,9 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     for html in (shown, listed):  # how far it is, and how to be rid of it
         assert f'id="run-{asked.pk}"' in html and f"/runs/{asked.pk}/cancel/" in html
         assert 'role="progressbar"' in html and f'hx-get="{page}runs/?page=1"' in html
+    refused = browser.post(page, {"save": "board-lhr", "end": "5"}).content.decode()
+    assert "Another run of pipeline is under way" in refused
+    assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
     other = drafts.make(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
     record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
