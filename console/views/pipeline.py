@@ -92,29 +92,28 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
                 request, "The back-test is asked for. What it finds is listed here when it is done."
             )
             return redirect("drafts_backtest", draft_id)
-    mine = f"draft-{draft.pk}-"
-    found = [
-        run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
-    ]
-    told = {"draft": draft, "runs": found[:PAGE], "asked": asked}
-    return common.page(request, "backtest.html", told | _asked(request, draft))
+    return common.page(request, "backtest.html", {"asked": asked} | _tries(request, draft))
 
 
 @common.permitted(Permission.RUN_ACTIONS)
 @require_GET
 def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """What was asked for of a draft, alone; its page asks for it every two seconds while something runs."""
+    """What was asked for of a draft, and what came of it, alone; its page asks for it every two seconds while something runs."""
     try:
         draft = own(draft_id)
     except SluiceError as problem:
         raise Http404 from problem
-    return render(request, "components/runs.html", {"may": common.may(request)} | _asked(request, draft))
+    return render(request, "components/backtests.html", {"may": common.may(request)} | _tries(request, draft))
 
 
-def _asked(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
-    return part_of(
-        request, runs.backtests(draft.instance, draft.pk), reverse("drafts_backtest_runs", args=[draft.pk])
-    )
+def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
+    mine = f"draft-{draft.pk}-"
+    found = [
+        run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
+    ]
+    asked_for = runs.backtests(draft.instance, draft.pk)
+    listed = part_of(request, asked_for, reverse("drafts_backtest_runs", args=[draft.pk]))
+    return listed | {"draft": draft, "runs": found[:PAGE]}
 
 
 @common.permitted(Permission.VIEW)

@@ -183,7 +183,8 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
     assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
-    assert record.id in browser.get(page).content.decode()
+    for where in (page, f"{page}runs/"):  # without loading the page anew, too
+        assert record.id in browser.get(where).content.decode()
 
 
 def test_a_policy_for_a_back_test_is_named_and_no_path(
