@@ -29,7 +29,7 @@ from console.views.runs import part_of
 PAGE = 50
 BACKTEST_OPTIONS = ("grid", "save", "start", "end")
 USUALLY = timedelta(days=1)
-"""So much of the newest traffic a back-test tries unless it is asked for more: it is done in a minute on a busy day."""
+"""So much of the newest traffic a back-test tries unless it is asked for more: all that a log holds may take many times as long."""
 
 
 @common.permitted(Permission.VIEW)
