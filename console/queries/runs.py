@@ -24,6 +24,12 @@ def removals(instance: Instance) -> QuerySet[ActionRun]:
     return runs(instance).filter(kind=RunKind.REMOVE, state=RunState.SUCCEEDED).order_by("-created_at")
 
 
+def backtests(instance: Instance, draft_id: int) -> QuerySet[ActionRun]:
+    """Runs that try a draft, in any version, on recorded traffic."""
+    mine = {"parameters__job": "backtest", "parameters__options__policy__startswith": f"draft-{draft_id}-"}
+    return runs(instance).filter(kind=RunKind.PIPELINE, **mine).order_by("-created_at")
+
+
 def run(run_id: str | UUID, instance: Instance | None = None) -> ActionRun:
     """One run, of that instance if one is said. Raises OperatorError unknown_run."""
     try:

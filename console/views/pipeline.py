@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from broker_core.documents.jobs import JOB_OPTIONS
 from broker_core.errors import SluiceError
 from console.choices import Permission, PipelineJobs
+from console.models import PolicyDraft
 from console.queries import pipeline_runs as read
+from console.queries import runs
 from console.services import pipeline as service
 from console.services.pipeline import options_of
 from console.views import common
 from console.views.decisions import query_of
 from console.views.drafts import own
+from console.views.runs import part_of
 
 PAGE = 50
 BACKTEST_OPTIONS = ("grid", "save", "start", "end")
+USUALLY = timedelta(days=1)
+"""So much of the newest traffic a back-test tries unless it is asked for more: all that a log holds may take many times as long."""
 
 
 @common.permitted(Permission.VIEW)
@@ -68,26 +74,46 @@ def start(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.RUN_ACTIONS)
 @require_http_methods(["GET", "HEAD", "POST"])
 def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Try a draft on the recorded traffic: what to try, and what came of it before."""
+    """Try a draft on the recorded traffic: what to try, and what came of it before. Who is refused keeps what he asked for."""
     try:
         draft = own(draft_id)
-        if request.method == "POST":
-            asked = {
-                name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS
-            }
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("drafts")
+    asked = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
+    if request.method == "POST":
+        asked = {name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS}
+        try:
             service.backtest(common.actor_of(request), draft, asked)
+        except SluiceError as problem:
+            common.tell(request, problem)
+        else:
             messages.success(
                 request, "The back-test is asked for. What it finds is listed here when it is done."
             )
             return redirect("drafts_backtest", draft_id)
+    return common.page(request, "backtest.html", {"asked": asked} | _tries(request, draft))
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_GET
+def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """What was asked for of a draft, and what came of it, alone; its page asks for it every two seconds while something runs."""
+    try:
+        draft = own(draft_id)
     except SluiceError as problem:
-        common.tell(request, problem)
-        return redirect("drafts")
+        raise Http404 from problem
+    return render(request, "components/backtests.html", {"may": common.may(request)} | _tries(request, draft))
+
+
+def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
     mine = f"draft-{draft.pk}-"
     found = [
         run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
-    return common.page(request, "backtest.html", {"draft": draft, "runs": found[:PAGE]})
+    asked_for = runs.backtests(draft.instance, draft.pk)
+    listed = part_of(request, asked_for, reverse("drafts_backtest_runs", args=[draft.pk]))
+    return listed | {"draft": draft, "runs": found[:PAGE]}
 
 
 @common.permitted(Permission.VIEW)

@@ -94,6 +94,9 @@ urlpatterns = [
     path("policies/drafts/<int:draft_id>/preview/", drafts.preview, name="drafts_preview"),
     path("policies/drafts/<int:draft_id>/plan/", drafts.plan, name="drafts_plan"),
     path("policies/drafts/<int:draft_id>/backtest/", pipeline.backtest, name="drafts_backtest"),
+    path(
+        "policies/drafts/<int:draft_id>/backtest/runs/", pipeline.backtest_runs, name="drafts_backtest_runs"
+    ),
     path("policies/drafts/<int:draft_id>/delete/", drafts.delete, name="drafts_delete"),
     path("policies/drafts/<int:draft_id>/limits/", draft_parts.limits, name="drafts_limits"),
     path(

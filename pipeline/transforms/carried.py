@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ UNSEEN: Final = frozenset(
     }
 )
 """Of single subscriptions' windows, of conflation and of what holds the log nothing is recorded: rules on them aren't judged."""
+_OF_BACKLOG: Final = attrgetter(
+    "messages", "owed_messages", "owed_bytes", "taken_bytes", "unjournaled", "lump_bytes",
+    "oldest_at", "unacked_at", "blocked_since",
+)  # fmt: skip
 _MS: Final = 1_000_000
 _BOUNDLESS: Final = 1 << 50
 
@@ -66,21 +71,10 @@ class Remembered:
 
     def show(self, seen: Figured) -> None:
         """It is as it was recorded."""
-        self.messages, self.owed_messages, self.owed_bytes = (
-            seen.messages,
-            seen.owed_messages,
-            seen.owed_bytes,
-        )
-        self.taken_bytes, self.unjournaled, self.lump_bytes = (
-            seen.taken_bytes,
-            seen.unjournaled,
-            seen.lump_bytes,
-        )
-        self.oldest_at, self.unacked_at, self.blocked_since = (
-            seen.oldest_at,
-            seen.unacked_at,
-            seen.blocked_since,
-        )
+        (
+            self.messages, self.owed_messages, self.owed_bytes, self.taken_bytes, self.unjournaled, self.lump_bytes,
+            self.oldest_at, self.unacked_at, self.blocked_since,
+        ) = _OF_BACKLOG(seen)  # fmt: skip
 
     def waiting(self) -> Waiting:
         return Waiting(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
@@ -166,6 +160,11 @@ class Session:
         self.waiting = left(self.waiting, matched - self.matched, room)
         self.moved, self.matched = now, matched
 
+    def follow(self, seen: Figured) -> tuple[int, int]:
+        """It is as it was recorded; bytes of memory and disk."""
+        self.backlog.show(seen)
+        return seen.memory, seen.disk
+
     def show(self) -> tuple[int, int]:
         """Its backlog as of then; bytes of memory and disk."""
         of, trace, waiting = self.backlog, self.trace, self.waiting
@@ -222,18 +221,6 @@ class Session:
             owed += sum(stretch.came)
         spooled = trace.disk_factor or trace.factor
         return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
-
-    def most_at(self, stretch: Stretch, step: int) -> tuple[int, int]:
-        """The same on its way to one step from the one before it."""
-        use = self.use
-        if stretch.points or (not self.free and (use.offlined or stretch.offlined)):
-            memory, disk = self.most(stretch)
-        elif self.free:
-            owed, (memory_factor, disk_factor) = self.waiting + stretch.came[step - 1], self.factors
-            memory, disk = int(owed * memory_factor) + 1, int(owed * disk_factor) + 1
-        else:
-            memory, disk = int(stretch.course.memory[step]), int(stretch.course.disk[step])
-        return max(memory, use.memory), max(disk, use.disk)
 
 
 def room_of(trace: Trace, ms: int) -> int:

@@ -7,7 +7,6 @@ Exact where it counts, in what waits, memory and disk; where it only tells that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from broker_core.config.vocabulary import Signal
 from pipeline.transforms.carried import Session
 from pipeline.transforms.recording import LEVELS
+from pipeline.transforms.resting import Rows
 from pipeline.transforms.traces import STEP_MS, Ints
 
 Floats = npt.NDArray[np.float64]
@@ -32,17 +32,6 @@ _ROW: Final = np.dtype(
         "taken_from", "taken_to", "taken_at", "ms_a_byte",  # the line on which what it takes next came
     )] + [("pool", np.int64)]
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Held:
-    """What those who stay hold of the pools, by number, at the step before a window and at each of its steps."""
-
-    memory: Ints
-    disk: Ints
-    most_memory: Ints
-    """On the way from the step before to each of the window's: clients don't move all at once."""
-    most_disk: Ints
 
 
 class Gaps:
@@ -98,35 +87,30 @@ class Gaps:
         session.moved, session.matched = moment, matched
         return session
 
-    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], Held | None]:
-        """Who has to leave before a window, and what the others hold in it; they are taken to stay."""
+    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[Rows]]:
+        """Who has to leave before a window, and what the others hold in it, who stay for all of it."""
         left = {number for number in active if number in self.sessions}
         numbers = np.array([number for number in self.sessions if number not in left], np.int64)
         if not len(numbers):
-            return sorted(left), None
+            return sorted(left), []
         rows = self._rows[numbers]
         stirred = _stirred(rows, moments[1], moments[-1])
         left.update(numbers[stirred].tolist())
-        rows = rows[~stirred]
-        if not len(rows):
-            return sorted(left), None
+        numbers, rows = numbers[~stirred], rows[~stirred]
         column = {name: rows[name][:, None] for name in _ROW.names or ()}
         waits = _waits(column, moments[None, :])
         empty = (waits <= 0).any(axis=1)
         if empty.any():
-            left.update(numbers[~stirred][empty].tolist())
-            waits, rows = waits[~empty], rows[~empty]
-        held = Held(*[np.zeros((len(self._pools), len(moments)), np.int64) for _ in range(4)])
-        for number in range(len(self._pools)):
-            its = rows["pool"] == number
-            for sums, most, name in (
-                (held.memory, held.most_memory, "memory"), (held.disk, held.most_disk, "disk"),
-            ):  # fmt: skip
-                if (factors := rows[name][its]).any():
-                    owned = np.floor(waits[its] * factors[:, None])
-                    sums[number] = owned.sum(axis=0)
-                    most[number, 1:] = np.maximum(owned[:, 1:], owned[:, :-1]).sum(axis=0)
-        return sorted(left), held
+            left.update(numbers[empty].tolist())
+            numbers, waits, rows = numbers[~empty], waits[~empty], rows[~empty]
+        if not len(numbers):
+            return sorted(left), []
+        nothing: Ints = np.zeros((len(numbers), len(moments)), np.int64)
+        memory, disk = (
+            np.floor(waits * rows[name][:, None]).astype(np.int64) if rows[name].any() else nothing
+            for name in ("memory", "disk")
+        )
+        return sorted(left), [Rows(numbers, rows["pool"], (memory, disk))]
 
 
 def _matched(row: Any, moments: Any) -> Any:

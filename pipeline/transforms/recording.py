@@ -46,12 +46,12 @@ class Course(NamedTuple):
     levels: Ints
     """Of each signal of LEVELS its greatest value until the next step: ages are those of then."""
     most: list[int]
-    """The greatest of each row, the step before left out."""
+    """The greatest of each row."""
 
 
 def course_of(memory: Ints, disk: Ints, levels: Ints) -> Course:
     """With what follows."""
-    return Course(memory, disk, levels, levels[:, 1:].max(axis=1).tolist())
+    return Course(memory, disk, levels, levels.max(axis=1).tolist())
 
 
 def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:

@@ -28,8 +28,9 @@ from pipeline.jobs import backtest
 from pipeline.jobs.backtest import acts_of, looks_of
 from pipeline.transforms.agreement import agreement
 from pipeline.transforms.recording import Recording
-from pipeline.transforms.replayed import Tried, try_all
+from pipeline.transforms.replayed import try_all
 from pipeline.transforms.traces import ACTS, TRAFFIC, between, traces_of
+from pipeline.transforms.trial import Tried
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, plan_log

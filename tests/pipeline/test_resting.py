@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from broker_core.config import PolicyDocument
 from broker_core.documents.traffic import Figures
-from pipeline.transforms.carried import Session
 from pipeline.transforms.recording import Recording
-from pipeline.transforms.replayed import Tried, Try, tried_on
+from pipeline.transforms.replayed import Try, tried_on
 from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from pipeline.transforms.trial import Tried
 from tests.support.rules import policy_with
 
 HOST = 8 * 2**30
@@ -148,6 +148,29 @@ def policy(seed: int) -> PolicyDocument:
     return replace(made, client_policy=limits)
 
 
+def tight(seed: int) -> PolicyDocument:
+    """Pools at their limits most of the time, of each transport or one for all, and rules that discard, offline and disconnect."""
+    chance = random.Random(seed)
+    limits = {
+        name: chance.choice((50_000, 200_000, 1_000_000, 5_000_000))
+        for name in ("message_memory_limit", "message_disk_limit")
+    }
+    rules = [rule(chance, number) for number in range(chance.choice((0, 0, 1, 2)))]
+    for made in rules:
+        if (
+            made["signal"] in ("outbound_bytes", "backlog_bytes")
+            and "shape" not in made
+            and chance.random() < 0.5
+        ):
+            made["ladder"] = [{"action": "discard_oldest"}]
+    made = policy_with(*rules, pool=limits)
+    own = chance.choice((None, 3_000, 20_000))
+    return replace(
+        made,
+        client_policy=replace(made.client_policy, client_max_capacity=100, client_message_age_limit_ms=own),
+    )
+
+
 def both(document: PolicyDocument, recording: Recording) -> list[Tried]:
     """With clients that rest, and without."""
     return [tried_on(recording, [Try(document, HOST, recording.traces, rests)])[0] for rests in (True, False)]
@@ -159,6 +182,28 @@ def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int,
     """Every decision with all its figures, what was lost, each client's time offlined, and the pools' peaks."""
     resting, looked_at = both(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(3, 20), st.integers(0, 2**32))
+def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
+    seed: int, clients: int, policy_seed: int
+) -> None:
+    """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom comes out the same."""
+    resting, looked_at = both(tight(policy_seed), recorded(seed, clients))
+    assert resting.as_dict() == looked_at.as_dict()
+
+
+def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
+    """Of twenty clients whom nothing but the pool's limits threatens."""
+    made = policy_with(pool={"message_memory_limit": 1_000_000, "message_disk_limit": 2_000_000})
+    document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
+    recording = recorded(1, 20)
+    few, all_of_them = (Counted(document, recording, rests) for rests in (True, False))
+    tried = [tried_on(recording, [one])[0].as_dict() for one in (few, all_of_them)]
+    assert tried[0] == tried[1]
+    assert {act["signal"] for act in tried[0]["acts"]} >= {"pool_memory", "pool_disk"}
+    assert few.looks < all_of_them.looks / 4
 
 
 def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -> None:
@@ -184,6 +229,6 @@ class Counted(Try):
         super().__init__(document, HOST, recording.traces, rests)
         self.looks = 0
 
-    def _move(self, session: Session, step: int | None) -> None:
+    def _move(self, number: int, step: int | None) -> None:
         self.looks += 1
-        super()._move(session, step)
+        super()._move(number, step)

@@ -45,8 +45,11 @@ from broker_core.slow_clients.evaluate.judge import (
 from broker_core.slow_clients.evaluate.signal_table import OF_POOL, OUTBOX, beyond, of_pool
 from broker_core.slow_clients.evaluate.signals import Holds
 from broker_core.slow_clients.evaluate.trail import points_of
-from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, Rule
+from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, UNLIMITED, Rule
 from broker_core.slow_clients.rules.staging import Stage
+
+Summon = Callable[[Pool, Signal, int], None]
+"""With a pool, what it is short of, and how many of its largest users are looked at."""
 
 
 class SlowClientGuard(Roll):
@@ -59,8 +62,11 @@ class SlowClientGuard(Roll):
         ulimit: int | None,
         default_disk_path: str,
         user_holds: Callable[[str], int] = lambda name: 0,
+        summon: Summon = lambda pool, signal, wanted: None,
     ) -> None:
+        """`summon` is asked before somebody of a pool is chosen: of those that rest, whoever may be chosen is to be roused."""
         super().__init__(document, host_memory, ulimit, default_disk_path, user_holds)
+        self._summon = summon
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
@@ -279,6 +285,7 @@ class SlowClientGuard(Roll):
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
             return None
+        self._summon(pool, Signal.POOL_MEMORY, 2)
         ranked = [(use.memory, use) for use in pool.by_memory.largest(2)]
         observed = pool.memory_used - pool.memory_leaving
         return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, observed, now_ns)
@@ -286,6 +293,7 @@ class SlowClientGuard(Roll):
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:
             return None
+        self._summon(pool, Signal.POOL_DISK, 2)
         ranked = [(use.disk, use) for use in pool.by_disk.largest(2)]
         return self._judge_largest(Signal.POOL_DISK, pool, ranked, pool.disk_used, now_ns)
 
@@ -307,6 +315,7 @@ class SlowClientGuard(Roll):
         """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
         if rule.name not in pool.holds and not wakes(rule, of_pool(rule, pool)):
             return []
+        self._summon(pool, rule.signal, UNLIMITED)
         clients = [Judged(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)]
         return self._heed(judge(clients, [rule], [pool], now_ns))
 

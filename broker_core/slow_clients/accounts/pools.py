@@ -51,6 +51,11 @@ class Pool(PoolSignals):
         if use.offlined:
             self.leave(use.memory)
 
+    def lend(self, memory: int, disk: int) -> None:
+        """So much more, or less, is used by clients that rest."""
+        self.memory_used += memory
+        self.disk_used += disk
+
     def open(self, use: PoolClient) -> None:
         """Take a client over with what it uses; its limits are in force at once."""
         self.take_in(use)

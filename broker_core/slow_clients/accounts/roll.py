@@ -161,13 +161,17 @@ class Roll:
                 self._write_off(use)
 
     def rest(self, use: PoolUse) -> None:
-        """No tick looks at a client until it is roused: for who knows that no rule of its own would see anything meanwhile, as a
-        back-test does. Its samples are forgotten; its place among the others stays."""
+        """No tick looks at a client until it is roused, nor is it anything to its pool: for who knows that no rule of its own would
+        see anything meanwhile, as a back-test does. Its samples are forgotten; its place in the order of connecting stays."""
         self._ticking.remove(use)
+        use.pool.close(use)
+        use.memory = use.disk = 0
         use.history = None
 
-    def rouse(self, use: PoolUse) -> None:
-        """Ticks look at it again."""
+    def rouse(self, use: PoolUse, memory: int, disk: int) -> None:
+        """It holds so much by now, and ticks look at it again. Judges nothing."""
+        use.memory, use.disk = memory, disk
+        use.pool.open(use)
         self._ticking.add(use)
 
     def use_of(self, name: str) -> PoolUse | None:

@@ -170,10 +170,21 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
         document = json.loads((lake / "policies" / f"{name}.json").read_text())
         assert "access" not in document
         PolicyDocument.from_dict(document)
+    shown = browser.get(page).content.decode()
+    listed = browser.get(f"{page}runs/").content.decode()
+    for html in (shown, listed):  # how far it is, and how to be rid of it
+        assert f'id="run-{asked.pk}"' in html and f"/runs/{asked.pk}/cancel/" in html
+        assert 'role="progressbar"' in html and f'hx-get="{page}runs/?page=1"' in html
+    refused = browser.post(page, {"save": "board-lhr", "end": "5"}).content.decode()
+    assert "Another run of pipeline is under way" in refused
+    assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
+    other = drafts.make(Actor(ActorKind.PERSON, "maria"), "Harder")
+    assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
     record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
     assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
-    assert record.id in browser.get(page).content.decode()
+    for where in (page, f"{page}runs/"):  # without loading the page anew, too
+        assert record.id in browser.get(where).content.decode()
 
 
 def test_a_policy_for_a_back_test_is_named_and_no_path(

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.vocabulary import Action, Mode, Reason, Signal
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import Sample, Waiting
 from broker_core.slow_clients.evaluate.telling import decision_entry
@@ -133,16 +134,41 @@ def test_age_is_judged_at_the_tick() -> None:
     assert made.tick(START + 7 * SECOND) == []
 
 
-def test_who_rests_is_looked_at_by_no_tick_until_roused_and_is_judged_by_what_is_queued() -> None:
+def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_roused() -> None:
     made = guard(policy(SMALL, age_ms=2_000))
     backlog = Still(oldest_at=START)
     use = made.register("slow", "tcp", backlog)
     made.queued(use, 10, START)
     made.rest(use)
+    assert (use.memory, use.pool.memory_used) == (0, 0)
     assert not [one for part in range(400) for one in made.tick_part(START + part * SECOND // 40)]
-    made.rouse(use)
+    made.rouse(use, 12, 0)
+    assert (use.memory, use.pool.memory_used) == (12, 12)
     (decided,) = [one for part in range(400, 440) for one in made.tick_part(START + part * SECOND // 40)]
     assert (decided.client, decided.action) == ("slow", Action.DISCONNECT)
+
+
+def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
+    """What they hold together stands in the pool meanwhile; the largest of them is chosen over who took the pool over its limit."""
+    asked: list[tuple[str, Signal, int]] = []
+
+    def summon(pool: Pool, signal: Signal, wanted: int) -> None:
+        asked.append((pool.name, signal, wanted))
+        if not uses["large"].memory:
+            pool.lend(-800, 0)
+            made.rouse(uses["large"], 800, 0)
+
+    document = policy({"message_memory_limit": 1_000})
+    made = SlowClientGuard(document, 8 * 2**30, None, "/nowhere", summon=summon)
+    uses = {name: made.register(name, "tcp", Still(START)) for name in ("small", "large")}
+    pool = uses["small"].pool
+    made.rest(uses["large"])
+    pool.lend(800, 0)
+    assert made.queued(uses["small"], 150, START) is None and not asked
+    decision = made.queued(uses["small"], 100, START)
+    assert decision is not None and (decision.client, decision.observed) == ("large", 1_050)
+    assert decision.chosen_over is not None and decision.chosen_over == Candidate("small", 250)
+    assert asked == [(pool.name, Signal.POOL_MEMORY, 2)]
 
 
 def test_a_decision_carries_the_last_samples_oldest_first() -> None:

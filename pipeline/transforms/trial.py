@@ -1,0 +1,229 @@
+"""A policy's guard in a back-test: clients are told to it as they were recorded, or carried on, and what it decides is done to them.
+
+Every decision is the guard's (`SlowClientGuard`, which asks `evaluate.judge`): nothing here judges. A client follows its
+recording as long as the policy does to it what was done then. Moments are ms of the recording.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
+from broker_core.slow_clients.accounts.guard import SlowClientGuard, Summon
+from broker_core.slow_clients.evaluate.decision import Decision
+from pipeline.transforms.carried import UNSEEN, Session, calm_of
+from pipeline.transforms.recording import Stretch
+from pipeline.transforms.traces import STEP_MS, Trace
+
+SLACK_MS: Final = 2_000
+"""An act that comes so near to the recorded one is the same act."""
+_MS: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Tried:
+    """What a policy would have done."""
+
+    acts: list[dict[str, Any]] = field(default_factory=list)
+    offlined_ms: Counter[str] = field(default_factory=Counter)
+    peaks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each pool, memory and disk."""
+    lost: int = 0
+    parted: int = 0
+    """Sessions that were carried on by what they were seen to take."""
+    unjudged: list[str] = field(default_factory=list)
+    """Rules of which nothing can be said."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "acts": self.acts, "offlined_ms": dict(self.offlined_ms), "peaks": self.peaks, "lost": self.lost,
+            "parted": self.parted, "unjudged": self.unjudged,
+        }  # fmt: skip
+
+
+class Trial:
+    """The guard with the clients that are there, by name and by the numbers of their traces."""
+
+    def __init__(
+        self, document: PolicyDocument, host_memory: int, summon: Summon, ended: Callable[[Session], None]
+    ) -> None:
+        """`summon` as the guard has it; `ended` is told who has gone."""
+        self.guard = SlowClientGuard(document, host_memory, None, "/nowhere", summon=summon)
+        self.pools = {name: pool for name, (pool, _) in self.guard.pools().items()}
+        self.tried = Tried(unjudged=unjudged(document))
+        self.present: dict[int, Session] = {}
+        self._ended = ended
+        self._by_name: dict[str, Session] = {}
+        self.now = self._ticked = 0
+
+    # Who comes, moves and goes.
+
+    def begin(self, number: int, trace: Trace) -> Session:
+        """Another one of its name ends."""
+        before = self._by_name.get(trace.who.name)
+        if before is not None:
+            self.end(before)
+        session = Session.fresh(number, trace)
+        session.use = self.guard.register(
+            trace.who.name, trace.who.transport, session.backlog, trace.who.user
+        )
+        if trace.who.topic:
+            self.guard.subscribe(session.use, session.backlog)
+        session.calm = calm_of(session.use)
+        self._by_name[trace.who.name] = self.present[number] = session
+        return session
+
+    def end(self, session: Session) -> None:
+        """It goes, for whatever reason."""
+        self._ended(session)
+        self._live_again(session)
+        self.tried.offlined_ms[session.trace.who.name] += session.offlined_ms
+        self.tried.parted += session.free
+        self.guard.unregister(session.use)
+        session.gone = True
+        self._by_name.pop(session.trace.who.name, None)
+        self.present.pop(session.number, None)
+
+    def move(self, session: Session, stretch: Stretch, step: int | None) -> None:
+        """What it is at this moment: `step` of the window; None: between two."""
+        if not session.free and self._parts(session):
+            session.part(self.now)
+        if session.free:
+            matched = (
+                session.trace.at("matched_bytes", self.now) if step is None else int(stretch.matched[step])
+            )
+            session.carry_on(self.now, matched)
+            self._tell(session, *session.show())
+            if session.use.offlined and not session.waiting:
+                self._live_again(session)
+        else:
+            seen = session.trace.figures(np.array([self.now]))[0] if step is None else stretch.rows[step]
+            self._tell(session, *session.follow(seen))
+        session.quiet = 0 if session.use.holds or session.use.closing else session.quiet + 1
+
+    def rouse(self, session: Session, stretch: Stretch, moment: int) -> None:
+        """The guard looks at it again, and knows what it was at one of the window's moments, by which nothing had come of it."""
+        memory, disk = session.show() if session.free else session.follow(stretch.rows[moment])
+        session.backlog.outbox_bytes = memory
+        session.quiet = 0
+        self.guard.rouse(session.use, memory, disk)
+
+    # The guard's turn.
+
+    def tick(self) -> None:
+        """The broker's tick of this moment."""
+        self._tick(self.now)
+
+    def catch_up(self, now: int) -> None:
+        """The guard's tick of the step before, if it wasn't asked then: its next one is to be of a step and no more."""
+        if 0 < self._ticked < now - STEP_MS:
+            self._tick(now - STEP_MS)
+
+    def _tick(self, now: int) -> None:
+        self._ticked = now
+        for decision in self.guard.tick_part(now * _MS):
+            self._carry_out(decision)
+
+    def look_at(self, trace: Trace) -> None:
+        """The broker looked at it now, whenever its turn is here."""
+        session = self._by_name.get(trace.who.name)
+        if session is not None and session.trace is trace and not session.use.closing:
+            for decision in self.guard.look_at(session.use, self.now * _MS):
+                self._carry_out(decision)
+
+    def note_peak(self, name: str, memory: int, disk: int) -> None:
+        """So much of a pool was used at a moment."""
+        known = self.tried.peaks.get(name, (0, 0))
+        self.tried.peaks[name] = (max(memory, known[0]), max(disk, known[1]))
+
+    # As it was recorded, or not.
+
+    def _parts(self, session: Session) -> bool:
+        """Whether what was done then and what is done now have become two things."""
+        trace, now = session.trace, self.now
+        if session.use.offlined:
+            return not (trace.offlined_near(now, SLACK_MS) or self._came_back(session))
+        return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
+
+    def _came_back(self, session: Session) -> bool:
+        """Whether it is offlined here, and the recorded episode that this is has ended."""
+        return session.trace.came_back(session.offlined_since, self.now, SLACK_MS)
+
+    def _tell(self, session: Session, memory: int, disk: int) -> None:
+        """Tell the guard, as the broker does at the end of a turn, and do what it decides at once."""
+        use, guard, now = session.use, self.guard, self.now * _MS
+        session.backlog.outbox_bytes = memory
+        if not session.free and use.offlined and not disk and self._came_back(session):
+            guard.unspooled(use, use.disk)
+            self._live_again(session)
+        made: list[Decision | None] = []
+        if memory > use.memory:
+            made.append(guard.queued(use, memory - use.memory, now))
+        elif memory < use.memory:
+            guard.released(use, use.memory - memory)
+        if disk > use.disk:
+            made.append(guard.spooled(use, disk - use.disk, now))
+        elif disk < use.disk:
+            guard.unspooled(use, use.disk - disk)
+        watched = use.watched.get("only")
+        if watched is not None and watched.judged and watched.alarmed:
+            made += guard.judge_subscription(use, watched, now)
+        for decision in made:
+            if decision is not None:
+                self._carry_out(decision)
+
+    def _live_again(self, session: Session) -> None:
+        if session.offlined_since:
+            session.offlined_ms += self.now - session.offlined_since
+            session.offlined_since = 0
+        if session.use.offlined and not session.use.disk and not session.use.closing:
+            self.guard.returned(session.use)
+
+    # What is decided.
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Note it, and what the broker would do to the client's backlog."""
+        session = self._by_name.get(decision.client)
+        if session is None:
+            return
+        session.quiet = 0
+        final = decision.action in FINAL_ACTIONS or decision.action is Action.CANCEL_SUBSCRIPTION
+        lost = decision.lost if decision.mode is Mode.ENFORCE and final else 0
+        self.tried.acts.append(
+            {
+                "at": self.now, "client": decision.client, "action": decision.action.value,
+                "reason": decision.reason.value, "rule": decision.rule, "mode": decision.mode.value,
+                "signal": decision.signal.value, "observed": decision.observed, "limit": decision.limit,
+                "unit": decision.unit.value, "revision": decision.revision, "lost": lost,
+                "memory": session.use.memory, "disk": session.use.disk,
+            }
+        )  # fmt: skip
+        if decision.mode is not Mode.ENFORCE:
+            return
+        self.tried.lost += lost
+        if final:
+            self.end(session)
+        elif decision.action is Action.OFFLINE:
+            session.offlined_since = session.offlined_since or self.now
+            if not session.trace.offlined_near(self.now, SLACK_MS):
+                session.part(self.now)
+        elif decision.action is Action.CONTINUE_FROM_JOURNAL:
+            session.part(self.now)
+            session.free_from_log = True
+        elif decision.action in (Action.DISCARD_OLDEST, Action.CONFLATE):
+            session.part(self.now)
+            dropped = session.drop(int(decision.limit / session.trace.factor))
+            self.tried.lost += int(dropped / session.trace.size)
+
+
+def unjudged(document: PolicyDocument) -> list[str]:
+    """What of a policy is told by figures that aren't recorded."""
+    told = [f"rule {rule.name} on {rule.signal.value}" for rule in document.rules if rule.signal in UNSEEN]
+    return told + (["ActiveMQ's slow consumers, told by their prefetch windows"] if document.activemq else [])
