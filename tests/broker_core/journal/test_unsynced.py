@@ -81,6 +81,7 @@ def test_records_behind_the_mark_are_in_a_new_segment_on_disk_before_the_old_one
     assert all(step in steps for step in wanted), files.calls
     journal = open_journal(tmp_path)
     assert [segment.first_sequence for segment in journal.segments()] == [1, 31]
+    assert not any(segment.compressed for segment in journal.segments())
     assert read_all(journal) == list(range(1, 46))
     assert journal.publishers["p"] == 45
     journal.close()
