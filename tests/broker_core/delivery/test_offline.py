@@ -378,3 +378,25 @@ async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_t
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)
     offline_module._tell(tallies, [entry], {PLAIN: 7})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (6, 7)
+
+
+async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline_module, "PULL_BYTES", 1)  # whatever waits in a lane is enough
+    monkeypatch.setattr(fair_share_module, "FIRST_CHUNK", 1)  # an entry a chunk
+    async with client(tmp_path) as scene:
+        scene.offline()
+        for stream, count in ((WINDOWED, 4), (WINDOWED, 4), (PLAIN, 1), (WINDOWED, 4)):
+            scene.publish(stream, count)
+        scene.socket.room = 1 << 20
+        scene.backlog.on_writable()
+        await scene.turns()
+        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
+        scene.offlined.stalled()
+        await scene.turns()
+        assert scene.offlined._held and not scene.offlined.wanted, "its window is full"
+        scene.acknowledge(4)
+        await scene.turns()
+        # Its window is full again, and what is behind that and needs none is sent.
+        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
