@@ -400,3 +400,13 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
         await scene.turns()
         # Its window is full again, and what is behind that and needs none is sent.
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
+
+
+async def test_who_takes_nothing_rests_while_it_is_live_and_not_when_it_is_offlined(tmp_path: Path) -> None:
+    async with client(tmp_path) as scene:
+        scene.publish(PLAIN, 3)
+        assert scene.backlog.unwritable_since and not scene.backlog.rests(), "only for a moment"
+        scene.now += backlog_module.RESTS_NS
+        assert scene.backlog.rests()
+        scene.offline()
+        assert not scene.backlog.rests()
