@@ -366,12 +366,13 @@ class Backlog:
             self.look()
 
     def rests(self) -> bool:
-        """Whether its client leaves unread what it has, as the last look tells. From now on what comes for it waits until it is a
+        """Whether its client is live and leaves unread what it has, as the last look tells. From now on what comes for it waits until it is a
         lump, or until somebody settles it: who finds it so comes back for that soon, and asks again."""
         now, blocked = self._facilities.clock, self.unwritable_since
         rests = self._unread.look(self._sink.window, now.monotonic_ns())
         if blocked and not self._sink.writable:
             rests = rests or now.now_ns() - blocked >= RESTS_NS
+        rests = rests and self.offline is None  # what comes goes to the spool then
         if not rests:
             self._rests_below = 0
         elif not self._rests_below:

@@ -49,6 +49,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
         f"{_T}/journal/test_recovery.py", f"{_T}/journal/test_unsynced.py", f"{_T}/journal/test_crash_steps.py",
+        f"{_T}/journal/test_other_log.py",
     ),
     "broker_core/journal/retention.py": (f"{_T}/journal/test_retention.py",),
     "broker_core/journal/swaps.py": (f"{_T}/journal/test_swaps.py", f"{_T}/journal/test_crash_steps.py"),

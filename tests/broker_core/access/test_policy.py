@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker_core.access import AccessPolicy, hash_password, hash_token
+from broker_core.access import EVERYTHING, AccessPolicy, hash_password, hash_token
 from broker_core.config import PolicyDocument, TlsSettings, default_policy
 from broker_core.errors import ClientError, OperatorError
+from broker_core.names import BROKER_NAME
 from tests.broker_core.access.making import entitlement, policy, user
 
 
@@ -140,3 +141,24 @@ def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None
     )
     assert not same(policy(user("vera"), entitlement("maria", publish="a")), "maria")
     assert not same(policy(user("maria"), restricted=False), "maria")
+
+
+def test_the_brokers_own_way_in_asks_for_nothing_and_may_do_all_whatever_the_transports_say() -> None:
+    made = AccessPolicy(policy(user("maria")))
+    assert made.authentication(BROKER_NAME) == "none"
+    assert made.rights(BROKER_NAME, "") is EVERYTHING
+    assert made.authentication("udp") is None
+
+
+@pytest.mark.parametrize(
+    "who", [("maria", "*"), ("group:desk", "*"), ("*", "maria"), ("vera", "group:desk", "mar*")]
+)
+def test_each_of_those_whom_an_entitlement_names_is_meant_wherever_it_stands(who: tuple[str, ...]) -> None:
+    given = replace(entitlement("nobody", publish="a.>"), who=who)
+    made = AccessPolicy(policy(user("maria"), given))
+    made.rights("tcp", "maria").check_publish(("a.b",))
+    if "*" in who:
+        made.rights("tcp", "").check_publish(("a.b",))
+    else:
+        with pytest.raises(ClientError):
+            made.rights("tcp", "").check_publish(("a.b",))

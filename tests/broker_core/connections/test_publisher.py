@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from broker_core.batch import build
+from broker_core.batch import Batch, build
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_fields import QuotaSettings
@@ -18,6 +19,7 @@ from broker_core.connections.inbox import Hold
 from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
+from broker_core.protocols.replies import Ack
 from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
@@ -233,3 +235,62 @@ async def test_a_broker_that_is_given_patterns_that_cannot_be_read_says_so_and_a
         async with running_broker(tmp_path, wrong):
             pass
     assert caught.value.code == "bad_policy"
+
+
+async def test_records_with_headers_are_stored_as_one_batch_and_counted(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        publishing = broker.engine.roster.clients["busy"].publishing
+        answer = Ack(ack="persisted", of="publish", id="x")
+        publishing.publish_records(["a", "b", "a"], [b"1", b"2", b"3"], [b"", b"", b""], [answer])
+        assert (await client.until("persisted"))["id"] == "x"
+        (batch,) = broker.engine.journal.read(1, 1_000_000, 3)
+        assert [bytes(body) for body in batch.bodies()] == [b"1", b"2", b"3"]
+        assert publishing.topics == {"a": 2, "b": 1}
+
+
+async def test_a_topic_that_no_record_of_a_batch_has_counts_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        whole = Batch.parse(build("busy", ["a", "b", "c"], [b"1", b"2", b"3"]))
+        part = bytes(whole.select(np.array([0, 1]), explicit=False).buf)
+        client.write(encode_frame_header(PUBLISH, 0, len(part)) + part + flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        found = broker.engine.roster.clients["busy"].publishing.topics
+        assert {topic: number for topic, number in found.items() if number} == {"a": 1, "b": 1}
+
+
+async def test_answers_to_repeats_wait_for_what_was_published_before_and_count_as_no_batch(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        publishing = broker.engine.roster.clients["busy"].publishing
+        asked = {"c": "publish", "topic": "t", "data": 1, "sequence": 1, "ack": ["processed", "persisted"]}
+        client.command({**asked, "id": "first"})
+        await client.until("persisted")
+        client.command({**asked, "id": "again"})
+        heard = [await client.until(ack) for ack in ("processed", "persisted")]
+        while heard[-1].get("id") != "again":
+            heard.append(await client.until("persisted"))
+        assert publishing.uncommitted == 0
+        with stalled_disk(broker):
+            client.write(encode_command({**asked, "sequence": 2, "id": "new"}))
+            await until(lambda: publishing.uncommitted == 1)
+            client.command({**asked, "id": "third"})
+            assert (await client.until("processed"))["id"] == "new"
+            assert (await client.until("processed"))["id"] == "third"
+            assert publishing.uncommitted == 1 and len(publishing._waiting) == 1
+        while (await client.until("persisted")).get("id") != "third":
+            pass
+
+
+async def test_who_is_paced_is_told_for_how_long_in_milliseconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        publishing = broker.engine.roster.clients["busy"].publishing
+        monkeypatch.setattr(publishing._services.quotas, "published", lambda *_: 2.0)
+        client.write(publish(1))
+        assert (await client.until("notice"))["details"]["wait_ms"] == 2_000

@@ -18,11 +18,14 @@ from broker_core.delivery import backlog as backlog_module
 from broker_core.delivery import fair_share as fair_share_module
 from broker_core.delivery import offline as offline_module
 from broker_core.delivery.fair_share import FIRST_CHUNK, FairShare
+from broker_core.delivery.ledger import Tally
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.offline import Offline
 from broker_core.delivery.spool import spool as spool_module
+from broker_core.delivery.spool.entries import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
+from broker_core.journal.segment import Position
 from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, Scene
 
 
@@ -348,3 +351,62 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
         await scene.turns()
         assert scene.backlog.state is ClientState.LIVE
         assert took == [0.25] * len(took) and took
+
+
+async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_share_module, "TAKEN_BEFORE", 1)
+    async with client(tmp_path) as scene:
+        scene.publish_many(PLAIN, 400)
+        scene.offline()
+        drain = scene.offlined._drain
+        while drain.size.nbytes <= FIRST_CHUNK:
+            scene.socket.room = 1 << 20
+            scene.backlog.on_writable()
+            await scene.turns(1)
+        scene.socket.room = 0
+        await scene.turns(10)
+        assert not scene.offlined.spool.empty and not scene.offlined.wanted
+        assert drain.chunk is not None
+
+
+async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_told() -> None:
+    entry = SpoolEntry(PLAIN, "", Position(1, 4_096), 100, None, None, 3, 100, 1)
+    tallies: dict[int, Tally] = {}
+    offline_module._tell(tallies, [entry], {})
+    assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)
+    offline_module._tell(tallies, [entry], {PLAIN: 7})
+    assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (6, 7)
+
+
+async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline_module, "PULL_BYTES", 1)  # whatever waits in a lane is enough
+    monkeypatch.setattr(fair_share_module, "FIRST_CHUNK", 1)  # an entry a chunk
+    async with client(tmp_path) as scene:
+        scene.offline()
+        for stream, count in ((WINDOWED, 4), (WINDOWED, 4), (PLAIN, 1), (WINDOWED, 4)):
+            scene.publish(stream, count)
+        scene.socket.room = 1 << 20
+        scene.backlog.on_writable()
+        await scene.turns()
+        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
+        scene.offlined.stalled()
+        await scene.turns()
+        assert scene.offlined._held and not scene.offlined.wanted, "its window is full"
+        scene.acknowledge(4)
+        await scene.turns()
+        # Its window is full again, and what is behind that and needs none is sent.
+        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
+
+
+async def test_who_takes_nothing_rests_while_it_is_live_and_not_when_it_is_offlined(tmp_path: Path) -> None:
+    async with client(tmp_path) as scene:
+        scene.publish(PLAIN, 3)
+        assert scene.backlog.unwritable_since and not scene.backlog.rests(), "only for a moment"
+        scene.now += backlog_module.RESTS_NS
+        assert scene.backlog.rests()
+        scene.offline()
+        assert not scene.backlog.rests()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -523,3 +525,11 @@ def test_the_end_of_the_journals_thread_is_waited_for() -> None:
     gate.set()
     wait()
     assert len(done) == 1_000
+
+
+def test_a_disk_that_hangs_keeps_no_process_that_ends() -> None:
+    hangs = "import time; from broker_core.journal.commit_log import in_a_thread; in_a_thread(lambda: time.sleep(600) or True)"
+    ended = subprocess.run(
+        [sys.executable, "-c", hangs], cwd=Path(__file__).parents[3], timeout=60, check=False
+    )
+    assert ended.returncode == 0

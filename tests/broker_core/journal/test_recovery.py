@@ -339,3 +339,18 @@ def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
     newest = segment_name(INSTANCE, max(one.first_sequence for one in journal.segments()))
     with pytest.raises(OperatorError, match=f"{newest} says {journal.identity}"):
         open_journal(tmp_path, known=Known(uuid4(), 1))
+
+
+def test_damage_is_told_by_every_opening_also_when_its_segment_is_not_read_again(tmp_path):
+    path, offsets = written(tmp_path)
+    flip(path, offsets[7])
+    journal = open_journal(tmp_path)
+    (hole,) = journal.recovery.quarantined
+    fill(journal, 60, size=1_000)  # its segment is full, and gets a sidecar
+    journal.finish_sealed()
+    journal.close()
+    for _ in range(2):
+        journal = open_journal(tmp_path)
+        assert journal.recovery.quarantined == [hole] and journal.holes == [hole]
+        assert journal.recovery.scanned_segments < len(journal.segments())
+        journal.close()

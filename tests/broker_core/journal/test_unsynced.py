@@ -90,6 +90,10 @@ def test_it_says_so_and_the_next_opening_has_nothing_to_do(tmp_path):
     written_behind_the_mark(tmp_path)
     journal = open_journal(tmp_path)
     assert "Records 31 to 45 weren't known to be on disk and were written again." in journal.recovery.reason
+    assert [(one.state, one.compressed) for one in journal.segments()] == [
+        ("sealed", False),
+        ("current", False),
+    ]
     fill(journal, 2)
     journal.close()
     again = open_journal(tmp_path)

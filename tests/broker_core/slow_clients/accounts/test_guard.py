@@ -343,3 +343,45 @@ def _check_sums(made: SlowClientGuard, accounts: list[PoolUse]) -> None:
     assert pool.disk_used == sum(account.disk for account in counted) >= 0
     assert pool.memory_used - pool.memory_leaving <= pool.limits.memory
     assert pool.disk_used <= pool.limits.disk
+
+
+def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_gone() -> None:
+    own = {
+        "name": "own",
+        "signal": "outbound_bytes",
+        "limit": 100,
+        "mode": "shadow",
+        "ladder": [{"action": "offline"}],
+    }
+    made = guard(policy(rules=[own]))
+    use = made.register("a", "tcp", Still(START))
+    made.queued(use, 2_000, START)
+    (decision, *_) = made.tick(START + 2 * SECOND)
+    assert decision.mode is Mode.SHADOW and (decision.rule, decision.subscription) in use.holds
+    made.left_out(decision, 5)
+    made.left_out(decision, 7)
+    assert made.cut_of(decision) == 12
+    made.unregister(use)
+    made.left_out(decision, 3)
+    assert made.cut_of(decision) == 0
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_for_what_is_queued(
+    where: str,
+) -> None:
+    class Looked(Still):
+        looks = 0
+
+        def look(self) -> None:
+            self.looks += 1
+
+    made, backlog = guard(policy(SMALL)), Looked(START)
+    use = made.register("a", "tcp", backlog)
+    add = made.queued if where == "memory" else made.spooled
+    if where == "disk":
+        use.offlined = True
+    add(use, 1, START)
+    assert backlog.looks == 0
+    add(use, 10_000, START)
+    assert backlog.looks == 1
