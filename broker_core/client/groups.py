@@ -74,8 +74,8 @@ class AsyncGroups:
             if (other := known.setdefault(client.instance, group)) != group:
                 raise OperatorError(
                     "bad_groups",
-                    f"The groups {other!r} and {group!r} are one instance, {client.instance!r}.",
-                    "Name their topics with one group, or give each broker an instance's name of its own.",
+                    f"The groups {other!r} and {group!r} are the same instance, {client.instance!r}.",
+                    "Give their topics to one group, or give each broker an instance name of its own.",
                 )
 
     async def close(self) -> None:
@@ -149,8 +149,8 @@ def _check(groups: Mapping[str, Group], options: Mapping[str, Any]) -> None:
             if (other := known.setdefault(address, group)) != group:
                 raise OperatorError(
                     "bad_groups",
-                    f"{address} is an address of the groups {other!r} and {group!r}.",
-                    "Name the topics of one instance with one group.",
+                    f"{address} is an address of both groups {other!r} and {group!r}.",
+                    "Give all topics of an instance to one group.",
                 )
 
 

@@ -162,8 +162,8 @@ def bookmark_of(bookmark: str | None, instance: str, others: Collection[str]) ->
         case Range(begin, _, end, _) if others and (isinstance(begin, After) or isinstance(end, After)):
             raise OperatorError(
                 "bad_groups",
-                f"{bookmark[:80]!r} is a range of one instance's records, and the subscription goes to several.",
-                "Use a range of moments, or subscribe at one group's client.",
+                f"{bookmark[:80]!r} is a range of one instance's records, but the subscription covers several.",
+                "Use a range of times, or subscribe through one group's client.",
             )
         case _:
             return bookmark

@@ -39,16 +39,16 @@ from console.services.journal_places import directories_now, record_log
 class Command(BaseCommand):
     """`status` ends with 1 when this member doesn't take part, a member is away or differs, or an engine isn't up to date."""
 
-    help = (
-        "The group of brokers that share this instance's log: how it is, and how a member gets its journal."
-    )
+    help = "The group of brokers that share this instance's log: its state, and its members' journals."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(
             dest="command", required=True, metavar="status|downgrade|upgrade|init|join|reseed"
         )
-        status = commands.add_parser("status", help="how the group is; exit code 1 when not all is well")
+        status = commands.add_parser(
+            "status", help="show the state of the group; exit code 1 unless all is well"
+        )
         for name, says in (
             (
                 "downgrade",
@@ -59,21 +59,20 @@ class Command(BaseCommand):
             one = commands.add_parser(name, help=says)
             one.add_argument(
                 "member",
-                help="as sync_members of the policy names it; or link.NAME, of a destination whose durability is sync",
+                help="a member's name as in the policy's sync_members, or link.NAME for a destination whose durability is sync",
             )
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
             )
         init = commands.add_parser(
-            "init", help="make a new log that goes on behind the journal that is here; the broker is stopped"
+            "init",
+            help="make a new log that continues the journal on this machine; the broker must be stopped",
         )
-        join = commands.add_parser(
-            "join", help="give a member that has nothing its journal; the broker is stopped"
-        )
+        join = commands.add_parser("join", help="give a new member its journal; the broker must be stopped")
         renew = commands.add_parser(
             "reseed",
-            help="move the journal that is here aside, and take another member's; the broker is stopped",
+            help="move the journal on this machine aside, and take another member's; the broker must be stopped",
         )
         for one in (status, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -81,11 +80,13 @@ class Command(BaseCommand):
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
             )
         for one in (init, join, renew):
-            one.add_argument("--yes", action="store_true", help="do it; without, the plan is printed alone")
+            one.add_argument(
+                "--yes", action="store_true", help="do it; without this, only the plan is printed"
+            )
         init.add_argument(
             "--replace",
             action="store_true",
-            help="set aside the log that the engine has, when that is another one or has lost its end",
+            help="set aside the engine's log, if it is a different one or has lost its end",
         )
         for one in (join, renew):
             one.add_argument(
@@ -93,7 +94,7 @@ class Command(BaseCommand):
                 type=Path,
                 dest="source",
                 metavar="DIRECTORY",
-                help="the journal directory of a healthy member, whose broker may run, or a copy of it; without: from the engine's log"
+                help="the journal directory of a healthy member, whose broker may be running, or a copy of it; default: the engine's log"
                 " alone, while that has its first entry",
             )
             one.add_argument(

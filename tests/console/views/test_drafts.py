@@ -338,7 +338,7 @@ def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> N
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "text": ACTIVEMQ})
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "Nothing of this file was taken over" in page and "producerFlowControl=false" in page
+    assert "Nothing in this file was taken over" in page and "producerFlowControl=false" in page
     assert not PolicyDraft.objects.exists()
 
 
