@@ -1,8 +1,8 @@
 """Which of several groups has a topic. Pure.
 
-The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` goes before `prices.>`, and that before
-`>`. So that there is always one, patterns of two groups either name no topic together, or one of them lies within the other;
-everything else is refused when the routes are made.
+The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` takes precedence over `prices.>`, and that
+over `>`. So that there always is one, the patterns of two groups either have no topic in common, or one contains the other;
+anything else is refused when the routes are made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker_core.subscriptions.topics import TopicPattern
 
 MOST_PATTERNS = 1_000
 MOST_REMEMBERED = 65_536
-"""Topics of which it is remembered which group has them; then they are looked up anew."""
+"""Topics whose groups are remembered; when there are more, all are looked up again."""
 
 
 class Route(NamedTuple):
-    """The topics that a pattern names are a group's, but for those of narrower patterns."""
+    """The topics of a pattern belong to a group, except for those of narrower patterns."""
 
     pattern: TopicPattern
     group: str
