@@ -124,7 +124,7 @@ class Command(BaseCommand):
         finally:
             self._tell(loaded.imported)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} is made and switched off: look at it and enable it.")
+            self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str

@@ -320,7 +320,7 @@ def test_a_configuration_is_pasted_or_uploaded(
     uploaded = browser.post(
         "/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}
     ).content.decode()
-    assert "is made and switched off" in uploaded
+    assert "was created, switched off" in uploaded
     assert set(Action.objects.exclude(name="weekly archive").values_list("enabled", flat=True)) == {False}
     assert policies.newest_of(instance).number == 1
 
