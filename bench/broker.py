@@ -1,17 +1,19 @@
 """A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports.
 
 Behind the two sizes stands the instance's name; with a member's name, engines and perhaps sync members (by commas) behind that
-it is one of a group.
+it is one of a group. With `--tls` in front of all it has a transport `tcps`, and HOME the `authority.pem` to believe.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
 import uvloop
 
 
@@ -23,6 +25,8 @@ async def main(
     name: str = "",
     engines: str = "",
     sync_members: str = "",
+    *,
+    tls: bool = False,
 ) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
@@ -32,6 +36,11 @@ async def main(
     from broker_core.group.member import member_of
     from broker_core.group.settings import read_settings
 
+    secure = []
+    if tls:
+        from tests.support.certificates import Authority
+
+        secure = [TransportSettings("tcps", "tcp", 0, tls=Authority(home).transport())]
     policy = default_policy(instance)
     policy = replace(
         policy,
@@ -45,7 +54,7 @@ async def main(
             QuotaSettings(client_topics=1_000_000),
         ),  # one client's 100,000 topics are measured, not refused
         transports=tuple(
-            TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")
+            [TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")] + secure
         ),
     )
     paths = BrokerPaths.under(home, instance)
@@ -54,15 +63,19 @@ async def main(
     broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()
     spare_the_loop()
-    print(json.dumps({t["kind"]: t["port"] for t in broker.statistics.transports}), flush=True)
+    print(json.dumps({t["name"]: t["port"] for t in broker.statistics.transports}), flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
+    # Nobody reads what this prints behind its ports, and a full pipe would hold it; the product's log has a thread of its own.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     from api.broker_websocket import reactor
 
     reactor.install(loop)
-    place, memory, *more = sys.argv[1:]
-    loop.run_until_complete(main(Path(place), int(memory), int(more[0]) if more else 0, *more[1:]))
+    words = sys.argv[1:]
+    tls = words[:1] == ["--tls"]
+    place, memory, *more = words[tls:]
+    loop.run_until_complete(main(Path(place), int(memory), int(more[0]) if more else 0, *more[1:], tls=tls))

@@ -24,6 +24,7 @@ from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import TransportSettings, default_policy
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.interpreter import spare_the_loop
 from broker_core.protocols.replies import Reply
@@ -35,7 +36,7 @@ class Nowhere:
     """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
 
     protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
-    lump_bytes, network_limited, text_mode = 0, False, False
+    lump_bytes, network_limited, text_mode, window = 0, False, False, UNKNOWN
 
     def __init__(self, stalled: bool) -> None:
         self.writable = not stalled

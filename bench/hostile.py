@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import ssl
 import subprocess
 import sys
 import time
@@ -157,6 +158,40 @@ async def _reads_nothing(host: str, port: int, place: int) -> None:
     writer.close()
 
 
+def _hello() -> bytes:
+    """The first message of a TLS handshake."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
+async def _handshakes(host: str, port: int, number: int) -> None:
+    """So many begin with a byte each, and say the rest all at once; again and again."""
+    hello = _hello()
+
+    async def begun() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(hello[:1])
+            return reader, writer
+        return None
+
+    while True:
+        there = [one for one in await asyncio.gather(*(begun() for _ in range(number))) if one is not None]
+        await asyncio.sleep(0.5)  # until each has been heard
+        for _, writer in there:
+            writer.write(hello[1:])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                answered = (reader.read(1) for reader, _ in there)
+                await asyncio.gather(*answered, return_exceptions=True)
+        for _, writer in there:
+            writer.transport.abort()
+
+
 ATTACKS: dict[str, tuple[str, Attack, int]] = {
     **{f"15 MiB before logon, {kind}": (kind, pouring(head), 2_000) for kind, head in HEADS.items()},
     **{f"60 KB of a first frame, {kind}": (kind, pouring(head), 2_000) for kind, head in SMALL.items()},
@@ -165,6 +200,7 @@ ATTACKS: dict[str, tuple[str, Attack, int]] = {
     "commands, good and bad, as fast as read": ("tcp", repeated(_commands), 8),
     "batches, poured in": ("tcp", repeated(_publishes), 2),
     "subscribers of all that read nothing": ("tcp", repeated(_reads_nothing), 500),
+    "TLS handshakes, finished at once": ("tcps", _handshakes, 1_000),
 }
 """On which transport, by what, and of how many connections."""
 
@@ -226,8 +262,8 @@ async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = 
         if only not in name and name != "nobody":
             continue
         with (
-            broker(BIG) as (ports, pid),
-            broker(BIG) if elsewhere else nullcontext((ports, pid)) as (aims, _),
+            broker(BIG, tls=True) as (ports, pid),
+            broker(BIG, tls=True) if elsewhere else nullcontext((ports, pid)) as (aims, _),
         ):
             kind, _, number = ATTACKS.get(name, ("tcp", None, 0))
             number = min(number, connections)

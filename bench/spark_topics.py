@@ -15,7 +15,8 @@ from rich.table import Table
 
 from bench.spark_logs import INSTANCE, Published, compress, make_log
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, parts, plan, read_spans
+from sluice_spark.reading import Request, plan, read_spans
+from sluice_spark.tasks import join
 
 TOPICS = 10_000
 RARE, RARE_SHARE = "t.rare", 0.0001
@@ -54,7 +55,7 @@ def cost(directory: Path, request: Request) -> tuple[float, int]:
     """(CPU seconds, records) of planning and reading."""
     began, rows = time.process_time(), 0
     place = LogPlace(directory, None, INSTANCE)
-    for part in parts(plan(place, request), request.split_bytes):
+    for part in join(plan(place, request), request.split_bytes):
         for batch in read_spans(place, part.spans, request):
             rows += batch.num_rows
     return time.process_time() - began, rows

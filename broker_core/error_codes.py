@@ -160,6 +160,7 @@ CODES: Final = MappingProxyType({
     "not_stored": ErrorCode("A notice: records delivered with durability `live` weren't stored; `from`, `to`", _CLIENT),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of the pattern, and get the rest; `topic`", _CLIENT),
     # The client library's own.
+    "acknowledged_missing": ErrorCode("A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`", _LIBRARY),
     "bad_address": ErrorCode("Not the address of a transport, or no address", _LIBRARY),
     "bad_groups": ErrorCode("It isn't clear which group has which topics, or two groups share an instance or a store", _LIBRARY),
     "bad_store": ErrorCode("The file isn't a store of this kind", _LIBRARY),

@@ -1,7 +1,7 @@
 """Plots as SVG: drawn once when a job has its result, shown by the console as images and put into reports as they are.
 
 Colours and lines stand as attributes, so that no page's content policy takes them away; they are of middle lightness, for
-light and dark pages alike. Nothing in a plot can run.
+light and dark pages alike. Nothing in a plot can run. What is left out of one for want of room, its last line says.
 """
 
 from __future__ import annotations
@@ -17,10 +17,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.axes import Mark, Unit, amount_marks, said_amount, time_marks
+
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 30, 34
+ROW: Final = 16
+"""Height of a row of the legend."""
+LETTER: Final = 6.2
+"""Width of most letters, at most."""
 COLOURS: Final = ("#3b82c4", "#d9822b", "#3f9e6d", "#b65fb0", "#c94f4f", "#8a8f3c", "#4aa3a3", "#8d7ad1")
-GREY: Final = "#8a8f98"
+INK: Final = "#7a7f87"
+"""Letters: as far from white as from the darkest of the pages, 4.1 to 1."""
+ALONE: Final = "#718096"
+"""The only line, or the only kind of bars: there is nothing to tell apart."""
 MOST_BARS: Final = 40
+WIDEST_BARS: Final = 96
+"""Of one label together."""
+MOST_NAME: Final = 28
 
 UNTOLD: Final = "(not told)"
 """A line whose value of `by` is empty."""
@@ -45,86 +57,131 @@ NARROW: Final = Paper(380, 260, 3, 400)
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """How a table is drawn. `x` is a time, a number, or with bars a text; `by` makes a line of each of its values."""
+    """How a table is drawn. `x` is a time, a number, or with bars a text; `by` makes a line of each of its values; `unit` is what
+    the numbers of `y` are."""
 
     title: str
     x: str
     y: tuple[str, ...]
     kind: Literal["lines", "bars"] = "lines"
     by: str = ""
-    unit: str = ""
+    unit: Unit = ""
+
+
+class _Line(NamedTuple):
+    name: str
+    xs: Floats
+    ys: Floats
 
 
 def draw(plot: Plot, table: pa.Table, paper: Paper = WIDE) -> str:
-    """The plot as an SVG document."""
-    body = _bars(plot, table, paper) if plot.kind == "bars" else _lines(plot, table, paper)
-    title = escape(plot.title)
+    """The plot as an SVG document: as wide as the paper, as much higher as its legend takes."""
+    top, body = _bars(plot, table, paper) if plot.kind == "bars" else _lines(plot, table, paper)
+    height, title = paper.height + top - TOP, escape(plot.title)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {paper.width} {paper.height}" role="img" aria-label="{escape(plot.title, {chr(34): "&quot;"})}"'
-        f' font-family="sans-serif" font-size="11" fill="{GREY}"><title>{title}</title>'
-        f'<text x="{LEFT}" y="16" font-size="13">{title}{f" ({escape(plot.unit)})" if plot.unit else ""}</text>{body}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {paper.width} {height}" role="img" aria-label="{escape(plot.title, {chr(34): "&quot;"})}"'
+        f' font-family="sans-serif" font-size="11" fill="{INK}"><title>{title}</title>'
+        f'<text x="{LEFT}" y="16" font-size="13">{title}</text>{body}</svg>\n'
     )
 
 
-def _lines(plot: Plot, table: pa.Table, paper: Paper) -> str:
-    width, height = paper.width, paper.height
-    series = list(_series(plot, table))[: len(COLOURS)]
-    if not series:
-        return _nothing(paper)
-    low, high = min(xs.min() for _, xs, _ in series), max(xs.max() for _, xs, _ in series)
-    top = max([float(ys.max()) for _, _, ys in series] + [0.0]) or 1.0
-    bottom = min([float(ys.min()) for _, _, ys in series] + [0.0])
-    across, up = _scale(low, high, LEFT, width - RIGHT), _scale(bottom, top, height - BOTTOM, TOP)
+def _lines(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
+    lines, of = _series(plot, table)
+    if not lines:
+        return TOP, _nothing(paper)
+    colours = _colours(len(lines))
+    legend, top = _legend(
+        [(one.name, colour) for one, colour in zip(lines, colours, strict=True)], of, "lines", paper
+    )
+    base = paper.height + top - TOP - BOTTOM
+    low, high = min(one.xs.min() for one in lines), max(one.xs.max() for one in lines)
+    whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
+    least, greatest = min(0.0, *(one.ys.min() for one in lines)), max(0.0, *(one.ys.max() for one in lines))
+    marks = amount_marks(least, greatest, plot.unit, whole)
+    across = _scale(low, high, LEFT, paper.width - RIGHT)
+    up = _scale(marks[0].at, marks[-1].at, base, top)
     timed = pa.types.is_timestamp(table.schema.field(plot.x).type)
-    made = [_grid(bottom, top, up, paper)]
-    for at in np.linspace(low, high, paper.moments) if high > low else [low]:
-        said = _moment(at, high - low) if timed else _short(float(at))
-        made.append(_text(across(float(at)), height - 14, said, "end" if at == high > low else "middle"))
-    for number, (name, xs, ys) in enumerate(series):
-        colour = COLOURS[number]
-        points = [
-            (across(float(x)), up(float(y))) for x, y in zip(*_thinned(xs, ys, paper.points), strict=True)
-        ]
+    below = (
+        time_marks(low, high, paper.moments)
+        if timed
+        else [one for one in amount_marks(low, high, "", False, paper.moments) if low <= one.at <= high]
+    )
+    made = [legend, _grid(marks, up, paper)]
+    for mark in below:
+        made.append(_text(across(mark.at), base + 16, mark.said, "middle"))
+        if mark.below:
+            made.append(_text(across(mark.at), base + 29, mark.below, "middle"))
+    for line, colour in zip(lines, colours, strict=True):
+        thinned = zip(*_thinned(line.xs, line.ys, paper.points), strict=True)
+        points = [(across(float(x)), up(float(y))) for x, y in thinned]
         if len(points) == 1:
             made.append(f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>')
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         made.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        if len(series) > 1:
-            made.append(
-                f'<text x="{width - RIGHT}" y="{TOP + 4 + 14 * number}" text-anchor="end" fill="{colour}">{escape(name[:40])}</text>'
-            )
-    return "".join(made)
+    return top, "".join(made)
 
 
-def _bars(plot: Plot, table: pa.Table, paper: Paper) -> str:
-    width, height = paper.width, paper.height
-    table = table.slice(0, MOST_BARS)
+def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
+    of, table = table.num_rows, table.slice(0, MOST_BARS)
+    if of == 0:
+        return TOP, _nothing(paper)
     values = [[float(value or 0) for value in table.column(name).to_pylist()] for name in plot.y]
-    if table.num_rows == 0:
-        return _nothing(paper)
-    top = max(max(one) for one in values) or 1.0
-    up = _scale(0.0, top, height - BOTTOM, TOP)
-    room = (width - LEFT - RIGHT) / table.num_rows
-    wide = room * 0.8 / len(plot.y)
-    made = [_grid(0.0, top, up, paper)]
+    colours = _colours(len(values))
+    legend, top = _legend(
+        [(_words(name), colour) for name, colour in zip(plot.y, colours, strict=True)], of, "bars", paper
+    )
+    base = paper.height + top - TOP - BOTTOM
+    whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
+    marks = amount_marks(0.0, max(max(one) for one in values), plot.unit, whole)
+    up = _scale(marks[0].at, marks[-1].at, base, top)
+    room = (paper.width - LEFT - RIGHT) / table.num_rows
+    wide = min(room * 0.8, WIDEST_BARS) / len(plot.y)
+    made = [legend, _grid(marks, up, paper)]
     every = -(-80 // max(int(room), 1))
     for place, label in enumerate(table.column(plot.x).to_pylist()):
         x = LEFT + room * place
-        for number, one in enumerate(values):
+        for number, (one, colour) in enumerate(zip(values, colours, strict=True)):
             y = up(one[place])
+            told = f"{label}: {said_amount(one[place], plot.unit)}"
             made.append(
-                f'<rect x="{x + room * 0.1 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height - BOTTOM - y:.1f}"'
-                f' fill="{COLOURS[number]}"><title>{escape(f"{label}: {_short(one[place])}")}</title></rect>'
+                f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
+                f' fill="{colour}"><title>{escape(told)}</title></rect>'
             )
         if place % every == 0:
-            made.append(_text(x + room / 2, height - 14, _label(label), "middle"))
-    return "".join(made)
+            made.append(_text(x + room / 2, base + 16, _label(label), "middle"))
+    return top, "".join(made)
 
 
-def _series(plot: Plot, table: pa.Table) -> Sequence[tuple[str, Floats, Floats]]:
-    found: list[tuple[str, Floats, Floats]] = []
+def _colours(many: int) -> Sequence[str]:
+    return COLOURS[:many] if many > 1 else (ALONE,)
+
+
+def _legend(
+    names: Sequence[tuple[str, str]], of: int, kind: Literal["lines", "bars"], paper: Paper
+) -> tuple[str, int]:
+    """Whose line is which, and how many aren't drawn; where the plot below it begins. One by itself has no name."""
+    most = MOST_BARS if kind == "bars" else len(names)
+    told = [(cut_name(name), colour) for name, colour in names] if len(names) > 1 else []
+    if of > most:
+        told.append((f"the first {most} of {of:,}", ""))
+    made, x, y = [], float(LEFT), TOP
+    for name, colour in told:
+        width = LETTER * len(name) + (18 if colour else 0)
+        if x > LEFT and x + width > paper.width - RIGHT:
+            x, y = float(LEFT), y + ROW
+        if colour:
+            made.append(f'<rect x="{x:.1f}" y="{y - 2}" width="12" height="4" fill="{colour}"/>')
+        made.append(_text(x + (18 if colour else 0), y + 4, name, "start"))
+        x += width + 16
+    return "".join(made), y + ROW if told else TOP
+
+
+def _series(plot: Plot, table: pa.Table) -> tuple[list[_Line], int]:
+    """The lines that are drawn, of how many."""
+    found: list[_Line] = []
     names = [""] if not plot.by else [str(one) for one in table.column(plot.by).unique().to_pylist()]
-    for name in names[: len(COLOURS)]:
+    drawn = names[: max(len(COLOURS) // len(plot.y), 1)]
+    for name in drawn:
         part = table if not plot.by else table.filter(pc.equal(table.column(plot.by).cast(pa.string()), name))
         x = part.column(plot.x)
         xs = (x.cast(pa.int64()) if pa.types.is_timestamp(x.type) else x).to_numpy().astype(np.float64)
@@ -133,13 +190,11 @@ def _series(plot: Plot, table: pa.Table) -> Sequence[tuple[str, Floats, Floats]]
             known = np.isfinite(ys) & np.isfinite(xs)
             order = np.argsort(xs[known], kind="stable")
             if len(order):
-                label = " ".join(
-                    word
-                    for word in (name or (UNTOLD if plot.by else ""), column if len(plot.y) > 1 else "")
-                    if word
-                )
-                found.append((label or column, xs[known][order], ys[known][order]))
-    return found
+                of = name or (UNTOLD if plot.by else "")
+                words = (of, _words(column) if len(plot.y) > 1 else "")
+                label = " ".join(word for word in words if word)
+                found.append(_Line(label or _words(column), xs[known][order], ys[known][order]))
+    return found, len(found) + (len(names) - len(drawn)) * len(plot.y)
 
 
 def _thinned(xs: Floats, ys: Floats, most: int) -> tuple[Floats, Floats]:
@@ -162,14 +217,14 @@ class _scale:
         return self._start + (value - self._low) * self._each
 
 
-def _grid(bottom: float, top: float, up: _scale, paper: Paper) -> str:
+def _grid(marks: Sequence[Mark], up: _scale, paper: Paper) -> str:
     made = []
-    for value in np.linspace(bottom, top, 5):
-        y = up(float(value))
+    for mark in marks:
+        y = up(mark.at)
         made.append(
-            f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GREY}" stroke-opacity="0.3"/>'
+            f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{INK}" stroke-opacity="0.3"/>'
         )
-        made.append(_text(LEFT - 6, y + 4, _short(float(value)), "end"))
+        made.append(_text(LEFT - 6, y + 4, mark.said, "end"))
     return "".join(made)
 
 
@@ -184,17 +239,13 @@ def _nothing(paper: Paper) -> str:
 def _label(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%m-%d %H:%M}"
-    text = str(value)
-    return text if len(text) <= 12 else f"{text[:11]}…"
+    return cut_name(str(value), 12)
 
 
-def _moment(micros: float, span: float) -> str:
-    at = datetime.fromtimestamp(micros / 1e6, UTC)
-    return f"{at:%H:%M:%S}" if span < 3_600e6 else f"{at:%m-%d %H:%M}"
+def _words(column: str) -> str:
+    return column.replace("_", " ")
 
 
-def _short(value: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+def cut_name(text: str, most: int = MOST_NAME) -> str:
+    """Long names are cut in the middle, for they begin alike."""
+    return text if len(text) <= most else f"{text[: (most - 1) // 2]}…{text[-(most // 2) :]}"

@@ -4,6 +4,7 @@ no broker.
 options      what may be asked, and how it is written
 source       the batch source; stream: the same as a stream; both plan on the driver and read in the workers
 reading      a plan of spans, and spans to Arrow, in order and complete, or an error
+tasks        spans shared out to tasks of about the same size
 log          one look at a log: identity, segments, frontier, gaps
 segments     its files, found and walked beside a running broker without its lock
 records      many record batches to one Arrow batch; columns: the schema
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from sluice_spark import standins
 
@@ -27,7 +29,8 @@ standins.install()  # before anything that needs them is imported
 
 from sluice_spark.log import Gap, examine  # noqa: E402
 from sluice_spark.options import read_options  # noqa: E402
-from sluice_spark.reading import plan_log  # noqa: E402
+from sluice_spark.reading import check_log  # noqa: E402
+from sluice_spark.worker import with_fix  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,10 +39,17 @@ __all__ = ["gaps", "journal", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("sluice")` known to a session. Once more does no harm."""
+    """Make `format("sluice")` known to a session. Once more does no harm, and costs nothing."""
+    if spark in _known:
+        return
     from sluice_spark.source import SluiceSource
 
     spark.dataSource.register(SluiceSource)
+    _known.add(spark)
+
+
+_known: WeakSet[SparkSession] = WeakSet()
+"""Sessions that know it."""
 
 
 def journal(
@@ -69,8 +79,9 @@ def journal(
         "partition_mb": partition_mb,
     }  # fmt: skip
     options = {name: str(value) for name, value in given.items() if value not in (None, "")}
-    asked = read_options(options)
-    plan_log(examine(asked.place, asked.request.durable), asked.request)
+    with with_fix():
+        asked = read_options(options)
+        check_log(examine(asked.place, asked.request.durable), asked.request)
     register(spark)
     return spark.read.format("sluice").options(**options).load()
 
@@ -78,9 +89,10 @@ def journal(
 def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[Gap]:
     """What the log lacks of all that was ever in it, removed or missing, oldest first."""
     given = {"path": path, "archive": archive, "instance": instance}
-    asked = read_options({name: str(value) for name, value in given.items() if value is not None})
-    log = examine(asked.place)
-    return log.gaps(1, log.frontier)
+    with with_fix():
+        asked = read_options({name: str(value) for name, value in given.items() if value is not None})
+        log = examine(asked.place)
+        return log.gaps(1, log.frontier)
 
 
 def _text(words: str | Sequence[str]) -> str:

@@ -26,7 +26,13 @@ OPTIONS: Final = (
 )  # fmt: skip
 _OTHERS: Final = frozenset({"__partition_columns"})
 """What Spark itself puts among the options."""
+_OF_TABLES: Final = frozenset({"owner", "location", "provider"})
+"""What it puts there when a table of its catalog is to be made."""
+OF_STREAMS: Final = ("max_rows", "max_bytes", "reader", "lease_hours")
 MAX_LEASE_HOURS: Final = 7 * 24
+
+
+READ_ONLY: Final = "A journal is written by its broker alone: publish to it, or write in another format."
 
 
 class Bound(NamedTuple):
@@ -59,6 +65,13 @@ def read_options(options: Mapping[str, str]) -> Asked:
     """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, bad_filter, bad_bookmark."""
     given = {key.lower(): value for key, value in options.items() if value is not None}
     unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
+    if not _OF_TABLES.isdisjoint(unknown):
+        raise _bad(
+            "A journal can't be a table of Spark's catalog.",
+            "Use CREATE TEMPORARY VIEW … USING sluice OPTIONS (path …), or load().",
+        )
+    if "checkpointlocation" in unknown:
+        raise _bad("checkpointLocation is of what writes a stream.", f"Give it to writeStream. {READ_ONLY}")
     if unknown:
         raise _bad(f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}.")
     place = _place(given)
@@ -93,6 +106,16 @@ def read_options(options: Mapping[str, str]) -> Asked:
         _number(given, "max_rows", 1), _number(given, "max_bytes", 1), reader, hours * 3_600.0
     )
     return Asked(place, request, limits)
+
+
+def check_batch(options: Mapping[str, str]) -> None:
+    """OperatorError bad_setting for what says nothing of a batch: whoever gives it expects something of it."""
+    for name in options:
+        if name.lower() in OF_STREAMS:
+            raise _bad(
+                f"The option {name} is of a stream, and this is a batch.",
+                "Leave it out, or use readStream. What a batch reads is bounded by start, end and topics.",
+            )
 
 
 def _place(given: Mapping[str, str]) -> LogPlace:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +28,10 @@ from sluice_spark.segments import (
     Span,
     open_index,
     open_segment,
-    places_of,
     read_batches,
-    size_of,
     summary_of,
 )
+from sluice_spark.tasks import measured, part_span
 
 GATHER_RECORDS = 32_768
 GATHER_BYTES = 8 * 1024 * 1024
@@ -140,10 +138,7 @@ def plan(place: LogPlace, request: Request) -> list[Span]:
 
 def plan_log(log: Log, request: Request) -> list[Span]:
     """The same of a log that was looked at."""
-    first, last = bounds(log, request)
-    refused = gaps_of(log, request)
-    if refused and not request.skip_gaps:
-        raise refuse_gap(refused[0], log)
+    first, last = check_log(log, request)
     spans, topics = list[Span](), topics_of(request.topics)
     for number, segment in enumerate(log.segments):
         end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
@@ -151,6 +146,16 @@ def plan_log(log: Log, request: Request) -> list[Span]:
         if span.first <= span.last and _may_hold(summary_of(log.place, segment), request):
             spans += _wanted_of(log.place, span, request, topics)
     return spans
+
+
+def check_log(log: Log, request: Request) -> tuple[int, int]:
+    """The bounds of what is to be read, where there is nothing against reading it. OperatorError bad_range; JournalError
+    bookmark_gone."""
+    found = bounds(log, request)
+    refused = gaps_of(log, request)
+    if refused and not request.skip_gaps:
+        raise refuse_gap(refused[0], log)
+    return found
 
 
 def bounds(log: Log, request: Request) -> tuple[int, int]:
@@ -192,49 +197,11 @@ def _wanted_of(place: LogPlace, span: Span, request: Request, topics: Topics) ->
     found = None
     if not topics.all:
         found = _choice(place, span, open_segment(place, span.segment), request, topics)
-    if found is None:
-        yield from _split(place, span, request.split_bytes)
-        return
-    nbytes = sum(one.end - one.offset for one in found.stretches)
-    if nbytes > request.split_bytes:
-        yield from _split(place, span, request.split_bytes)
+    nbytes = 0 if found is None else sum(one.end - one.offset for one in found.stretches)
+    if found is None or nbytes > request.split_bytes:
+        yield from part_span(place, measured(place, span), request.split_bytes)
     elif nbytes:
         yield span._replace(nbytes=nbytes, choice=found if len(found.stretches) <= MOST_STRETCHES else None)
-
-
-def _split(place: LogPlace, span: Span, split: int) -> Iterator[Span]:
-    """A span in parts of about `split` raw bytes, where the sidecar says how."""
-    whole = size_of(place, span.segment)
-    if whole <= split:
-        yield span._replace(nbytes=whole)
-        return
-    index = places_of(place, span.segment)
-    first, before = span.first, None
-    for sequence, offset in zip(*index.places(MAX_SEQUENCE)[:2], strict=True) if index is not None else ():
-        if sequence <= first or before is None:
-            before = offset
-        elif sequence <= span.last and offset - before >= split:
-            yield Span(span.segment, first, sequence - 1, offset - before)
-            first, before = sequence, offset
-    yield Span(span.segment, first, span.last, split)
-
-
-class Part(NamedTuple):
-    """What one task reads: spans, in order."""
-
-    spans: tuple[Span, ...]
-
-
-def parts(spans: Sequence[Span], split: int) -> list[Part]:
-    """Small spans put together until they come to about `split` bytes."""
-    made: list[Part] = []
-    open_spans: list[Span] = []
-    for span in spans:
-        if open_spans and sum(one.nbytes for one in open_spans) + span.nbytes > split:
-            made.append(Part(tuple(open_spans)))
-            open_spans = []
-        open_spans.append(span)
-    return [*made, Part(tuple(open_spans))] if open_spans else made
 
 
 def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iterator[pa.RecordBatch]:
@@ -255,8 +222,13 @@ def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iter
         yield pa.concat_batches(kept)
 
 
-def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.RecordBatch]:
-    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole."""
+def read_span(
+    place: LogPlace, span: Span, request: Request, met: Callable[[Batch], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole.
+
+    `met` is told of each batch that was read, also where nothing of it is wanted.
+    """
     topics = topics_of(request.topics)
     source = open_segment(place, span.segment)
     choice = span.choice
@@ -279,6 +251,8 @@ def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.Reco
     for at in (None,) if choice is None else choice.stretches:
         part = span if at is None else _within(span, at)
         for batch in read_batches(place, part, source, at=at, skip_gaps=request.skip_gaps):
+            if met is not None:
+                met(batch)
             gatherer.add(batch, None if passing is None else passing(batch, topics))
             if gatherer.records >= GATHER_RECORDS or gatherer.nbytes >= GATHER_BYTES:
                 made = gatherer.take()

@@ -12,13 +12,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
+from broker_core.errors import OperatorError
 from sluice_spark.columns import record_schema, spark_ddl
 from sluice_spark.log import examine
-from sluice_spark.options import read_options
+from sluice_spark.options import READ_ONLY, check_batch, read_options
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Part, Request, parts, plan_log, read_spans
+from sluice_spark.reading import Request, plan_log, read_spans
+from sluice_spark.tasks import Part, share_out
 from sluice_spark.worker import one_sentence, settle_worker
 
 if TYPE_CHECKING:
@@ -41,6 +50,7 @@ class SluiceSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        settle_worker()
         with one_sentence():
             self.asked = read_options(options)
 
@@ -52,6 +62,9 @@ class SluiceSource(DataSource):
         return spark_ddl(record_schema(self.asked.request.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        with one_sentence():
+            check_batch(self.options)
+            self._check_schema(schema)
         return JournalReader(self.asked.place, self.asked.request)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -59,8 +72,30 @@ class SluiceSource(DataSource):
         from sluice_spark.stream import JournalStream
 
         clear_leases(self.asked.place.directory, self.asked.place.instance, time.time_ns())
+        refused: OperatorError | None = None
+        try:
+            self._check_schema(schema)
+        except OperatorError as error:
+            refused = error  # raised here, PySpark would tell of a local variable of its own instead
+        return JournalStream(*self.asked, refused)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with one_sentence():
-            return JournalStream(*self.asked)
+            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        with one_sentence():
+            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+
+    def _check_schema(self, schema: StructType) -> None:
+        """Whoever gives a schema of their own would be told by Spark alone, in a worker, and in its words."""
+        asked = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+        if asked != self.schema():
+            raise OperatorError(
+                "bad_columns",
+                f"The schema that was given isn't the journal's, which is {self.schema()}.",
+                "Leave schema() out, and choose with the option columns.",
+            )
 
 
 class JournalReader(DataSourceReader):
@@ -71,10 +106,14 @@ class JournalReader(DataSourceReader):
         self.request = request
 
     def partitions(self) -> list[InputPartition]:
+        settle_worker()
         with one_sentence():
             log = examine(self.place, self.request.durable)
             spans = plan_log(log, self.request)
-            return [PartPartition(log.place, part) for part in parts(spans, self.request.split_bytes)]
+            return [
+                PartPartition(log.place, part)
+                for part in share_out(log.place, spans, self.request.split_bytes)
+            ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The partition's records. Spark calls once with None when there are no partitions at all."""

@@ -33,9 +33,10 @@ from sluice_spark.lease import Hold
 from sluice_spark.log import Log, examine, other_log, refuse_gap
 from sluice_spark.options import StreamLimits
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, parts, plan_log
+from sluice_spark.reading import Request, bounds, plan_log
 from sluice_spark.segments import places_of, size_of, summary_of
 from sluice_spark.source import PartPartition, read_part
+from sluice_spark.tasks import share_out
 from sluice_spark.worker import one_sentence
 
 BRIEF_LEASE_S = 600.0
@@ -47,10 +48,14 @@ ROWS_OF_UNKNOWN = 1_000
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets and partitions are made in one process that lives as long as the query; workers get a copy for `read`."""
 
-    def __init__(self, place: LogPlace, request: Request, limits: StreamLimits) -> None:
+    def __init__(
+        self, place: LogPlace, request: Request, limits: StreamLimits, refused: OperatorError | None = None
+    ) -> None:
+        """`refused` is what is raised where first something is asked."""
         self.place = place
         self.request = request
         self.limits = limits
+        self.refused = refused
         self.final: int | None = None
         """The last record to read, once Spark has asked for what is available now."""
 
@@ -131,7 +136,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
                     print(f"sluice: {gap}", file=sys.stderr, flush=True)
-            return [PartPartition(log.place, part) for part in parts(spans, request.split_bytes)]
+            return [
+                PartPartition(log.place, part) for part in share_out(log.place, spans, request.split_bytes)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
@@ -153,6 +160,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Helpers.
 
     def _log(self, offset: dict[str, Any] | None = None) -> Log:
+        if self.refused is not None:
+            raise self.refused
         log = examine(self.place, self.request.durable)
         told = (offset or {}).get(log.place.instance, {}).get("log", "")
         if told and log.place.log and told != log.place.log:

@@ -12,23 +12,33 @@ from broker_core.errors import SluiceError
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """Our own errors reach Spark's user as a sentence; how we came to them is of no use to anybody.
-
-    PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
-    """
+def with_fix() -> Iterator[None]:
+    """Our own errors' texts say what to do as well: where an exception is printed, nobody sees `fix`."""
     try:
         yield
     except SluiceError as error:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         if error.fix and error.fix not in str(error):
             error.args = (f"{error.args[0]} {error.fix}",)
         raise
 
 
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """The same, and how we came to them is of no use to Spark's user: they reach them as a sentence.
+
+    PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
+    """
+    try:
+        with with_fix():
+            yield
+    except SluiceError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
 @cache
 def settle_worker() -> None:
-    """Once per Python worker: take what is imported out of garbage collection, which PySpark runs after every task
-    and which took most of a short task's time."""
+    """Once per Python process of Spark's, planning or reading: take what is imported out of garbage collection, which PySpark
+    runs after every task and every plan, and which took most of a short task's time."""
     gc.collect()
     gc.freeze()

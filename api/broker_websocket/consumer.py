@@ -20,6 +20,7 @@ from api.broker_websocket.waiting import Gate
 from broker_core.config.access import may_connect
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import Window
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
 from broker_core.protocols.close_codes import close_number
@@ -96,6 +97,10 @@ class WebSocketSink:
     @property
     def network_limited(self) -> bool:
         return self._progress.network_limited
+
+    @property
+    def window(self) -> Window:
+        return self._progress.window
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         if self.text_mode:

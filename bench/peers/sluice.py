@@ -16,10 +16,10 @@ POOL = 64 * 2**20
 
 
 @contextlib.contextmanager
-def broker(pool: int) -> Iterator[tuple[dict[str, int], int]]:
-    """A fresh broker with a pool of that many bytes; its ports by transport kind, and its process id."""
+def broker(pool: int, *, tls: bool = False) -> Iterator[tuple[dict[str, int], int]]:
+    """A fresh broker with a pool of that many bytes; its ports by transport, `tcps` among them with `tls`, and its process id."""
     with tempfile.TemporaryDirectory(prefix="peer-") as home:
-        command = [sys.executable, "-m", "bench.broker", home, str(pool)]
+        command = [sys.executable, "-m", "bench.broker", *(["--tls"] if tls else []), home, str(pool)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:

@@ -282,14 +282,34 @@ class AsyncClient(Steering):
     # The connection.
 
     async def _connected(self, link: Link, ack: replies.Ack) -> None:
+        known = ack.sequence or 0
         if self.instance not in ("", ack.instance):
-            self._publisher.check_instance(ack.sequence or 0)
+            self._publisher.check_instance(known)
+            self._publisher.acknowledged = known  # another log, and another count
         self.instance = ack.instance or ""
         self._up = True
         self._subscriptions.connected(self.instance, link)
-        await self._publisher.connected(link, ack.sequence or 0)
+        if known < self._publisher.acknowledged:
+            self._on_missing(known)
+        await self._publisher.connected(link, known)
         if not self._first.done():
             self._first.set_result(None)
+
+    def _on_missing(self, known: int) -> None:
+        acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
+        self._tell(
+            replies.Notice(
+                code="acknowledged_missing",
+                message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
+                " from an older backup, or this member of a group is behind. Publish again what it lacks, if nobody else has it.",
+                details={"known": known, "acknowledged": acknowledged},
+            )
+        )
+
+    def _tell(self, notice: replies.Notice) -> None:
+        self.notices.append(notice)
+        if self._on_notice is not None:
+            self._on_notice(notice)
 
     def _disconnected(self) -> None:
         self._up = False
@@ -319,13 +339,13 @@ class AsyncClient(Steering):
                 if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
             case replies.Notice() as notice:
-                self.notices.append(notice)
                 if notice.decision is not None:
                     self._send(commands.Told(decision=notice.decision))
                 self._subscriptions.resume_token = notice.resume_token or self._subscriptions.resume_token
+                if notice.code == "bookmark_unknown":
+                    self._subscriptions.on_unknown(notice.details["id"], notice.details["unknown"])
                 self._connector.closing(notice)
-                if self._on_notice is not None:
-                    self._on_notice(notice)
+                self._tell(notice)
             case replies.Cancelled() as cancelled:
                 self._subscriptions.cancelled(cancelled)
             case replies.Resumed() as resumed:

@@ -65,6 +65,8 @@ class Publisher:
         self._on_rejection = on_rejection
         self._link: Link | None = None
         self._next = store.last_sequence + 1
+        self.acknowledged = 0
+        """The newest that this process heard to be persisted; what no journal keeps isn't among them."""
         self._topic: str | None = None
         self._topics: list[str] = []
         self._bodies: list[bytes] = []
@@ -246,6 +248,7 @@ class Publisher:
             self._wake()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
+                self.acknowledged = max(self.acknowledged, ack.sequence)
                 self.store.discard_upto(ack.sequence)
             elif ack.ack == "processed":
                 self.store.discard(ack.first or ack.sequence, ack.sequence)

@@ -63,6 +63,8 @@ class Subscription(Reading):
         self._progress: dict[str, Progress] = {}
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
+        self._begins: dict[str, int] = {}
+        """Where it began or goes on at this connection, as the broker said."""
         self._instances: dict[int, str] = {}
         self._carried: dict[str, int] = {}
         """The newest record of each other site that links have brought."""
@@ -165,12 +167,28 @@ class Subscription(Reading):
 
     def accepted(self, bookmark: str | None) -> None:
         """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
+        self._begins = _positions(bookmark)
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
             self._read = dict(self._last)
         if self._acknowledger is not None:
             self._acknowledger.connected()
         self._credit.begun()
+
+    def begins_anew(self, unknown: Sequence[str]) -> None:
+        """The log never had these bookmarks: it was restored from an older backup, say, and gives their numbers to other records. What was
+        kept of them would skip those the next time."""
+        instance = self.instance
+        begins = self._begins.get(instance)
+        if begins is None or not any(_positions(one).get(instance, 0) > begins for one in unknown):
+            return
+        self._last[instance] = self._read[instance] = begins
+        self._progress.pop(instance, None)
+        if self._store is not None:
+            others = _positions(self._store.most_recent(self.id))
+            self._store.forget(self.id)
+            for name, sequence in (others | {instance: begins}).items():
+                self._store.record(self.id, name, sequence)
 
     def complete(self, *, ended: bool = False) -> None:
         """The replay has caught up, or reached its end point: everything before is in the inbox."""

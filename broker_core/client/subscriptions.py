@@ -4,7 +4,7 @@ renewed, cancellations survived, hand-offs resumed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -126,6 +126,11 @@ class Subscriptions:
             ) from error
         if subscription is not None:  # else it was unsubscribed while this was on its way
             subscription.receive(batch)
+
+    def on_unknown(self, id: str, bookmarks: Sequence[str]) -> None:
+        """The broker has begun a subscription elsewhere, because its log never had these."""
+        if (subscription := self.by_id.get(id)) is not None:
+            subscription.begins_anew(bookmarks)
 
     def on_ack(self, ack: Ack) -> None:
         """The broker has a subscription, or tells how far it is."""

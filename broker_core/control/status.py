@@ -10,11 +10,13 @@ from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
+from broker_core.clock import thread_seconds
 from broker_core.connections.member import Member
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
 from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
+from broker_core.delivery.turns import TURN_NS
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
     DelayEntry,
@@ -41,7 +43,11 @@ MAX_SAMPLES = 2_000
 """Samples of clients published in one second; with more at once the others' turn comes with their next change."""
 RESTING = (Delivery.LIVE, 0, 0, 0)
 SLICE = 100
-"""Clients looked at in one turn of the loop."""
+"""Clients looked at in one turn of the loop, if that takes no longer than a turn's budget."""
+RESTS = 3
+"""How many times as long as such a turn took the loop is left to others then: a message goes through several turns, and would wait for as many slices."""
+MOST_REST_S = 0.5
+"""Rests of one look at everybody."""
 SUBSCRIPTIONS_A_CLIENT = 5
 """Of a client with many, so many take as long as another client."""
 SUBSCRIPTIONS_A_TURN = 100
@@ -105,14 +111,14 @@ class Statistics:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
         in each turn of the loop."""
         self._begin()
-        at, made, looked_at = self._engine.clock.now_ns(), list[ClientEntry](), 0
+        at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _Slices()
         for place, (name, connection) in enumerate(list(self._clients.items())):
-            if looked_at >= SLICE:
+            if looked_at >= SLICE or slices.long:
                 looked_at = 0
-                await asyncio.sleep(0)
+                await slices.rest()
             looked_at += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_A_CLIENT
             if self._clients.get(name) is connection:
-                made.append(await _in_turns(self._look_at(connection, turn=place + self._looked)))
+                made.append(await _in_turns(self._look_at(connection, turn=place + self._looked), slices))
         self._forget()
         self._recent = [entry for entry in made if entry.name in self._clients]
         return self._with_status(at)
@@ -431,15 +437,35 @@ def _at_once(parts: Parts[T]) -> T:
             return whole
 
 
-async def _in_turns(parts: Parts[T]) -> T:
-    """The same, a part in each turn of the loop."""
+class _Slices:
+    """One look at everybody, as the loop has it."""
+
+    def __init__(self) -> None:
+        self._left = MOST_REST_S
+        self._began = thread_seconds()
+
+    @property
+    def long(self) -> bool:
+        """Whether this slice has taken as much of the processor as one should."""
+        return (thread_seconds() - self._began) * 1e9 >= TURN_NS
+
+    async def rest(self) -> None:
+        """Leave the loop to others; then another slice begins."""
+        rest = min(RESTS * (thread_seconds() - self._began), self._left)
+        self._left -= rest
+        await asyncio.sleep(rest)
+        self._began = thread_seconds()
+
+
+async def _in_turns(parts: Parts[T], slices: _Slices) -> T:
+    """The same, a part in each slice."""
     while True:
         try:
             next(parts)
         except StopIteration as made:
             whole: T = made.value
             return whole
-        await asyncio.sleep(0)
+        await slices.rest()
 
 
 def _goes_on(connection: Member, id: str, figures: Figures) -> bool:

@@ -15,6 +15,7 @@ spool         an offlined client's backlog on disk
 delays        how long records took to a socket, as percentiles
 ledger        every interval that a subscription will not get, and why
 fair_share    how replays spare live delivery, and share what is left
+unread        whether a peer reads what its kernel takes
 turns         one line for whoever would keep the loop for longer than others should wait
 shared        one batch on its way to many; piece: what one subscription is given of a batch of the log
 receiver      who gets what matches

@@ -31,11 +31,16 @@ from broker_core.delivery.outbox import Outbox
 from broker_core.delivery.ports import Facilities, Owner, Recipient
 from broker_core.delivery.sink import PULL_BYTES, Sink
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.unread import Unread
 from broker_core.delivery.window import AckMode
 from broker_core.slow_clients.evaluate.signals import Waiting
 
 LANE_BYTES = PULL_BYTES // 8
 """What each of many lanes may move to the outbox before its neighbours have their turn."""
+LUMP_BYTES = PULL_BYTES // 4
+"""What waits for a client that reads nothing before it is handed over at once."""
+RESTS_NS = 50_000_000
+"""So does a client whose socket has taken nothing for so long."""
 DUE_NS = 500_000_000
 """Who has been looked at within so long needn't be because a second has passed."""
 
@@ -79,6 +84,9 @@ class Backlog:
         self._looked_at = 0
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
+        self._unread = Unread()
+        self._rests_below = 0
+        """While less waits in the outbox nobody need look at this client: it doesn't read, and what comes is handed over in lumps."""
         self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
 
     # What is said of it.
@@ -285,6 +293,8 @@ class Backlog:
         """The same for what has been counted as matched before."""
         if self.offline is None and not self.lanes:  # almost always
             self.outbox.offer(entry)
+            if self.outbox.nbytes < self._rests_below:
+                return
         else:
             lane = self.lanes.get(entry.stream)
             if lane is not None and lane.looked_at:
@@ -329,6 +339,8 @@ class Backlog:
             entries, facilities = outbox.pull(PULL_BYTES), self._facilities
             facilities.delays.handed(entries[0], messages - outbox.messages, facilities.clock.now_ns())
             self._send(entries, waited - outbox.nbytes)
+        if self._rests_below:
+            self._rests_below = outbox.nbytes + LUMP_BYTES
         if sink.writable:
             self.unwritable_since = 0
             if self._paced:
@@ -352,6 +364,19 @@ class Backlog:
                 in_flight.hand_over(ends_at, account, entry)
         if len(in_flight) >= MANY:
             self.look()
+
+    def rests(self) -> bool:
+        """Whether its client leaves unread what it has, as the last look tells. From now on what comes for it waits until it is a
+        lump, or until somebody settles it: who finds it so comes back for that soon, and asks again."""
+        now, blocked = self._facilities.clock, self.unwritable_since
+        rests = self._unread.look(self._sink.window, now.monotonic_ns())
+        if blocked and not self._sink.writable:
+            rests = rests or now.now_ns() - blocked >= RESTS_NS
+        if not rests:
+            self._rests_below = 0
+        elif not self._rests_below:
+            self._rests_below = self.outbox.nbytes + LUMP_BYTES
+        return rests
 
     def look_if_due(self) -> None:
         """Look, unless somebody has in the last half of a second."""

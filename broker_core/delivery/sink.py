@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import Window
 from broker_core.protocols.replies import Reply
 
 TRANSPORT_HIGH_BYTES = 1
@@ -59,6 +60,10 @@ class Sink(Protocol):
     @property
     def network_limited(self) -> bool:
         """Whether what waits has waited for the network lately, more than for the peer to open its window."""
+
+    @property
+    def window(self) -> Window:
+        """What the peer's kernel takes, as of the last time that somebody asked for `taken_bytes`."""
 
     def logged_on(self) -> None:
         """It is known who this is: frames may be as large as the protocol allows. Until then they are small."""

@@ -8,7 +8,8 @@ a second, a part of the clients every PART_S, so that no turn of the loop takes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final, Protocol
 
 import structlog
@@ -35,6 +36,10 @@ from broker_core.slow_clients.rules.staging import Stage
 PART_S: Final = 0.025
 PARTS: Final = 40
 """Of a second, in which everybody is looked at once."""
+LUMPS_IN: Final = 4
+"""Parts in which everybody is looked at once who reads nothing; more when they are many."""
+MOST_LUMPS: Final = 100
+"""In one part, unless that would take longer than a second."""
 WHOLE_MS: Final = 900
 """Rounds that follow one another in less are of a few clients. Not a second: what sleeps for one may wake a little early."""
 MOST_ROUNDS: Final = 8
@@ -77,6 +82,8 @@ class Settle:
         self._watched: dict[tuple[Member, int], tuple[LiveSubscription, Watched]] = {}
         """Every subscription, by client and stream, as rules see it and with what they want of it."""
         self._dirty: dict[Member, None] = {}
+        self._resting: dict[Member, None] = {}
+        """Those who leave unread what they have, the longest not looked at first: what comes for them is handed over in lumps."""
         self._scheduled = False
         self._decided: list[Decision] = []
         """Made between turns, and noted by the guard: done in the next round."""
@@ -104,6 +111,7 @@ class Settle:
             self.guard.unregister(use)
             self.traffic.left(use.name)
         self._dirty.pop(connection, None)
+        self._resting.pop(connection, None)
         for target in connection.subscriptions.values():
             self._watched.pop((connection, target.stream), None)
         self.watchdog.forget(connection)
@@ -337,16 +345,36 @@ class Settle:
         del self._part[: self._part_size]
         self.watchdog.wakes()
         for connection in part:
-            if not connection.closed:
-                try:
-                    self._look_at(connection)
-                except Exception:
-                    self._end(connection, "What this client has taken couldn't be looked up.")
+            self._try(self._look_at, connection)
+        number = len(self._resting)
+        number = max(min(-(-number // LUMPS_IN), MOST_LUMPS), -(-number // PARTS))
+        for connection in list(islice(self._resting, number)):
+            self._try(self._look_at_resting, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
+
+    def _try(self, look: Callable[[Member], None], connection: Member) -> None:
+        if not connection.closed:
+            try:
+                look(connection)
+            except Exception:
+                self._end(connection, "What this client has taken couldn't be looked up.")
+
+    def _look_at_resting(self, connection: Member) -> None:
+        """Its lump is handed over; from here on it may be one of those that read."""
+        del self._resting[connection]
+        backlog = connection.backlog
+        backlog.look()
+        if backlog.rests():
+            self._resting[connection] = None
+        # A socket that takes again and hasn't said so is for the watchdog to find.
+        if backlog.awaited and not (backlog.unwritable_since and connection.sink.writable):
+            self.changed(connection)
 
     def _look_at(self, connection: Member) -> None:
         backlog = connection.backlog
         backlog.look_if_due()
+        if connection not in self._resting and backlog.rests():
+            self._resting[connection] = None
         if self._whole and (use := self._uses.get(connection)) is not None:
             self.traffic.look(connection, use, self._clock.now_ns())
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.

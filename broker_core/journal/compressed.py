@@ -151,8 +151,10 @@ _SERIALS = count(1)
 class CompressedSource:
     """Reads raw offsets of a compressed segment; inflated members are kept for readers that go on, while there is room."""
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: OpenFile, kept: MemberCache | None = None) -> None:
+        """`kept` is where inflated members go; by default where those of the process's other sources are."""
         self.file = file
+        self._kept = _CACHE if kept is None else kept
         self.members = read_members(file)
         self.length = self.members[-1].raw_offset + self.members[-1].raw_length if self.members else 0
         self._starts = [member.raw_offset for member in self.members]
@@ -176,10 +178,10 @@ class CompressedSource:
         return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)
 
     def _inflate(self, number: int) -> bytes:
-        kept = _CACHE.get((self._serial, number))
+        kept = self._kept.get((self._serial, number))
         if kept is not None:
             return kept
-        ready, goes_on = self._stored, (self._serial, number - 1) in _CACHE
+        ready, goes_on = self._stored, (self._serial, number - 1) in self._kept
         stored = (
             ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
         )
@@ -193,7 +195,7 @@ class CompressedSource:
             else None
         )
         self._stored = ready
-        _CACHE.put((self._serial, number), raw)
+        self._kept.put((self._serial, number), raw)
         return raw
 
 

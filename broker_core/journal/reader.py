@@ -16,7 +16,7 @@ from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import MAGIC, Batch, peek
 from broker_core.checksum import crc32c
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource, first_member
+from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource, MemberCache, first_member
 from broker_core.journal.files import OpenFile
 from broker_core.journal.segment import (
     HEADER_SIZE,
@@ -62,10 +62,13 @@ class RawSource:
         return offset + 8
 
 
-def open_source(path: Path) -> Source:
-    """Open a segment's file for reading, in the form its first bytes tell. OSError when it isn't there."""
+def open_source(path: Path, kept: MemberCache | None = None) -> Source:
+    """Open a segment's file for reading, in the form its first bytes tell. OSError when it isn't there.
+
+    `kept` is where what was inflated is kept; by default with that of all other sources of the process.
+    """
     file = OpenFile(path)
-    return CompressedSource(file) if os.pread(file.fd, 2, 0) == GZIP_MAGIC else RawSource(file)
+    return CompressedSource(file, kept) if os.pread(file.fd, 2, 0) == GZIP_MAGIC else RawSource(file)
 
 
 def read_header(source: Source) -> SegmentHeader:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.errors import ClientError, SluiceError
 from broker_core.names import BROKER_NAME
 from broker_core.protocols import commands, replies
@@ -50,6 +51,7 @@ class NearEnd:
     flushed = True
     lump_bytes = 0
     network_limited = False
+    window = UNKNOWN
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 asyncio's servers take all that are there in one turn, up to a thousand, and each costs some 0.2 ms: whoever is connected already would
 wait for all of them. With TLS they tell nobody of one before its handshake is done, and any number of silent peers would have a
 descriptor each, and a thousand handshakes could begin in one turn. Here who hasn't finished it is a guest of the anteroom from the moment that it is taken, and
-begins when it has spoken and its turn at the door has come.
+begins when it has spoken and its turn at the door has come; so is each further read of it (`handshaking`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import structlog
 
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.door import ACCEPTED_A_TURN, Door
+from broker_core.transports.handshaking import shake_hands
 
 HANDSHAKE_S: Final = 10.0
 """How long a peer may be silent before its TLS handshake, and how long that may take."""
@@ -33,7 +34,7 @@ class Accepting:
 
     def __init__(
         self,
-        protocol: Callable[[], asyncio.BaseProtocol],
+        protocol: Callable[[], asyncio.BufferedProtocol],
         anteroom: Anteroom,
         door: Door,
         context: ssl.SSLContext | None = None,
@@ -103,10 +104,11 @@ class Accepting:
     def begin(self, taken: socket.socket) -> asyncio.Task[Any]:
         """Make its transport."""
         loop = asyncio.get_running_loop()
-        within = HANDSHAKE_S if self.context is not None else None
-        task = loop.create_task(
-            loop.connect_accepted_socket(self.protocol, taken, ssl=self.context, ssl_handshake_timeout=within)
-        )
+        task: asyncio.Task[Any]
+        if self.context is None:
+            task = loop.create_task(loop.connect_accepted_socket(self.protocol, taken))
+        else:
+            task = loop.create_task(shake_hands(taken, self.protocol, self.context, self.door, HANDSHAKE_S))
         self._begun.add(task)
         task.add_done_callback(self._over)
         return task

@@ -23,6 +23,8 @@ import struct
 import termios
 from typing import Any, NamedTuple
 
+from broker_core.delivery.unread import UNKNOWN, Window
+
 _QUEUED = struct.Struct("i")
 _INFO = struct.Struct("=2xBB12xI4xI92xQ16xI20xQQQ36xI")
 """linux/tcp.h, struct tcp_info: retransmits, probes, snd_mss, unacked, bytes_acked, notsent_bytes, busy_time, rwnd_limited,
@@ -103,6 +105,7 @@ class PeerProgress:
         """Bytes, as `look` gave them last."""
         self.lump_bytes = 0
         self.network_limited = False
+        self.window = UNKNOWN
         first = kernel_view(raw)
         self._tcp = first is not None
         self._widest = first.window if first is not None else 0
@@ -143,6 +146,7 @@ class PeerProgress:
     # What the peer's window tells.
 
     def _learn(self, view: KernelView) -> None:
+        self.window = Window(view.acknowledged, view.acknowledged + view.window)
         self._widest = max(self._widest, view.window)
         if view.is_shut:
             self._look_at_shut(view)

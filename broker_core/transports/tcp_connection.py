@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker_core.access.tls import names_in
 from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES
+from broker_core.delivery.unread import Window
 from broker_core.transports import socket_options
 from broker_core.transports.peer_progress import CountedTls, PeerProgress
 
@@ -118,6 +119,10 @@ class TcpConnection(asyncio.BufferedProtocol):
     @property
     def network_limited(self) -> bool:
         return self._progress.network_limited
+
+    @property
+    def window(self) -> Window:
+        return self._progress.window
 
     def pause_reading(self) -> None:
         self._halted = True

@@ -34,6 +34,11 @@ class LinksNow(NamedTuple):
     links: list[SeenLink]
     away: list[Told[Links]]
 
+    @property
+    def is_well(self) -> bool:
+        """Whether every broker could be asked, and each link that is to carry does."""
+        return not self.away and all(one.entry.state != "away" for one in self.links)
+
 
 def links_now(instance_name: str) -> LinksNow:
     """Of every broker of the instance."""

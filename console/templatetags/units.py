@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from console.units import format as formats
@@ -45,6 +45,18 @@ def act_does(code: object) -> str:
 def act_done(code: object) -> str:
     """An action as what has been done, within a sentence: "offlined"."""
     return words.act(code).done.lower()
+
+
+@register.filter
+def said(sentence: object) -> SafeString:
+    """A sentence of an error or state, in which `names of commands` stand as code."""
+    parts = str(sentence).split("`")
+    if len(parts) % 2 == 0:
+        return format_html("{}", sentence)
+    marked = (
+        (format_html("<code>{}</code>", part) if place % 2 else part,) for place, part in enumerate(parts)
+    )
+    return format_html_join("", "{}", marked)
 
 
 @register.filter

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.names import CLIENTS_TOPIC
 from pipeline.asked import check_bounds
@@ -148,17 +149,21 @@ def sentence_of(told: dict[str, Any]) -> str:
 def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
     """In a worker: the runs of one span's records, and what of it can't be read."""
     expected, size = span.first, 0
+
+    def met(batch: Batch) -> None:
+        nonlocal size
+        size += batch.nbytes
+
     found: list[pa.Table] = []
     request = Request(columns=("sequence", "publisher", "publisher_sequence"), skip_gaps=True)
     absent: list[tuple[int, int]] = []
-    for batch in read_span(place, span, request):
+    for batch in read_span(place, span, request, met):
         sequences = batch.column("sequence").to_numpy()
         cuts = (sequences[1:] - sequences[:-1] != 1).nonzero()[0].tolist()
         if sequences[0] > expected:
             absent.append((expected, int(sequences[0]) - 1))
         absent += [(int(sequences[n]) + 1, int(sequences[n + 1]) - 1) for n in cuts]
         expected = int(sequences[-1]) + 1
-        size += batch.nbytes
         found.append(runs_of(batch))
     if expected <= span.last:
         absent.append((expected, span.last))
@@ -174,7 +179,7 @@ def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         ]
         yield _told("damage", why, 0, pa.Table.from_pylist(rows, schema=RUNS))
     if runs.num_rows:
-        yield _told("run", "", span.nbytes, runs)
+        yield _told("run", "", size, runs)
 
 
 def accounts_of(place: LogPlace, span: Span) -> Iterator[pa.Table]:

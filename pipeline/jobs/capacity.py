@@ -11,6 +11,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +25,7 @@ import pyarrow.compute as pc
 from broker_core.config import PolicyDocument
 from broker_core.config.document import default_policy
 from broker_core.documents.records import ClientEvent
+from broker_core.journal.segment import HEADER_SIZE
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
@@ -35,6 +38,7 @@ from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
 from pipeline.transforms.capacity import (
     DAY_S,
+    ENOUGH_S,
     OTHERS,
     PERCENTS,
     SEEN,
@@ -54,7 +58,7 @@ from sluice_spark.log import Log, examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, read_span
-from sluice_spark.segments import Span
+from sluice_spark.segments import Span, open_segment, read_batches, summary_of
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
 MOST_TOPICS: Final = 20_000
@@ -98,7 +102,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
     kept = Kept(held_s(log), retention_s(log, arguments.retention_hours))
-    return tell(seen, document, limits, seconds, kept, volumes(settings, seconds), reporter) | {
+    return tell(seen, document, limits, seconds, kept, volumes(settings, kept.held_s, unfilled(log)), reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
 
@@ -232,9 +236,21 @@ def _topics(parts: pa.Table) -> pa.Table:
     return rows.select(SEEN.names).cast(SEEN)
 
 
-def volumes(settings: Settings, seconds: int) -> list[Volume]:
-    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files and the lake's take for
-    the time that they cover."""
+def unfilled(log: Log) -> int:
+    """Bytes of the segment that is written, a file made whole in advance, that nothing is in yet. JournalError."""
+    if not log.segments or summary_of(log.place, log.segments[-1]) is not None:
+        return 0
+    source = open_segment(log.place, log.segments[-1])
+    span = Span(log.segments[-1], log.segments[-1], log.frontier)
+    filled = HEADER_SIZE + sum(
+        batch.nbytes for batch in read_batches(log.place, span, source, skip_gaps=True)
+    )
+    return max(source.length - filled, 0)
+
+
+def volumes(settings: Settings, held: float, empty: int) -> list[Volume]:
+    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files take, less the `empty` bytes,
+    for the seconds that it `held`, and the lake's for the days that it has. Of less than an hour nothing is concluded."""
     found: dict[int, list[Any]] = {}
     for what, directory in (
         ("journal", settings.log.directory),
@@ -244,14 +260,24 @@ def volumes(settings: Settings, seconds: int) -> list[Volume]:
         if directory is None or not directory.is_dir():
             continue
         pattern = "records/day=*/*" if what == "lake" else f"{settings.log.instance}.*.journal*"
-        used = sum(_bytes(path) for path in directory.glob(pattern))
-        one = found.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free])
+        paths = list(directory.glob(pattern))
+        covers = max(held, _days_s({path.parent.name for path in paths})) if what == "lake" else held
+        used = sum(map(_bytes, paths))
+        one = found.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free, 0.0])
         one[0].append(what)
         one[1] += used
-    return [
-        Volume(", ".join(names), used, free, used * DAY_S / max(seconds, 600))
-        for names, used, free in found.values()
-    ]
+        filled = max(used - empty, 0) if what == "journal" else used
+        one[3] += filled * DAY_S / covers if covers >= ENOUGH_S else 0.0
+    return [Volume(", ".join(names), used, free, grows) for names, used, free, grows in found.values()]
+
+
+def _days_s(names: set[str]) -> float:
+    """From the first of a lake's days (`day=2026-11-21`) to the end of the last."""
+    days: list[date] = []
+    for name in names:
+        with suppress(ValueError):  # a folder of somebody else's
+            days.append(date.fromisoformat(name.removeprefix("day=")))
+    return ((max(days) - min(days)).days + 1) * DAY_S if len(days) > 1 else 0.0
 
 
 def _bytes(path: Path) -> int:
@@ -288,19 +314,26 @@ def tell(
     reporter.table("readers", pa.Table.from_pylist(reach[:MOST_READERS], schema=_READERS), "How far back clients reached",
                    [Plot("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
     reporter.table(
-        "topics", topics, "Growth by topic", [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars")]
+        "topics",
+        topics,
+        "Growth by topic",
+        [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
     )
     reporter.table(
         "growth",
         growth(seen, topics),
         "Bytes by hour",
-        [Plot("Bytes by hour", "hour", ("bytes",), by="topic")],
+        [Plot("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
+    if seconds < ENOUGH_S:
+        reporter.note(
+            f"The log covers {seconds} s of what was asked for: too little to say what comes in a day."
+        )
     for row in found:
         reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
     return {
         "records": pc.sum(topics.column("records")).as_py() or 0, "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
-        "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py() or 0,
+        "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py(),
         "reaches_back_s": farthest, "log_held_s": round(kept.held_s, 1),
         "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1), "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
         "recommendations": len(found),

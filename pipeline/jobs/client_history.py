@@ -149,7 +149,7 @@ def tell(hours: pa.Table, reporter: Reporter) -> None:
     reporter.table(
         "transports", by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]), "By transport and hour",
         [Plot("Messages handed over", "hour", ("delivered_messages",), by="transport"),
-         Plot("Offlined", "hour", ("offline_ms",), by="transport", unit="ms of all clients")],
+         Plot("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms")],
     )  # fmt: skip
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
     worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
@@ -157,7 +157,7 @@ def tell(hours: pa.Table, reporter: Reporter) -> None:
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
     reporter.table("clients", worst.slice(0, WORST), "The clients that fared worst",
-                   [Plot("Offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
+                   [Plot("Time offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
 
 
 def _renamed(table: pa.Table) -> pa.Table:

@@ -105,7 +105,7 @@ def _clients(page: Page, hours: pa.Table, reporter: Reporter) -> None:
         (Plot("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
         (Plot("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
         (
-            Plot("Time offlined by hour", "hour", ("offline_ms",), by="transport", unit="ms of all clients"),
+            Plot("Time offlined by hour, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
             by_hour,
         ),
     ):

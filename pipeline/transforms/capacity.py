@@ -30,6 +30,8 @@ DAY_S: Final = 86_400
 OTHERS: Final = "(others)"
 PLOTTED: Final = 7
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+ENOUGH_S: Final = 3_600
+"""Of less than so many seconds nothing is said of what comes in a day: a burst isn't a day's traffic."""
 TREND_DAYS: Final = 3
 """So many whole days are the least a trend is told from."""
 RESERVE: Final = 1.5
@@ -54,7 +56,7 @@ class Volume(NamedTuple):
 
 
 def by_topic(seen: pa.Table, hours: float) -> pa.Table:
-    """Each topic's records and bytes, the largest first; `change_percent` is by how much its days grow in a week."""
+    """Each topic's records and bytes, the largest first; what comes in a day is known from an hour on; `change_percent` is by how much its days grow in a week."""
     rows = seen.filter(pc.equal(seen.column("kind"), "topic"))
     sums = rows.group_by("name").aggregate([("count", "sum"), ("memory", "sum")]).to_pylist()
     total = sum(row["memory_sum"] for row in sums) or 1
@@ -62,7 +64,7 @@ def by_topic(seen: pa.Table, hours: float) -> pa.Table:
     made = [
         {
             "topic": row["name"], "records": row["count_sum"], "bytes": row["memory_sum"],
-            "bytes_a_day": round(row["memory_sum"] * 24 / hours), "share_percent": round(100 * row["memory_sum"] / total, 2),
+            "bytes_a_day": round(row["memory_sum"] * 24 / hours) if hours * 3_600 >= ENOUGH_S else None, "share_percent": round(100 * row["memory_sum"] / total, 2),
             "change_percent_a_week": trends.get(row["name"]),
         }
         for row in sums

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from nats.aio.client import Client
-from nats.js import api
+from nats.js import JetStreamContext, api
+from nats.js.errors import APIError
 
 from broker_core.group import jetstream
 from broker_core.group.jetstream import PULL, JetStream, _up_to_date
@@ -76,6 +80,55 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
             await until(lambda: len(asked) >= ENTRIES // PULL)
             assert len(asked) <= ENTRIES / together + 2
             assert reader._asked <= 2 * PULL
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
+    servers: int, tmp_path: Path
+) -> None:
+    """As that of an engine which is catching up: the log has an entry, and it hasn't. Here somebody pauses it."""
+    async with running_engines(tmp_path, servers) as engines:
+        await engines.ready(GROUP)
+        async with a_log(engines, b"x") as reader:
+            await reader.read_from(ENTRIES)
+            assert [entry.number for entry in await reader.next(1)] == [ENTRIES]
+            engine, consumer = reader._reads_at, reader._consumer
+            client = Client()
+            await client.connect(engines.urls[0])
+            await client.jetstream().pause_consumer(
+                reader._stream, consumer, (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+            )
+            while not (await client.jetstream().consumer_info(reader._stream, consumer)).paused:
+                await asyncio.sleep(0.05)
+            await client.close()
+            writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
+            await writer.attach(None)
+            await writer.append(Sender("w", "run", ENTRIES), b"x", ENTRIES)
+            await writer.close()
+            await reader.look()  # a member does it every two seconds
+            async with asyncio.timeout(30):
+                assert [entry.number for entry in await reader.next(1)] == [ENTRIES + 1]
+            assert reader._consumer != consumer
+            assert servers == 1 or reader._reads_at != engine
+
+
+async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = JetStreamContext.publish, [True, True]
+
+    async def publish(self: JetStreamContext, *arguments: Any, **named: Any) -> Any:
+        if refused and refused.pop():
+            raise APIError(code=400, err_code=10164, description="wrong last sequence")
+        return await real(self, *arguments, **named)
+
+    monkeypatch.setattr(JetStreamContext, "publish", publish)
+    async with running_engines(tmp_path, 1) as engines:
+        writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
+        await writer.attach(uuid4())
+        assert await writer.append(Sender("w", "run", 0), b"x", 0) == 1
+        assert refused == []
+        await writer.close()
 
 
 def seen(**of_it: object) -> api.PeerInfo:

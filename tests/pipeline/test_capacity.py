@@ -12,10 +12,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.segment import HEADER_SIZE, segment_name
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from pipeline.jobs import capacity
 from pipeline.transforms.capacity import Volume, advice, days_to, percentile
-from tests.pipeline.support import NOON, SECOND, Told, append, event, opened, settings_in
+from sluice_spark.log import examine
+from tests.pipeline.support import (
+    NOON,
+    SECOND,
+    Told,
+    append,
+    event,
+    fill,
+    opened,
+    settings_in,
+    write_sidecar,
+)
 
 MS = NOON // 1_000_000
 HOUR, DAY = 3_600, 86_400
@@ -103,3 +116,59 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
         "journal retention",
         "client_policy.client_max_capacity",
     }
+
+
+def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
+    lent: SparkSession, tmp_path: Path
+) -> None:
+    """A second of traffic would fill any disk; and what the log holds in thirty days didn't come in the hours that were asked for."""
+    with opened(tmp_path) as log:
+        append(log, [("big", b"x" * 1_000)] * 30, at=NOON)
+        append(log, [("big", b"x" * 1_000)] * 30, at=NOON + SECOND)
+    told, settings = Told(), settings_in(tmp_path)
+    arguments = argparse.Namespace(
+        start="",
+        end="",
+        policy="",
+        host_memory=1_000_000,
+        retention_hours=None,
+        durable=None,
+        skip_gaps=False,
+    )
+    result = capacity.run(settings, arguments, told)
+    assert (result["covers_s"], result["bytes"], result["bytes_a_day"], result["disk_days"]) == (
+        1,
+        60_000,
+        None,
+        None,
+    )
+    assert told.tables["topics"][0]["bytes_a_day"] is None
+    assert any("The log covers 1 s" in note for note in told.notes)
+    day = DAY
+    (one,) = capacity.volumes(settings, 30 * day, 0)
+    assert one.grows == pytest.approx(one.used / 30)
+    for name in ("day=2026-10-23", "day=2026-11-21", "day=elsewhere"):
+        folder = settings.lake / "records" / name
+        folder.mkdir(parents=True)
+        (folder / "some.parquet").write_bytes(b"x" * 8_192)
+    (both,) = capacity.volumes(settings, 2 * day, 0)
+    kept = both.used - one.used
+    assert kept > 0 and both.grows == pytest.approx(one.used / 2 + kept / 30)
+
+
+def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    with opened(tmp_path, JournalOptions(segment_size=8 * 1024 * 1024, preallocated=1)) as log:
+        nbytes = append(log, [("t", b"x" * 5_000)] * 100).nbytes
+        (path,) = settings.log.directory.glob("*.journal")
+        empty = capacity.unfilled(examine(settings.log))
+        (one,) = capacity.volumes(settings, 2 * DAY, empty)
+    assert path.stat().st_size - empty == HEADER_SIZE + nbytes < 1_000_000
+    assert one.grows < 1_000_000 < one.used
+    last = fill(tmp_path / "sealed", [50] * 40)
+    sealed = examine(settings_in(tmp_path / "sealed").log)
+    write_sidecar(
+        settings_in(tmp_path / "sealed").log.directory
+        / segment_name(sealed.place.instance, sealed.segments[-1])
+    )
+    assert last and capacity.unfilled(sealed) == 0

@@ -13,7 +13,7 @@ from tests.support.rules import policy_with
 from tests.support.stalled import StalledSubscriber
 
 NOTIFY = [{"action": "notify"}]
-HOLD = {"shape": "soft_for", "hold_ms": 3_500, "ladder": NOTIFY}
+HOLD = {"shape": "soft_for", "hold_ms": 6_000, "ladder": NOTIFY}
 LIMITS = {
     "outbound_bytes": 1,
     "outbound_messages": 1,

@@ -201,7 +201,7 @@ async def at_the_terminal(broker: Broker, change: str, name: str) -> str:
     here = BrokerAddress("test-1", "", broker.paths.control)
     with override_settings(SLUICE_BROKERS=(here,)):
         await asyncio.to_thread(run)
-    return out.getvalue().strip().splitlines()[-1].strip()
+    return next(line.strip() for line in out.getvalue().splitlines() if line.startswith("link.ny "))
 
 
 async def events_of(broker: Broker) -> list[tuple[str, str]]:
@@ -239,7 +239,7 @@ async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path:
             await until_shown(broker, state="carrying", behind=0)
             await has(newyork, 1)
             assert (await shown(broker))["mode"] == "downgraded", "by hand holds, also when it has caught up"
-            said = await at_the_terminal(broker, "upgrade", "link.ny")
+            said = await at_the_terminal(broker, "upgrade", "ny")
             assert said.startswith("link.ny") and said.endswith("sync")
             assert (await shown(broker))["mode"] == "sync"
             with pytest.raises(AssertionError, match="unknown_member"):

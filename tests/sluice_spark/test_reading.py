@@ -25,10 +25,11 @@ from sluice_spark import reading
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, Topics, parts, plan, plan_log, read_span, read_spans
+from sluice_spark.reading import Request, Topics, plan, plan_log, read_span, read_spans
 from sluice_spark.records import Gatherer, Wanted, _entries, _places
 from sluice_spark.segments import Span, durable_sequence, last_sequence
 from sluice_spark.source import JournalReader, PartPartition, SluiceSource
+from sluice_spark.tasks import join, share_out
 from tests.pipeline.support import (
     INSTANCE,
     NOON,
@@ -219,10 +220,43 @@ def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -
         segments = len(journal.segments())
     assert all(one.last + 1 == two.first for one, two in pairwise(spans))
     assert (spans[0].first, spans[-1].last) == (1, last)
-    together = parts(plan(place, Request()), 40_000)
+    together = join(plan(place, Request()), 40_000)
     assert 1 < len(together) < segments
     found = pa.Table.from_batches(b for part in together for b in read_spans(place, part.spans, Request()))
     assert found.column("sequence").to_pylist() == list(range(1, last + 1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tasks"),
+    [
+        (Request(), 4),
+        (Request(start=400, end=1_700), 4),
+        (Request(start=901, end=935), 2),
+        (Request(start=950, end=960), 1),
+        (Request(topics=("t.1",)), 4),
+        (Request(topics=("seldom",)), 3),
+        (Request(topics=("nowhere",)), 0),
+    ],
+)
+def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: Request, tasks: int) -> None:
+    """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is read twice."""
+    with opened(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
+        for number in range(200):
+            often = [(f"t.{n % 3}", b"x" * 20_000) for n in range(9)]
+            append(journal, [*often, ("seldom" if number % 40 == 0 else "t.0", b"y")])
+    place = place_in(tmp_path)
+    for path in place.directory.glob("*.journal"):
+        write_sidecar(path)
+    spans = plan(place, wanted)
+    made = share_out(place, spans, 128 * 1024 * 1024, 300_000)
+    assert len(made) == tasks
+    sizes = [sum(span.nbytes for span in part.spans) for part in made]
+    assert 0 <= sum(span.nbytes for span in spans) - sum(sizes) <= 4_096 and max(sizes, default=0) <= 2 * min(
+        sizes, default=1
+    )
+    found = [n for part in made for n in numbers_of(read_spans(place, part.spans, wanted))]
+    assert found == read_all(tmp_path, wanted).column("sequence").to_pylist()
+    assert len(share_out(place, spans, 1, 300_000)) >= len(made), "never larger than asked for"
 
 
 @pytest.mark.parametrize(

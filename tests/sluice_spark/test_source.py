@@ -89,6 +89,14 @@ def test_a_view_in_sql_is_two_lines(spark: SparkSession, tmp_path: Path) -> None
         ({"instance": "other"}, "no_journal: There is no journal of other in"),
         ({"start": 500}, "bad_range: Record 500 was asked for"),
         ({"filter": "/a ="}, "bad_filter: "),
+        (
+            {"max_rows": 5},
+            "bad_setting: The option max_rows is of a stream, and this is a batch. Leave it out",
+        ),
+        (
+            {"checkpointLocation": "/tmp"},
+            "bad_setting: checkpointLocation is of what writes a stream. Give it to writeStream",
+        ),
     ],
 )
 def test_errors_are_one_sentence(
@@ -100,6 +108,47 @@ def test_errors_are_one_sentence(
     assert "Traceback" not in str(caught.value)
     with pytest.raises((SluiceError, TypeError)):
         journal(spark, place_in(tmp_path).directory, **options)  # type: ignore[arg-type]
+
+
+def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """It isn't written, has no other schema, and is no table of Spark's catalog."""
+    fill(tmp_path, [5])
+    path = str(place_in(tmp_path).directory)
+    before = {file: file.read_bytes() for file in Path(path).iterdir() if file.is_file()}
+    frame, reader = read(spark, tmp_path), spark.read.format("sluice").option("columns", "sequence,topic")
+
+    def streamed(given: str) -> None:
+        stream = spark.readStream.format("sluice").schema(given).load(path).writeStream.format("noop")
+        stream.trigger(availableNow=True).option(
+            "checkpointLocation", str(tmp_path / "c")
+        ).start().awaitTermination()
+
+    acts: dict[Callable[[], object], str] = {
+        lambda: frame.write.format("sluice").mode("append").save(path): "by its broker alone",
+        lambda: (
+            reader.schema("sequence int").load(path).count()
+        ): "Leave schema\\(\\) out, and choose with the option columns",
+        lambda: streamed("sequence int"): "Leave schema\\(\\) out",
+        lambda: spark.sql(
+            f"CREATE TABLE flown USING sluice OPTIONS (path '{path}')"
+        ): "Use CREATE TEMPORARY VIEW",
+    }
+    for act, sentence in acts.items():
+        with pytest.raises(Exception, match=sentence) as caught:
+            act()
+        assert "Traceback" not in str(caught.value)
+    assert reader.schema("sequence bigint, topic string").load(path).count() == 5, (
+        "the journal's own is no other"
+    )
+    assert {file: file.read_bytes() for file in Path(path).iterdir() if file.is_file()} == before
+
+
+def test_what_the_helper_raises_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, [5])
+    with pytest.raises(SluiceError, match="Write a topic, a"):
+        journal(spark, place_in(tmp_path).directory, topics="a..b")
+    with pytest.raises(SluiceError, match="Check the option path"):
+        gaps(tmp_path / "nowhere")
 
 
 def test_gaps_are_an_error_or_noted(spark: SparkSession, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def seed_runs_of_jobs() -> None:
     grown = pa.table({"hour": hours * 2, "topic": ["flights.UA"] * 24 + ["flights.DL"] * 24, "bytes": [(2 + hour % 7) * 2**24 for hour in range(48)]})  # fmt: skip
     topics = pa.table({"topic": ["flights.UA", "flights.DL"], "bytes_a_day": [1_610_612_736, 1_543_503_872]})
     record = Recorder(SILENT, "capacity", argparse.Namespace(days=7))
-    record.note("The log grows by 3.15 GB a day: its disk is full in 23 days.")
+    record.note("The log grows by 2.94 GiB a day: its disk is full in 23 days.")
     record.table(
         "topics",
         topics,

@@ -32,6 +32,7 @@ from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.piece import Piece
 from broker_core.delivery.ports import Facilities
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.errors import JournalError, SluiceError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.protocols import replies
@@ -105,6 +106,7 @@ class SharedSubscription:
     text_mode = network_limited = False
     flushed = True
     lump_bytes = 0
+    window = UNKNOWN
     peer_names: frozenset[str] = frozenset()
 
     def __init__(

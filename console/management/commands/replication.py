@@ -1,13 +1,14 @@
-"""`manage.py replication`: the group that the broker on this machine is a member of, and what is done to a member that can't take part.
+"""`manage.py replication`: the group that the broker on this machine is a member of, its links to other sites, and what is done to a member
+that can't take part.
 
-`status` asks the running broker. The others are for a broker that is stopped: each prints its plan, and does it with `--yes` alone.
+`status`, `links`, `downgrade` and `upgrade` ask running brokers. The others are for a broker that is stopped: each prints its plan, and does it with `--yes` alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,33 +22,68 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 from rich.console import Console
-from rich.table import Table
 
-from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.documents.links import LinkEntry, Links
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group import reseed
 from broker_core.group.member import engine_of
 from broker_core.group.ports import Attached
 from broker_core.group.settings import GroupSettings
 from console.broker_link import link_to
+from console.management.replication_text import links_as_json, show_group, show_links
 from console.queries.group import group_now, is_well
-from console.services.group import change_link, change_member, is_link
+from console.queries.links import links_now
+from console.services.group import change_link, change_member, is_link, named
 from console.services.journal_places import directories_now, record_log
+
+BY_ITSELF = "a broker by itself"
+_STATUS = """The group as the member on this machine sees it, and every link to another site as the member says that carries it.
+
+member: here, the same (its journal has this one's hash), DIFFERS, not compared yet, or away
+waited for: sync, downgraded (by whom, since when), or async, of `fully_durable` and of sync_topics
+
+It ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, or a link is away.
+A broker by itself has links alone. What each state means and what to do: docs/group.md and docs/sites.md."""
+_LINKS = """Each destination of the policy: where it leads, how it is, how far behind, and whether publishers wait for it.
+
+state: carrying; away (and why, what to do); standing by (another member carries it); off (by the policy)
+waited for: async (no publisher waits), sync, sync and for how long by now, or downgraded (by whom, since when)
+behind: records of the log, of all topics, that the destination hasn't passed; lag: how long ago the oldest of them was accepted
+
+It ends with 1 when a link is away, or a broker can't be asked. The same is on the page Replication; docs/sites.md has the codes."""
+_CHANGE = """It holds until it is undone by hand, also over restarts, and goes to every member that SLUICE_BROKERS lists.
+
+  replication downgrade b            a member of the group: `fully_durable` and sync_topics wait for it no more
+  replication downgrade newyork      a sync destination: publishers wait for it no more; link.newyork is the same
+  replication upgrade newyork        they do again
+
+Who did it and when is shown by `replication status`, and on disk before this ends."""
 
 
 class Command(BaseCommand):
-    """`status` ends with 1 when this member doesn't take part, a member is away or differs, or an engine isn't up to date."""
+    """`status` ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, or a link is
+    away; `links` for the last alone."""
 
-    help = "The group of brokers that share this instance's log: its state, and its members' journals."
+    help = (
+        "The group of brokers that share this instance's log, and its links to other sites: how they are, who is waited for,"
+        " and how a member gets its journal. `replication COMMAND --help` says more of each."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(
-            dest="command", required=True, metavar="status|downgrade|upgrade|init|join|reseed"
+            dest="command", required=True, metavar="status|links|downgrade|upgrade|init|join|reseed"
         )
         status = commands.add_parser(
-            "status", help="show the state of the group; exit code 1 unless all is well"
+            "status",
+            help="how the group and its links are; exit code 1 when not all is well",
+            description=_STATUS,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        links = commands.add_parser(
+            "links",
+            help="the links to other sites alone; exit code 1 when one is away",
+            description=_LINKS,
+            formatter_class=RawDescriptionHelpFormatter,
         )
         for name, says in (
             (
@@ -56,10 +92,14 @@ class Command(BaseCommand):
             ),
             ("upgrade", "let the running broker wait for a sync member or destination again"),
         ):
-            one = commands.add_parser(name, help=says)
+            one = commands.add_parser(
+                name, help=says, description=_CHANGE, formatter_class=RawDescriptionHelpFormatter
+            )
             one.add_argument(
                 "member",
-                help="a member's name as in the policy's sync_members, or link.NAME for a destination whose durability is sync",
+                metavar="MEMBER|LINK",
+                help="as sync_members of the policy names it; or the name of a destination whose durability is sync, with link. before it"
+                " where a member has the same",
             )
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
@@ -74,7 +114,7 @@ class Command(BaseCommand):
             "reseed",
             help="move the journal on this machine aside, and take another member's; the broker must be stopped",
         )
-        for one in (status, init, join, renew):
+        for one in (status, links, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
@@ -105,6 +145,8 @@ class Command(BaseCommand):
         try:
             if command == "status":
                 self._status(**options)
+            elif command == "links":
+                self._links(**options)
             elif command in ("downgrade", "upgrade"):
                 self._change(command, **options)
             else:
@@ -113,23 +155,46 @@ class Command(BaseCommand):
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
     def _status(self, instance: str, json: bool, **options: Any) -> None:
-        status = group_now(instance)
+        try:
+            status = group_now(instance)
+        except OperatorError as problem:
+            if problem.code != "no_group":
+                raise
+            status = None
+        links = links_now(instance)
         if json:
-            self.stdout.write(msgspec.json.encode(status).decode())
+            said = (
+                {"instance": instance, "state": BY_ITSELF} if status is None else msgspec.to_builtins(status)
+            )
+            self._line(said | links_as_json(links))
         else:
-            _show(status, Console(file=self.stdout._out, width=140))
-        if not is_well(status):
+            console = self._console()
+            show_group(status, console) if status is not None else console.print(
+                f"{instance}: {BY_ITSELF}, and no member of a group", highlight=False
+            )
+            if links.links or links.away or status is None:
+                show_links(links, console)
+        if not (links.is_well and (status is None or is_well(status))):
+            sys.exit(1)
+
+    def _links(self, instance: str, json: bool, **options: Any) -> None:
+        links = links_now(instance)
+        self._line(links_as_json(links)) if json else show_links(links, self._console())
+        if not links.is_well:
             sys.exit(1)
 
     def _change(self, change: str, instance: str, member: str, json: bool, **options: Any) -> None:
         brokers, by = link_to(instance), f"{getuser()} at a terminal"
-        console = Console(file=self.stdout._out, width=140)
-        if is_link(member):
-            links = change_link(brokers, change, member, by)
-            self._line(links) if json else _show_links(links, console)
+        name = named(instance, member)
+        if is_link(name):
+            links = change_link(brokers, change, name, by)
+            self._line(links) if json else show_links(links_now(instance), self._console())
         else:
-            status = change_member(brokers, change, member, by)
-            self._line(status) if json else _show(status, console)
+            status = change_member(brokers, change, name, by)
+            self._line(status) if json else show_group(status, self._console())
+
+    def _console(self) -> Console:
+        return Console(file=self.stdout._out, width=140)
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
@@ -169,7 +234,7 @@ class Command(BaseCommand):
     def _said(self, sentence: str) -> None:
         self._line(f"  {sentence}")
 
-    def _line(self, what: str | msgspec.Struct) -> None:
+    def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:
         self.stdout.write(what if isinstance(what, str) else msgspec.json.encode(what).decode())
 
 
@@ -204,61 +269,3 @@ def _record(instance: str, member: str, receipt: reseed.Receipt) -> None:
     """The database compares what it knows of the log with what a broker finds when it starts. One that is away learns it then."""
     with suppress(DatabaseError):
         record_log(instance, UUID(receipt.plan.log), receipt.records, member)
-
-
-def _show(status: GroupStatus, console: Console) -> None:
-    console.print(f"{status.instance}: {status.member} is {status.state}", highlight=False, soft_wrap=True)
-    if status.why:
-        console.print(f"  {status.why} {status.fix}".rstrip(), highlight=False, soft_wrap=True)
-    if status.log:
-        leader = f", {status.leader} leads" if status.leader else ""
-        console.print(
-            f"  log {status.log}, generation {status.generation}, {status.last} entries;"
-            f" {status.engines_current} of {status.engines} engines up to date{leader}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if abs(status.clock_ahead_ms) > 2_000:
-        console.print(
-            f"  this machine's clock is {status.clock_ahead_ms / 1_000:+.1f} s off the engine's",
-            highlight=False,
-            soft_wrap=True,
-        )
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"), ("waited for", "left"), ("hash there", "left")):  # fmt: skip
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for one in status.members:
-        how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
-        table.add_row(
-            one.name,
-            how,
-            str(one.applied),
-            "unknown" if one.behind is None else str(one.behind),
-            str(one.sequence),
-            f"{one.lag_ms / 1_000:.1f} s",
-            _mode(one),
-            one.chain or "unknown",
-        )
-    console.print(table)
-
-
-def _show_links(links: Links, console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for title in ("link", "", "behind", "confirmed", "waited for"):
-        table.add_column(title, justify="right" if title in ("behind", "confirmed") else "left")
-    for one in links.links:
-        table.add_row(one.client, one.state, str(one.behind), str(one.confirmed), _mode(one))
-    console.print(table)
-
-
-def _mode(one: MemberEntry | LinkEntry) -> str:
-    if one.mode == "downgraded":
-        at = datetime.fromtimestamp(one.downgraded_at / 1_000, UTC)
-        since = f", {at:%Y-%m-%d %H:%M} UTC" if one.downgraded_at else ""
-        return f"downgraded by {one.downgraded_by}{since}"
-    if one.mode == "sync" and one.unconfirmed_ms > 1_000:
-        return f"sync, for {one.unconfirmed_ms / 1_000:.1f} s"
-    return one.mode
-
-
-_LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from bench.clients import crowd, page
 from broker_core.broker import Broker
-from broker_core.control.status import MADE_ANEW_EVERY, SLICE, SUBSCRIPTIONS_A_TURN
+from broker_core.control import status
+from broker_core.control.status import MADE_ANEW_EVERY, MOST_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
+from broker_core.delivery.turns import TURN_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause
@@ -146,3 +151,25 @@ async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_
 
 async def _nothing(snapshot: Snapshot) -> None:
     """Somebody who takes snapshots."""
+
+
+async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent, slept = 0.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(status, "thread_seconds", lambda: spent)
+    monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
+    slices = status._Slices()
+    assert not slices.long
+    spent += TURN_NS / 1e9
+    assert slices.long
+    await slices.rest()
+    assert slept == [RESTS * TURN_NS / 1e9] and not slices.long
+    for _ in range(1_000):
+        spent += 0.01
+        await slices.rest()
+    assert sum(slept) == pytest.approx(MOST_REST_S) and slept[-1] == 0

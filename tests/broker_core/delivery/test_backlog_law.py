@@ -29,6 +29,7 @@ from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.spool.spool import Spool
 from broker_core.delivery.turns import Turns
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.delivery.window import AckMode, Window
 from broker_core.journal.segment import Position
 from broker_core.subscriptions.keys import parse_key
@@ -59,6 +60,7 @@ class Socket:
     """Takes `room` bytes and then nothing until more is given. The peer has what the test says that it `took`."""
 
     lump_bytes = 0
+    window = UNKNOWN
 
     def __init__(self) -> None:
         self.room = self.handed_bytes = self.took = 0

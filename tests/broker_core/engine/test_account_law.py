@@ -33,6 +33,7 @@ from broker_core.delivery.account import Amount, Cause, parts, total
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.engine.enforcement import offline_now, pause, resume
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
@@ -69,7 +70,7 @@ class Socket:
     """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
 
     protocol, remote = "tcp", "test"
-    lump_bytes, network_limited = 0, False
+    lump_bytes, network_limited, window = 0, False, UNKNOWN
 
     def __init__(self) -> None:
         self.writable = True

@@ -108,6 +108,21 @@ def test_a_reader_who_goes_back_gets_what_stands_there(path):
     assert letters == [b"A", b"B", b"D", b"C", b"A"]
 
 
+def test_a_reader_who_only_goes_on_keeps_one_member(path):
+    kept = MemberCache(0)
+    source = CompressedSource(OpenFile(path), kept)
+    for offset, letter in (
+        (4_096, b"A"),
+        (4_596, b"A"),
+        (5_096, b"B"),
+        (6_096, b"C"),
+        (7_096, b"D"),
+        (4_096, b"A"),
+    ):
+        assert bytes(source.read(offset, 1)) == letter
+        assert kept.nbytes == 1_000
+
+
 def test_inflated_members_of_all_segments_share_one_budget():
     cache = MemberCache(1_000)
     for segment in range(1, 65):

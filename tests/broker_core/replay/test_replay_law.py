@@ -23,6 +23,7 @@ from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
 from broker_core.delivery import fair_share as turns
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.maintenance import compress_segment, copy_verified
@@ -70,7 +71,7 @@ class Socket:
     def flushed(self) -> bool:
         return self.writable
 
-    lump_bytes, network_limited = 0, False
+    lump_bytes, network_limited, window = 0, False, UNKNOWN
 
     def taken_bytes(self) -> int:
         return self.handed_bytes

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.template import engines
 
-from console.templatetags.units import moment
+from console.templatetags.units import moment, said
 from console.units.format import duration, size
 
 
@@ -20,3 +20,9 @@ def test_a_moment_carries_its_milliseconds_and_reads_as_utc_until_the_page_knows
     made = moment(at)
     assert f'data-ms="{int(at.timestamp() * 1000)}"' in made
     assert ">2026-11-21 14:30:00 UTC</time>" in made
+
+
+def test_commands_in_a_sentence_stand_as_code_and_nothing_else_of_it_is_markup() -> None:
+    assert said("See `journal ls` & `<b>`.") == "See <code>journal ls</code> &amp; <code>&lt;b&gt;</code>."
+    assert said("A ` alone <b>") == "A ` alone &lt;b&gt;"
+    assert said("") == ""

@@ -22,6 +22,7 @@ from broker_core.connections.acknowledging import refuse
 from broker_core.connections.connection import Connection
 from broker_core.delivery.account import parts, total
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.unread import UNKNOWN
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
@@ -38,7 +39,7 @@ class Socket:
 
     protocol, remote, text_mode = "tcp", "test", False
     peer_names: frozenset[str] = frozenset()
-    flushed, lump_bytes, network_limited = True, 0, False
+    flushed, lump_bytes, network_limited, window = True, 0, False, UNKNOWN
 
     def __init__(self, world: World) -> None:
         self.world = world

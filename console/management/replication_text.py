@@ -1,0 +1,124 @@
+"""What `manage.py replication` prints of a group and of links."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.links import LinkEntry
+from console.queries.links import LinksNow, SeenLink
+
+Column = tuple[str, Literal["left", "right"]]
+_MEMBERS: tuple[Column, ...] = (
+    ("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"),
+    ("waited for", "left"), ("hash there", "left"),
+)  # fmt: skip
+_LINKS: tuple[Column, ...] = (
+    ("link", "left"), ("to", "left"), ("", "left"), ("behind", "right"), ("lag", "right"), ("stored there up to", "left"),
+    ("waited for", "left"),
+)  # fmt: skip
+_LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}
+
+
+def show_group(status: GroupStatus, console: Console) -> None:
+    """As the member sees it that was asked."""
+    _say(console, f"{status.instance}: {status.member} is {status.state}")
+    if status.why:
+        _say(console, f"  {status.why} {status.fix}")
+    if status.log:
+        leader = f", {status.leader} leads" if status.leader else ""
+        _say(
+            console,
+            f"  log {status.log}, generation {status.generation}, {status.last} entries;"
+            f" {status.engines_current} of {status.engines} engines up to date{leader}",
+        )
+    if abs(status.clock_ahead_ms) > 2_000:
+        _say(console, f"  this machine's clock is {status.clock_ahead_ms / 1_000:+.1f} s off the engine's")
+    table = _table(_MEMBERS)
+    for one in status.members:
+        how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
+        table.add_row(
+            one.name,
+            how,
+            str(one.applied),
+            "unknown" if one.behind is None else str(one.behind),
+            str(one.sequence),
+            f"{one.lag_ms / 1_000:.1f} s",
+            _mode(one),
+            one.chain or "unknown",
+        )
+    console.print(table)
+
+
+def show_links(now: LinksNow, console: Console) -> None:
+    """Each once, and why one is away or can't be asked."""
+    table = _table(_LINKS)
+    for link in now.links:
+        one = link.entry
+        lag = f"{one.behind_ms / 1_000:.1f} s" if link.lag_known else "unknown"
+        stored = one.position if link.has_any else "nothing yet"
+        table.add_row(one.client, _where(one), _state(link), str(one.behind), lag, stored, _mode(one))
+    if now.links:
+        console.print(table)
+    elif not now.away:
+        _say(console, "no links to other sites: a destination of the policy makes one (docs/sites.md)")
+    for link in now.links:
+        if link.entry.state == "away":
+            why = link.entry.why or "it is being reached."
+            _say(console, f"  {link.entry.client} ({link.entry.code or 'away'}): {why} {link.entry.fix}")
+        if link.entry.gaps:
+            _say(
+                console,
+                f"  {link.entry.client}: {link.entry.gaps} stretches of the log were removed before they were carried",
+            )
+    for told in now.away:
+        if told.error is not None:
+            _say(
+                console,
+                f"  what {told.address.name} says of links isn't here: {told.error.sentence} {told.error.fix}",
+            )
+
+
+def links_as_json(now: LinksNow) -> dict[str, Any]:
+    """`links`: each with the member that says it and those that stand by; `unasked`: brokers by name, and the code of why."""
+    links = [
+        {"member": one.member, "others": one.others} | msgspec.to_builtins(one.entry) for one in now.links
+    ]
+    unasked = {one.address.name: one.error.code for one in now.away if one.error is not None}
+    return {"links": links, "unasked": unasked}
+
+
+def _table(columns: tuple[Column, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title, justify in columns:
+        table.add_column(title, justify=justify, overflow="fold")
+    return table
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence.rstrip(), highlight=False, soft_wrap=True, markup=False)
+
+
+def _where(one: LinkEntry) -> str:
+    return " ".join(filter(None, (one.instance, f"({', '.join(one.addresses)})")))
+
+
+def _state(link: SeenLink) -> str:
+    by = f" by {link.member}" if link.member and link.entry.state == "carrying" else ""
+    others = f"; {', '.join(link.others)} standing by" if link.others else ""
+    return f"{link.entry.state}{by}{others}"
+
+
+def _mode(one: MemberEntry | LinkEntry) -> str:
+    if one.mode == "downgraded":
+        at = datetime.fromtimestamp(one.downgraded_at / 1_000, UTC)
+        since = f", {at:%Y-%m-%d %H:%M} UTC" if one.downgraded_at else ""
+        return f"downgraded by {one.downgraded_by}{since}"
+    if one.mode == "sync" and one.unconfirmed_ms > 1_000:
+        return f"sync, for {one.unconfirmed_ms / 1_000:.1f} s"
+    return one.mode

@@ -1,0 +1,93 @@
+"""Where an axis has its marks, and what they say: round amounts in the unit's own steps, round moments in UTC. Pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+
+Unit = Literal["", "bytes", "ms", "s"]
+"""What a column's numbers are: a count, bytes, or a time in one of two units."""
+
+_SIZES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
+    "": ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")),
+    "bytes": tuple(
+        (1024**power, name) for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    ),
+    "ms": ((1, "ms"), (1e3, "s"), (60e3, "min"), (3_600e3, "h"), (86_400e3, "d")),
+    "s": ((1e-3, "ms"), (1, "s"), (60, "min"), (3_600, "h"), (86_400, "d")),
+}
+_SECOND: Final = 1_000_000
+_MINUTE, _HOUR, _DAY = 60 * _SECOND, 3_600 * _SECOND, 86_400 * _SECOND
+_SPANS: Final = (
+    *(_SECOND * many for many in (1, 2, 5, 10, 15, 30)),
+    *(_MINUTE * many for many in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * many for many in (1, 2, 3, 6, 12)),
+    *(_DAY * many for many in (1, 2, 7, 14, 28, 91, 364)),
+)
+"""Microseconds from one mark of a time axis to the next."""
+
+
+class Mark(NamedTuple):
+    """A place on an axis."""
+
+    at: float
+    said: str
+    below: str = ""
+    """A second line: the day, where a new one begins."""
+
+
+def amount_marks(low: float, high: float, unit: Unit, whole: bool, most: int = 5) -> list[Mark]:
+    """At least two, the first at or below `low`, the last at or above `high`; of `whole` numbers none between two."""
+    size, name = _size_of(max(abs(low), abs(high)), unit)
+    step = _round_step((high - low) / size / (most - 1))
+    if whole and size == 1:
+        step = max(step, 1.0)
+    first, last = math.floor(low / size / step), math.ceil(high / size / step)
+    last = max(last, first + 1)
+    return [Mark(place * step * size, _said(place * step, name)) for place in range(first, last + 1)]
+
+
+def said_amount(value: float, unit: Unit) -> str:
+    """One amount, to three digits: `1.5 GiB`, `23.1 min`."""
+    size, name = _size_of(abs(value), unit)
+    return _said(value / size, name)
+
+
+def time_marks(low: float, high: float, most: int) -> list[Mark]:
+    """Round moments from `low` to `high`, microseconds since 1970; the two themselves where no round one is between them."""
+    step = next((one for one in _SPANS if (high - low) / one <= most - 1), _SPANS[-1])
+    places = [place * step for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    if len(places) < 2:
+        places, step = sorted({int(low), int(high)}), _SECOND
+    shape = "%H:%M" if step >= _MINUTE else "%H:%M:%S"
+    marks: list[Mark] = []
+    before = ""
+    for place in places:
+        at = datetime.fromtimestamp(place / _SECOND, UTC)
+        day, zone = f"{at.day} {at:%b}", "" if marks else "UTC"
+        if step >= _DAY:
+            marks.append(Mark(place, day, zone))
+        else:
+            below = ", ".join(word for word in (day if day != before else "", zone) if word)
+            marks.append(Mark(place, f"{at:{shape}}", below))
+        before = day
+    return marks
+
+
+def _size_of(most: float, unit: Unit) -> tuple[float, str]:
+    sizes = _SIZES[unit]
+    return next((one for one in reversed(sizes) if most >= one[0]), sizes[0])
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is no less."""
+    if least <= 0:
+        return 1.0
+    power: float = 10.0 ** math.floor(math.log10(least))
+    return next(power * many for many in (1, 2, 5, 10) if power * many >= least * (1 - 1e-9))
+
+
+def _said(value: float, name: str) -> str:
+    text = f"{value:.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
+    return f"{text} {name}" if name and value else text

@@ -1,0 +1,115 @@
+"""Who reads what: spans put together, or parted, to tasks of about the same size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from broker_core.bookmark import MAX_SEQUENCE
+from sluice_spark.place import LogPlace
+from sluice_spark.segments import Span, places_of, size_of, summary_of
+
+FEW_TASKS: Final = 4
+LEAST_BYTES: Final = 8 * 1024 * 1024
+"""Where there is little to read, so many tasks share it, each with so much at least: one alone would leave other cores idle, and
+each more costs some 5 ms of the driver's time."""
+
+
+class Part(NamedTuple):
+    """What one task reads: spans, in order."""
+
+    spans: tuple[Span, ...]
+
+
+def share_out(place: LogPlace, spans: Sequence[Span], most: int, least: int = LEAST_BYTES) -> list[Part]:
+    """The tasks that read these spans, each of about `most` raw bytes, or of fewer where one or two would read it all."""
+    whole = sum(span.nbytes for span in spans)
+    tasks = min(FEW_TASKS, whole // least)
+    size = min(most, -(-whole // tasks)) if tasks else most
+    return join([part for span in spans for part in part_span(place, span, size)], size)
+
+
+def join(spans: Iterable[Span], size: int) -> list[Part]:
+    """Small spans put together until they come to about `size` bytes."""
+    made: list[Part] = []
+    held: list[Span] = []
+    nbytes = 0
+    for span in spans:
+        if held and nbytes + span.nbytes > size:
+            made.append(Part(tuple(held)))
+            held, nbytes = [], 0
+        held.append(span)
+        nbytes += span.nbytes
+    return [*made, Part(tuple(held))] if held else made
+
+
+def part_span(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
+    """A span in parts of about `size` raw bytes, as far as it is known where it can be parted."""
+    if span.nbytes <= size:
+        yield span
+    elif span.choice is None or any(one.end - one.offset > size for one in span.choice.stretches):
+        yield from _by_index(place, span, size)
+    else:
+        yield from _by_stretches(span, size)
+
+
+def measured(place: LogPlace, span: Span) -> Span:
+    """The span with its raw bytes: by its segment's sidecar, or its file's size while it has none."""
+    known = summary_of(place, span.segment)
+    nbytes = size_of(place, span.segment)
+    if known is not None and (span.first > span.segment or span.last < known.last_sequence):
+        index = places_of(place, span.segment)
+        if index is not None:
+            _, offsets = _inside(span, *index.places(MAX_SEQUENCE)[:2], known.end)
+            nbytes = offsets[-1] - offsets[0]
+    return span._replace(nbytes=nbytes)
+
+
+def _by_index(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
+    index = places_of(place, span.segment)
+    if index is None:
+        yield span
+        return
+    sequences, offsets = _inside(span, *index.places(MAX_SEQUENCE)[:2], index.end)
+    first, before = span.first, offsets[0]
+    for sequence, offset in zip(sequences[1:], offsets[1:-1], strict=True):
+        if offset - before >= size:
+            yield Span(span.segment, first, sequence - 1, offset - before)
+            first, before = sequence, offset
+    yield Span(span.segment, first, span.last, offsets[-1] - before)
+
+
+def _inside(
+    span: Span, sequences: Sequence[int], offsets: Sequence[int], end: int
+) -> tuple[list[int], list[int]]:
+    """The sequences with which the span's stretches begin, the first of them perhaps before it, and their offsets with the end
+    of the last behind them."""
+    found = [
+        (sequence, offset, stop)
+        for sequence, following, offset, stop in zip(
+            sequences, [*sequences[1:], MAX_SEQUENCE], offsets, [*offsets[1:], end], strict=True
+        )
+        if sequence <= span.last and following > span.first
+    ]
+    if not found:
+        return [span.first], [0, end]
+    return [one[0] for one in found], [*(one[1] for one in found), found[-1][2]]
+
+
+def _by_stretches(span: Span, size: int) -> Iterator[Span]:
+    assert span.choice is not None
+    held: list[int] = []
+    nbytes = 0
+    stretches = span.choice.stretches
+    for number, stretch in enumerate(stretches):
+        held.append(number)
+        nbytes += stretch.end - stretch.offset
+        if nbytes >= size or number + 1 == len(stretches):
+            chosen = stretches[held[0] : number + 1]
+            yield span._replace(
+                first=max(span.first, chosen[0].first),
+                last=min(span.last, chosen[-1].last),
+                nbytes=nbytes,
+                choice=span.choice._replace(stretches=chosen),
+            )
+            held, nbytes = [], 0

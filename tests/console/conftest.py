@@ -1,0 +1,22 @@
+"""Brokers for pages and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.broker_link import _waits
+from console.models import Instance
+from tests.support.machines import Machines
+
+
+@pytest.fixture
+def machines(instance: Instance, settings: Any) -> Iterator[Machines]:
+    """A group of three, a broker by itself, and links to other sites."""
+    with Machines(Path(settings.SLUICE_RUN_DIRECTORY)) as made:
+        settings.SLUICE_BROKERS = tuple(made.addresses)
+        yield made
+    _waits.forget()
