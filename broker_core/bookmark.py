@@ -87,7 +87,7 @@ def _parse_range(text: str) -> Range:
         case Range(Moment(first), _, Moment(last), _) if last < first:
             raise _bad(text, "it ends before it begins")
         case Range(end=Epoch()):
-            raise _bad(text, "nothing is before the start of the log")
+            raise _bad(text, "there is nothing before the start of the log")
     return found
 
 

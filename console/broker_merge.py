@@ -65,7 +65,7 @@ def for_each(request: Request[T]) -> Request[T]:
     if isinstance(request, ONE_BY_NAME):
         raise OperatorError(
             "unknown_member",
-            f"`{requests.name_of(request)}` is for one member of a group.",
+            f"`{requests.name_of(request)}` must be sent to one member of a group.",
             "Say which: `member`.",
         )
     if isinstance(request, requests.PageClients):

@@ -64,12 +64,12 @@ def _second_factor(request: Any, user: Any, code: str) -> None:
     if not second_factor.has_one(user):
         raise OperatorError(
             "second_factor_missing",
-            "Everybody needs a second factor here.",
+            "A second factor is required here.",
             "Log in at the console, which shows the key.",
         )
     if not code:
         raise OperatorError(
-            "second_factor_needed", "This account has a second factor.", "Send its `code` as well."
+            "second_factor_needed", "This account uses a second factor.", "Send its `code` as well."
         )
     try:
         second_factor.check(user, code)

@@ -68,8 +68,8 @@ def needed_revision(request: Request) -> int | None:
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
             "if_match_needed",
-            "A change says what it was made for, so that nobody's edit is lost.",
-            "Send the ETag that a GET gave as If-Match, or * for whatever it is by now.",
+            "A change must say which version it is based on, so that nobody's edit is lost.",
+            "Send the ETag of your last GET as If-Match, or * to overwrite whatever is there.",
         )
     return expected_revision(request)
 

@@ -11,8 +11,8 @@
             subscription.done(message)                         # a restart goes on after it
 
 After a lost connection it comes back with back-off, logs on, publishes again what wasn't acknowledged (the broker
-drops what it has), and resumes subscriptions that have a bookmark after the last record received. A subscription
-without a bookmark is live only: what is published during an outage isn't delivered to it.
+drops what it has already), and resumes subscriptions that have a bookmark after the last record received. A subscription
+without a bookmark is live only: it doesn't get what is published during an outage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame
 
 MAX_HELD = 4 * 1024 * 1024
-"""Bytes of a subscription received and not yet taken by the application; the broker keeps the rest back."""
+"""Bytes of a subscription that are received but not yet taken by the application; the broker holds back the rest."""
 HEARTBEAT_MS = 10_000
 
 
@@ -93,8 +93,8 @@ class AsyncClient(Steering):
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
-        `max_held` is for each subscription, and a delivery more: what an application doesn't take waits at the broker, while
-        everything else of this client goes on.
+        `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
+        the broker, while everything else of this client goes on.
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
@@ -127,7 +127,7 @@ class AsyncClient(Steering):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Connect and log on. Raises why not, after the policy's first_connect_timeout."""
+        """Connect and log on. Raises the reason for failing, after the policy's first_connect_timeout."""
         if self._task is not None:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
@@ -149,7 +149,7 @@ class AsyncClient(Steering):
         self._subscriptions.fail(error)
 
     async def close(self) -> None:
-        """Send what has gathered and disconnect. `flush()` first to know that it arrived."""
+        """Send what is gathered and disconnect. Call `flush()` first to be sure that it has arrived."""
         if self._task is None:
             return
         if self._publisher.failure is None:
@@ -199,12 +199,12 @@ class AsyncClient(Steering):
         await self._publisher.publish_many(topic, bodies)
 
     def forward(self, first: int, last: int, batch: bytearray) -> None:
-        """Publish a batch that carries this client's name and its records' own numbers, `first` to `last`, above all before. It doesn't
-        wait: who calls it looks at the publish store."""
+        """Publish a batch that has this client's name and its records' own numbers, `first` to `last`, greater than all before. It doesn't
+        wait; the caller watches the publish store."""
         self._publisher.forward(first, last, batch)
 
     async def ended(self) -> SluiceError:
-        """Wait until it can't go on; why."""
+        """Wait until the client has failed for good or is closed; the reason."""
         if self._task is not None:
             await asyncio.wait([self._task])
         return self._publisher.failure or OperatorError(
@@ -212,7 +212,7 @@ class AsyncClient(Steering):
         )
 
     async def flush(self) -> None:
-        """Wait until everything published is acknowledged; raises the first error the broker gave since the last."""
+        """Wait until everything published is acknowledged. Raises the first error of the broker since the last `flush()`."""
         await self._publisher.flush()
 
     async def subscribe(
@@ -223,28 +223,28 @@ class AsyncClient(Steering):
         id: str | None = None,
         **options: Unpack[Options],
     ) -> Subscription:
-        """Subscribe to a topic pattern. Raises what the broker has against it.
+        """Subscribe to a topic pattern. Raises the broker's error if it refuses.
 
-        `bookmark`: None is live only; "0" replays from the start, "0|1|" is from now on, a message's bookmark or a
-        moment (20261121T134500Z) from there, "[a:b)" from a to b and then it ends, and "MOST_RECENT" from where the
-        bookmark store says (the start when it says nothing). `id` names the subscription in the store; without one it
-        follows from topic and filter.
+        `bookmark`: None is live only; "0" replays from the start, "0|1|" begins now, a message's bookmark or a time
+        (20261121T134500Z) replays from there, "[a:b)" from a to b and then ends, and "MOST_RECENT" resumes where the
+        bookmark store says (at the start if it doesn't know). `id` names the subscription in the store; by default it is
+        derived from topic and filter.
 
         With a bookmark: `on_gap="error"` refuses (bookmark_gone) when records after the bookmark were removed, instead
-        of a gap and the oldest there is; `durability` is "persisted", "live" (before it is on disk, after the replay)
-        or "fully_durable". `timestamp`: messages say when they were accepted.
+        of reporting a gap and starting with the oldest record; `durability` is "persisted", "live" (before it is on disk, after the replay)
+        or "fully_durable". `timestamp`: messages have the time when they were accepted.
 
-        `ack` ("auto", "client", "client-individual"): at most `prefetch` messages (default 1,000) are on their way
-        without an acknowledgement. `durable` names a subscription that the broker keeps while this client is away;
-        with `shared` other clients consume the one of that name too, and each message goes to one of them.
-        `lease_ms`: the broker ends the subscription unless it is renewed, which the client does; a cancelled one comes
-        back. `snapshot_key` ("/id"): it starts with the last record of each key. `resume_how` ("log", "conflated",
-        "now"): how it goes on when a policy has dropped this client; `subscription.resumed` says what it missed.
+        `ack` ("auto", "client", "client-individual"): at most `prefetch` messages (default 1,000) are delivered
+        without being acknowledged. `durable` names a subscription that the broker keeps while this client is away;
+        with `shared` other clients consume the same one, and each message goes to one of them.
+        `lease_ms`: the broker ends the subscription unless it is renewed, which the client does; it subscribes again if one
+        was cancelled. `snapshot_key` ("/id"): start with the last record of each key. `resume_how` ("log", "conflated",
+        "now"): how to continue after a policy has dropped this client; `subscription.resumed` says what it missed.
 
         With a bookmark: `rate` is messages a second ("1000"), bytes a second ("500KB") or a multiple of the recorded
         pace ("2X", whose pauses `rate_max_gap` shortens, "10s"); `paused` starts it paused. `managed` names a replay
-        that the broker keeps while this client is away, and that operators see and steer; subscribing again with the
-        name goes on with it. `conflation` ("1s") delivers of each `conflation_key` ("/id") the last in the interval.
+        that the broker keeps while this client is away, and that operators see and control; subscribing again with the
+        name continues it. `conflation` ("1s") delivers only the last message of each `conflation_key` ("/id") per interval.
         """
         if self._publisher.failure is not None:
             raise self._publisher.failure

@@ -87,8 +87,8 @@ class MemoryBookmarkStore:
             if self._positions >= MAX_POSITIONS:
                 raise OperatorError(
                     "store_full",
-                    f"A bookmark store keeps {MAX_POSITIONS} positions.",
-                    "forget() subscriptions that are no more, or give each client a store of its own.",
+                    f"A bookmark store holds at most {MAX_POSITIONS} positions.",
+                    "forget() subscriptions that no longer exist, or give each client a store of its own.",
                 )
             self._positions += 1
             self._known[subscription] = known
@@ -154,7 +154,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
                 raise OperatorError(
                     "store_failed",
                     f"The bookmark store {self.path} can't be repaired.",
-                    "Make room on its disk.",
+                    "Free space on its disk.",
                 )
         return sum(map(len, bad))
 

@@ -83,8 +83,8 @@ class Connector:
         if isinstance(error, SSLCertVerificationError):
             error = OperatorError(
                 "broker_unproven",
-                f"What answers doesn't prove to be the broker: {error.verify_message or error}.",
-                "Trust the authority that signed its certificate, and dial a name that the certificate has.",
+                f"Whatever answers can't prove that it is the broker: {error.verify_message or error}.",
+                "Trust the authority that signed its certificate, and connect to a name that is in the certificate.",
             )
         elif not isinstance(error, SluiceError):
             error = OperatorError(

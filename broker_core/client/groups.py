@@ -1,4 +1,4 @@
-"""Several groups beside each other, each with topics, a log and acknowledgements of its own: publishing grows with their number.
+"""A client of several groups, each with its own topics, log and acknowledgements: publishing scales with their number.
 
     groups = {
         "prices": Group("prices.>", ["tcp://a:9007", "tcp://b:9007", "tcp://c:9007"]),
@@ -9,8 +9,8 @@
         await client.publish("orders.eu", {"id": 1})             # at d
         await client.flush()
 
-A group is whatever carries one instance: members on one log, or a broker by itself. Which group has a topic its most specific
-pattern says (`routes`); each has a client, and with it a connection, sequences and stores. When one is lost the others go on.
+A group is whatever carries one instance: members on one log, or a broker by itself. The most specific pattern decides which group
+has a topic (`routes`). Each group has a client, with its own connection, sequences and stores; when one is lost the others go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_ONE = ("publish_store", "bookmark_store")
 
 
 class Group:
-    """One of several groups: its topic patterns, its addresses, and what AsyncClient is given for it alone, its stores above all."""
+    """One of several groups: its topic patterns, its addresses, and options of AsyncClient for it alone, such as its stores."""
 
     def __init__(self, topics: str | Sequence[str], addresses: str | Sequence[str], **options: Any) -> None:
         self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -41,14 +41,14 @@ class Group:
 class AsyncGroups:
     """One client of several groups, under one name. Use it in one event loop, as `async with`.
 
-    `clients` has each group's, by the group's name: for what is about one of them, such as its notices, its own topics
-    (`$SLUICE.>`) or a `flush()` that waits for no other.
+    `clients` has each group's AsyncClient, by the group's name, for what concerns one of them: its notices, its own topics
+    (`$SLUICE.>`), or a `flush()` that doesn't wait for the others.
     """
 
     def __init__(self, groups: Mapping[str, Group], name: str, **options: Any) -> None:
-        """`options` are those of AsyncClient, for every group; stores belong to one each, and are given with it.
+        """`options` are those of AsyncClient, for every group; each store belongs to one Group and is given there.
 
-        OperatorError bad_groups when it isn't clear which group has a topic.
+        OperatorError bad_groups when it isn't clear which group has a topic, or two groups share an address or a store.
         """
         self.name = name
         self._routes = Routes({group: one.topics for group, one in groups.items()})
@@ -59,7 +59,7 @@ class AsyncGroups:
         }
 
     async def start(self) -> Self:
-        """Connect to all groups and log on. Raises why not, with `group` in its details; then none is connected."""
+        """Connect to all groups and log on. Raises the first error, with `group` in its details; then none is connected."""
         try:
             await each(self.clients, lambda _, client: client.start())
             self._check_instances()
@@ -74,12 +74,12 @@ class AsyncGroups:
             if (other := known.setdefault(client.instance, group)) != group:
                 raise OperatorError(
                     "bad_groups",
-                    f"The groups {other!r} and {group!r} are one instance, {client.instance!r}.",
-                    "Name their topics with one group, or give each broker an instance's name of its own.",
+                    f"The groups {other!r} and {group!r} are the same instance, {client.instance!r}.",
+                    "Give their topics to one group, or give each broker an instance name of its own.",
                 )
 
     async def close(self) -> None:
-        """Send what has gathered and disconnect everywhere. `flush()` first to know that it arrived."""
+        """Send what is gathered and disconnect everywhere. Call `flush()` first to be sure that it has arrived."""
         await each(self.clients, lambda _, client: client.close(), to_the_end=True)
 
     async def __aenter__(self) -> Self:
@@ -115,8 +115,8 @@ class AsyncGroups:
     ) -> GroupsSubscription:
         """Subscribe to a topic pattern in every group that may have a topic of it; see AsyncClient.subscribe.
 
-        The bookmark is "0", "0|1|", a moment, a range of moments, "MOST_RECENT" where each group has a bookmark store, or what
-        `bookmark_after` said. Raises what the first has against it, with `group` in its details, and no_group_for_topic; then it is subscribed nowhere.
+        The bookmark is "0", "0|1|", a time, a range of times, "MOST_RECENT" if each group has a bookmark store, or the result of
+        `bookmark_after`. Raises the first group's error, with `group` in its details, or no_group_for_topic; then it is subscribed nowhere.
         """
         groups = self._routes.groups_of(topic)
         instances = {client.instance for client in self.clients.values()}
@@ -149,8 +149,8 @@ def _check(groups: Mapping[str, Group], options: Mapping[str, Any]) -> None:
             if (other := known.setdefault(address, group)) != group:
                 raise OperatorError(
                     "bad_groups",
-                    f"{address} is an address of the groups {other!r} and {group!r}.",
-                    "Name the topics of one instance with one group.",
+                    f"{address} is an address of both groups {other!r} and {group!r}.",
+                    "Give all topics of an instance to one group.",
                 )
 
 

@@ -1,7 +1,7 @@
-"""A subscription of several groups: one stream of what each of them brings.
+"""A subscription of several groups: one stream of what each of them delivers.
 
-Within a group the order is the log's. Among groups there is none: what has come from each is read in turn. Everything that is
-said of a message or a batch (`done`, `ack`) goes to the group that it came from, which also resumes by itself.
+Within a group the order is the log's. Between groups there is none: they are read in turn. What is said of a message or a batch
+(`done`, `ack`) goes to the group that it came from. Each group resumes independently.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class GroupsSubscription(Reading):
     def bookmark_after(self, item: Message | Batch) -> str | None:
         """The bookmark that resumes after an item and everything read before it, in every group; see Subscription.bookmark_after.
 
-        A group of which nothing was read yet goes on where it began: at the start, or now. One that began at a moment isn't named
-        before something of it was read, and then begins at its start.
+        A group from which nothing was read yet resumes where it began: at the start, or now. One that began at a time isn't named
+        before something was read from it, and so begins at its start.
         """
         part = self._part_of(item)
         own = part.bookmark_after(item) if part is not None else None
@@ -120,8 +120,8 @@ class GroupsSubscription(Reading):
         return ",".join([own, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
-        """Acknowledge a message, or without one the batch that was read last; see Subscription.ack. What `ack="client"` says of
-        everything before it is said of its group."""
+        """Acknowledge a message, or without one the batch that was read last; see Subscription.ack. With `ack="client"` that includes
+        everything before it in the same group."""
         self.acknowledging(item)()
 
     def acknowledging(self, item: Message | None) -> Callable[[], None]:
@@ -162,8 +162,8 @@ def bookmark_of(bookmark: str | None, instance: str, others: Collection[str]) ->
         case Range(begin, _, end, _) if others and (isinstance(begin, After) or isinstance(end, After)):
             raise OperatorError(
                 "bad_groups",
-                f"{bookmark[:80]!r} is a range of one instance's records, and the subscription goes to several.",
-                "Use a range of moments, or subscribe at one group's client.",
+                f"{bookmark[:80]!r} is a range of one instance's records, but the subscription covers several.",
+                "Use a range of times, or subscribe through one group's client.",
             )
         case _:
             return bookmark

@@ -300,8 +300,8 @@ class Publisher:
         if 0 < oldest <= known_sequence:
             raise OperatorError(
                 "other_instance",
-                f"This instance has {self._name}'s messages up to {known_sequence} from elsewhere.",
-                "Fail over between transports of one instance, or flush() before.",
+                f"This instance already has other messages of {self._name} with numbers up to {known_sequence}.",
+                "Fail over only between transports of one instance, or flush() first.",
             )
 
     def open_store(self) -> None:

@@ -42,7 +42,7 @@ class Reading(ABC):
 
     @abstractmethod
     def asked_for_more(self) -> None:
-        """The application asks for the next: with `auto` that acknowledges what it was given last."""
+        """The application asks for the next: with `auto` that acknowledges what it was given before."""
 
     @abstractmethod
     def handed(self, arrived: Arrived) -> None:

@@ -1,8 +1,8 @@
 """Which of several groups has a topic. Pure.
 
-The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` goes before `prices.>`, and that before
-`>`. So that there is always one, patterns of two groups either name no topic together, or one of them lies within the other;
-everything else is refused when the routes are made.
+The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` takes precedence over `prices.>`, and that
+over `>`. So that there always is one, the patterns of two groups either have no topic in common, or one contains the other;
+anything else is refused when the routes are made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker_core.subscriptions.topics import TopicPattern
 
 MOST_PATTERNS = 1_000
 MOST_REMEMBERED = 65_536
-"""Topics of which it is remembered which group has them; then they are looked up anew."""
+"""Topics whose groups are remembered; when there are more, all are looked up again."""
 
 
 class Route(NamedTuple):
-    """The topics that a pattern names are a group's, but for those of narrower patterns."""
+    """The topics of a pattern belong to a group, except for those of narrower patterns."""
 
     pattern: TopicPattern
     group: str
@@ -37,11 +37,13 @@ class Routes:
             for text in dict.fromkeys(texts)
         ]
         if not all(topics.values()) or not topics or len(routes) > MOST_PATTERNS:
-            raise _bad(f"Each group has topics, and all of them {MOST_PATTERNS} patterns at most.")
+            raise _bad(
+                f"Each group needs topics, and all groups together can have at most {MOST_PATTERNS} patterns."
+            )
         for route in routes:
             if route.pattern.text.startswith("~"):
                 raise _bad(
-                    f"{route.pattern.text[:80]!r} is an expression, which can't be laid beside others."
+                    f"{route.pattern.text[:80]!r} is a regular expression, which can't be compared with other patterns."
                 )
         for one, other in combinations(routes, 2):
             if one.group != other.group:
@@ -86,24 +88,22 @@ class Routes:
 
 def _check(one: Route, other: Route) -> None:
     if one.pattern == other.pattern:
-        raise _bad(f"{one.pattern.text!r} is said of {one.group!r} and of {other.group!r}.")
+        raise _bad(f"{one.pattern.text!r} is a pattern of both {one.group!r} and {other.group!r}.")
     apart = disjoint(one.pattern, other.pattern)
     if not (apart or inside(one.pattern, other.pattern) or inside(other.pattern, one.pattern)):
         raise _bad(
-            f"{one.pattern.text!r} of {one.group!r} and {other.pattern.text!r} of {other.group!r} name topics together, "
-            "and neither is within the other."
+            f"{one.pattern.text!r} of {one.group!r} and {other.pattern.text!r} of {other.group!r} overlap, "
+            "and neither contains the other."
         )
 
 
 def _bad(sentence: str) -> OperatorError:
-    return OperatorError(
-        "bad_groups", sentence, "Give each group patterns of its own, or one within the other."
-    )
+    return OperatorError("bad_groups", sentence, "Give each group its own patterns; one may contain another.")
 
 
 def _nobody(topic: str) -> OperatorError:
     return OperatorError(
         "no_group_for_topic",
-        f"No group has {topic[:80]!r}.",
-        'Name its pattern with a group, or ">" for all that is left. Topics that begin with $ are each broker\'s own.',
+        f"No group has the topic {topic[:80]!r}.",
+        'Give a group its pattern, or ">" for all remaining topics. Topics that begin with $ belong to each broker itself.',
     )

@@ -65,7 +65,7 @@ class StoreFile:
             raise OperatorError(
                 "store_failed",
                 f"The {self._what} {self.path} can't be written: {problem}.",
-                "Make room on its disk.",
+                "Free space on its disk.",
             ) from problem
         self.end = at + wanted
         return at

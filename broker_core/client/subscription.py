@@ -158,7 +158,7 @@ class Subscription(Reading):
             self.fail(
                 OperatorError(
                     "too_many_undone",
-                    f"{self.id}: {MAX_UNDONE} batches were delivered and not said to be done.",
+                    f"{self.id}: {MAX_UNDONE} batches were delivered without being marked as done.",
                     "Call done() with every message or batch, or give the client no bookmark store.",
                 )
             )

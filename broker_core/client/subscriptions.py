@@ -115,7 +115,7 @@ class Subscriptions:
         if subscription is None and frame.stream > self._last_stream:
             # A frame's header has no checksum: taken for a late one, it would be lost without a word.
             raise OperatorError(
-                "damaged_delivery", f"A delivery is for the stream {frame.stream}, which there isn't.", ""
+                "damaged_delivery", f"A delivery is for stream {frame.stream}, which doesn't exist.", ""
             )
         try:
             batch = Batch.parse(frame.payload, verify=self._verify)

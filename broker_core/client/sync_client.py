@@ -1,7 +1,7 @@
 """The client for programs without asyncio: an AsyncClient on a loop in a thread of its own.
 
-publish() only appends to a list that the loop's thread takes as a whole, so a message doesn't pay for a change of
-threads; it waits while more than `batch_bytes` times a few stand in line. Everything else asks the loop and waits.
+publish() only appends to a line that the loop's thread takes as a whole, so a message doesn't cost a switch of threads;
+it waits while MAX_LINE messages stand in line. Everything else asks the loop and waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import Gap, Notice
 
 MAX_LINE = 4_096
-"""Messages that may stand in line for the loop's thread."""
+"""Messages that can wait in line for the loop's thread."""
 
 
 class SyncClient:
@@ -54,12 +54,12 @@ class SyncClient:
     # Life.
 
     def start(self) -> Self:
-        """Connect and log on. Raises why not."""
+        """Connect and log on. Raises the reason for failing."""
         self._loop.start(self._client.start())
         return self
 
     def close(self) -> None:
-        """Send what stands in line and disconnect. `flush()` first to know that it arrived."""
+        """Send what stands in line and disconnect. Call `flush()` first to be sure that it has arrived."""
         if self._alone:
             self._loop.stop(self.wind_up())
         elif self._loop.runs:
@@ -106,7 +106,7 @@ class SyncClient:
 
     @property
     def notices(self) -> list[Notice]:
-        """What the broker's policies said to this client."""
+        """Notices of the broker's policies to this client, the newest 100."""
         return list(self._client.notices)
 
     # Publishing.
@@ -168,7 +168,7 @@ class SyncClient:
         self._loop.ask(self._after_line(lambda: self._client.publish_many(topic, bodies)))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged; raises the first error, or TimeoutError."""
+        """Wait until everything published is acknowledged. Raises the first error, or TimeoutError after `timeout` seconds."""
         self._loop.ask(self.flushed(), timeout)
 
     async def flushed(self) -> None:
@@ -241,7 +241,7 @@ class SyncSubscription:
     def messages(self, *, until_completed: bool = False) -> Iterator[Message]:
         """The messages, one by one; with `until_completed` only those of the replay.
 
-        Who stops and reads on later, by another call too, goes on with the next message.
+        Reading on after a stop, also with another call, continues with the next message.
         """
         reading, timestamp = self._reading, self._subscription.timestamp
         while not until_completed or self._left_of_replay() >= 0:
@@ -256,7 +256,7 @@ class SyncSubscription:
             reading.append(messages_of(*arrived, timestamp=timestamp))
 
     def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
-        """The record batches as they came. What `messages` has begun it alone goes on with."""
+        """The record batches as they arrived. A batch that `messages` has begun is left to it."""
         while (arrived := self._take(until_completed)) is not None:
             yield arrived.batch
 
@@ -277,7 +277,7 @@ class SyncSubscription:
         self._loop.tell(self._subscription.acknowledging(item))
 
     def done(self, item: Message | Batch) -> None:
-        """The application is done with it; see Subscription.done. Call it from one thread."""
+        """The application is done with it; see Subscription.done. Call it from one thread only."""
         # Without a change of threads: the loop's thread only appends to what this reads from the front.
         self._subscription.done(item)
 

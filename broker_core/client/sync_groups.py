@@ -33,7 +33,7 @@ class SyncGroups:
         return self
 
     def close(self) -> None:
-        """Send what stands in line and disconnect everywhere. `flush()` first to know that it arrived."""
+        """Send what stands in line and disconnect everywhere. Call `flush()` first to be sure that it has arrived."""
         self._loop.stop(each(self.clients, lambda _, client: client.wind_up(), to_the_end=True))
 
     def __enter__(self) -> Self:
@@ -56,7 +56,7 @@ class SyncGroups:
         self.clients[self.group_of(topic)].publish_many(topic, bodies)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, in all groups; raises the first error, or TimeoutError."""
+        """Wait until everything published is acknowledged, in all groups. Raises the first error, or TimeoutError after `timeout` seconds."""
         self._loop.ask(each(self.clients, lambda _, client: client.flushed()), timeout)
 
     def subscribe(

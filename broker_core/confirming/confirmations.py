@@ -157,8 +157,8 @@ class Confirmations:
         if name not in listed:
             raise OperatorError(
                 "unknown_member",
-                f"{name[:64]} isn't waited for here: the policy lists {', '.join(listed) or 'nobody'}.",
-                "Name another member that sync_members lists, or link. and the name of a destination whose durability is sync.",
+                f"{name[:64]} isn't waited for here; the policy lists {', '.join(listed) or 'nobody'}.",
+                "Name another member of sync_members, or link.NAME for a destination whose durability is sync.",
                 listed=listed,
             )
 

@@ -104,14 +104,14 @@ class Anteroom:
         if self._number > self._most:
             raise ClientError(
                 "too_many_connections",
-                f"This instance takes {self._most} connections.",
-                "Come back later; an operator can allow the broker's process more open files.",
+                f"This instance accepts at most {self._most} connections.",
+                "Try again later; an operator can allow the broker's process more open files.",
             )
         if self.connections[address] > MAX_FROM_ADDRESS:
             raise ClientError(
                 "too_many_connections",
-                f"This instance takes {MAX_FROM_ADDRESS} connections from one address.",
-                "Share connections, or come from more addresses.",
+                f"This instance accepts at most {MAX_FROM_ADDRESS} connections from one address.",
+                "Share connections, or connect from more addresses.",
             )
 
     def went(self, remote: str) -> None:
@@ -166,8 +166,8 @@ class Anteroom:
         if not allowed:
             raise ClientError(
                 "too_many_logons",
-                "Too many clients log on from that address.",
-                "Come back in a moment.",
+                "Too many clients are logging on from that address.",
+                "Try again in a moment.",
                 retry_after_ms=1_000,
             )
 
@@ -185,6 +185,6 @@ class Anteroom:
         if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > HELD_BYTES):
             raise ClientError(
                 "input_full",
-                "This instance holds as much of what clients sent as it takes.",
+                "This instance holds as much input from clients as it accepts.",
                 "Send whole frames, and wait for the logon's answer before others.",
             )

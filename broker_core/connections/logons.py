@@ -114,8 +114,8 @@ class Logons:
         if wait:
             raise ClientError(
                 "too_many_attempts",
-                "Logons from there failed too often.",
-                "Wait, and use the right secret.",
+                "Too many logons from your address have failed.",
+                "Wait, then use the right secret.",
                 retry_after_ms=wait,
             )
         if proof == "password":
@@ -139,7 +139,7 @@ class Logons:
             raise ClientError(
                 "bad_client_name",
                 f"The user {identity.user} may not log on as {name}.",
-                "The user's `clients` in the access policy say which names it may take.",
+                "The user's `clients` in the access policy say which names it may use.",
             )
         before = self._roster.clients.get(name)
         if name.startswith(LINK_PREFIX) and connection.transport != BROKER_NAME:
@@ -189,8 +189,8 @@ class Logons:
         if self._waiting >= MAX_WAITING:
             raise ClientError(
                 "too_many_logons",
-                "Too many clients log on at this moment.",
-                "Come back in a moment.",
+                "Too many clients are logging on at present.",
+                "Try again in a moment.",
                 retry_after_ms=1_000,
             )
         self._waiting += 1

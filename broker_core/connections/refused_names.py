@@ -29,7 +29,7 @@ class RefusedNames:
         if until > now_ms:
             raise ClientError(
                 "name_refused",
-                f"{name} was disconnected ({reason}) and may come back in {until - now_ms} ms.",
+                f"{name} was disconnected ({reason}) and may reconnect in {until - now_ms} ms.",
                 "Wait as long as retry_after_ms says.",
                 retry_after_ms=until - now_ms,
                 reason=reason,

@@ -64,7 +64,7 @@ def read_link(listen: str, certificate: str, key: str, tokens: str) -> LinkSetti
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
         raise OperatorError(
             "bad_control_link",
-            f"{listen[:80]!r} is no address to listen at.",
+            f"{listen[:80]!r} isn't an address to listen on.",
             "SLUICE_CONTROL_LISTEN=HOST:PORT",
         )
     if not (certificate and key and tokens):
@@ -137,7 +137,7 @@ class ControlLink:
             self._listen_no_more()
             raise OperatorError(
                 "port_taken",
-                f"The control link can't listen at {settings.host}:{settings.port}: {problem}.",
+                f"The control link can't listen on {settings.host}:{settings.port}: {problem}.",
                 "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
         self._accepting = [

@@ -138,7 +138,7 @@ class ControlServer:
         if field in ("", "do"):
             return OperatorError(
                 "bad_request",
-                "The request names nothing this broker does.",
+                "This broker doesn't know the request.",
                 f"do is one of {', '.join(sorted(map(name_of, self._handlers)))}.",
                 field="do",
             )

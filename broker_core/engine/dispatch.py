@@ -216,7 +216,7 @@ class Dispatch:
         if batch.flags:
             raise ClientError(
                 "bad_batch",
-                f"A batch has no flags when it is published, and this one has {batch.flags:#x}.",
+                f"A published batch can't have flags; this one has {batch.flags:#x}.",
                 "Build batches with the client library.",
                 position=6,
             )
@@ -260,8 +260,8 @@ class Dispatch:
         if last > known + MAX_JUMP:
             raise ClientError(
                 "bad_batch",
-                f"Its numbers go up to {last}, and the last of this publisher's that is known is {known}.",
-                "Number messages one after the other, and go on behind the `sequence` of the logon's answer.",
+                f"The batch has numbers up to {last}, but this publisher's last known number is {known}.",
+                "Number messages consecutively, starting after the `sequence` of the logon's answer.",
                 position=72,
             )
         if first > known:
@@ -293,7 +293,7 @@ class Dispatch:
             raise ClientError(
                 "too_many_repeats",
                 f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
-                "Repeat only what is behind the `sequence` of the logon's answer.",
+                "Repeat only what comes after the `sequence` of the logon's answer.",
             )
         waiting.last = max(waiting.last, last)
         for answer in answers:

@@ -308,7 +308,7 @@ def offline_now(enforcement: Enforcement, connection: Member) -> None:
         raise OperatorError(
             "not_live",
             f"{connection.name} is {connection.backlog.state.value} already.",
-            "Nothing is to be done.",
+            "There is nothing to do.",
         )
     enforcement.move_to_spool(connection)
     if connection.closed:

@@ -359,4 +359,6 @@ def _as_journal_error(problem: Exception) -> JournalError:
     if isinstance(problem, JournalError):
         return problem
     log.error("group_commit_failed", exc_info=problem)
-    return JournalError("journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log.")
+    return JournalError(
+        "journal_failed", f"The log failed unexpectedly: {problem!r}.", "See the broker's log."
+    )

@@ -183,7 +183,7 @@ def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalE
     return JournalError(
         "journal_failed",
         f"The disk refused {what}: {error.strerror}.",
-        "Look at the disk and the system's log. The broker ends and opens its log anew when it is started again.",
+        "Check the disk and the system's log. The broker exits, and reopens its log when it is restarted.",
         errno=error.errno,
     )
 
@@ -205,7 +205,7 @@ def take_lock(path: Path) -> OpenFile:
     if not handle.in_place:
         raise OperatorError(
             "journal_locked",
-            f"The lock {path} was replaced while it was taken.",
+            f"The lock {path} was replaced while it was being taken.",
             "Start one broker at a time, and leave its files alone.",
             path=str(path),
         )

@@ -126,7 +126,7 @@ def compress_segment(src: Path, dst: Path, progress: Progress = silent) -> None:
     """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
     if src.name.endswith(SUFFIX_COMPRESSED):
         raise OperatorError(
-            "journal_compressed", f"{src.name} is compressed already.", "Nothing is left to do."
+            "journal_compressed", f"{src.name} is compressed already.", "There is nothing left to do."
         )
     source = open_source(src)
     with _made(dst) as target:

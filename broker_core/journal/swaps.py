@@ -60,7 +60,7 @@ class Swaps:
             old = self._sealed(name)
             if old.archived:
                 raise OperatorError(
-                    "journal_archived", f"{name} is archived already.", "Nothing is left to do."
+                    "journal_archived", f"{name} is archived already.", "There is nothing left to do."
                 )
             path = self._archive_directory / old.path.name
             self._swap(old, prepared, Segment(path, True, old.compressed, old.index, sealed=True))
@@ -71,7 +71,7 @@ class Swaps:
             old = self._sealed(name)
             if old.compressed:
                 raise OperatorError(
-                    "journal_compressed", f"{name} is compressed already.", "Nothing is left to do."
+                    "journal_compressed", f"{name} is compressed already.", "There is nothing left to do."
                 )
             path = old.path.with_name(f"{old.path.name}.gz")
             self._swap(old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
@@ -150,7 +150,7 @@ class Swaps:
                 raise OperatorError(
                     "journal_gap",
                     "Only the oldest segments can be removed, in order, without leaving out one.",
-                    "Ask for a plan again; the log has changed since.",
+                    "Ask for a new plan; the log has changed since.",
                 )
             for segment in chosen:
                 self._refuse_if_needed(segment)

@@ -85,7 +85,7 @@ class Durables:
             raise ClientError(
                 "durable_in_use",
                 f"The durable subscription {found.name} is subscribed already.",
-                "Subscribe to a durable subscription once at a time.",
+                "A durable subscription can have one subscriber at a time.",
             )
         return found
 
@@ -93,8 +93,8 @@ class Durables:
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
-                f"This instance keeps {MAX_DURABLES} durable subscriptions.",
-                "Delete those that nobody needs.",
+                f"This instance holds at most {MAX_DURABLES} durable subscriptions.",
+                "Delete some that nobody needs.",
             )
         now = self._clock.now_ns()
         durable = Durable(

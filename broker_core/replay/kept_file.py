@@ -121,7 +121,7 @@ def load_emptied(path: Path) -> dict[str, int]:
         raise OperatorError(
             "bad_kept_positions",
             f"{path} can't be read: {problem}.",
-            "Restore it, or move it away: then nothing is kept of clients that are away.",
+            "Restore it, or move it away, which forgets what is kept for clients that are away.",
         ) from problem
 
 

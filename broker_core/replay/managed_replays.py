@@ -120,8 +120,8 @@ class ManagedReplays:
         if len(self._replays) >= MAX_MANAGED:
             raise ClientError(
                 "too_many_replays",
-                f"This instance keeps {MAX_MANAGED} managed replays.",
-                "Cancel those that nobody needs.",
+                f"This instance holds at most {MAX_MANAGED} managed replays.",
+                "Cancel some that nobody needs.",
             )
         replay = ManagedReplay(
             **{name: getattr(command, name) for name in ASKED},
@@ -162,7 +162,7 @@ class ManagedReplays:
             raise ClientError(
                 "replay_in_use",
                 f"The managed replay {found.name} is subscribed already.",
-                "Subscribe to a managed replay once at a time.",
+                "A managed replay can have one subscriber at a time.",
             )
         if (found.topic, found.filter) != (command.topic, command.filter):
             raise ClientError(
@@ -265,7 +265,7 @@ class ManagedReplays:
         replay = self.get(name)
         if not replay.ended:
             raise OperatorError(
-                "replay_not_ended", f"The managed replay {name} isn't ended.", "Cancel it first."
+                "replay_not_ended", f"The managed replay {name} hasn't ended.", "Cancel it first."
             )
         self._drop(replay)
 

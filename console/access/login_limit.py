@@ -93,4 +93,6 @@ def hashing() -> Iterator[None]:
 
 
 def _busy() -> OperatorError:
-    return OperatorError("login_busy", "Too many people log in at this moment.", "Try again in some seconds.")
+    return OperatorError(
+        "login_busy", "Too many people are logging in at present.", "Try again in a few seconds."
+    )

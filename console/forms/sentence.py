@@ -59,7 +59,7 @@ class SentenceForm(forms.Form):
         if not isinstance(amount, int):
             raise forms.ValidationError("Say how much.")
         if amount <= 0:
-            raise forms.ValidationError("A limit of 0 would act on everybody for whom anything waits at all.")
+            raise forms.ValidationError("A limit of 0 would act on every client that has anything waiting.")
         return amount
 
     @property

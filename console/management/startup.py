@@ -83,7 +83,7 @@ def check_database() -> None:
         connection.ensure_connection()
     except OperationalError as problem:
         sentence = f"The database doesn't let us in: {' '.join(str(problem).split())}"
-        raise OperatorError("database_away", sentence, "Start it, or mend DATABASE_URL.") from None
+        raise OperatorError("database_away", sentence, "Start it, or correct DATABASE_URL.") from None
 
 
 def policy_in_force() -> PolicyDocument:
@@ -198,7 +198,7 @@ def only_one() -> TextIOWrapper:
     if lock is None:
         raise OperatorError(
             "already_up",
-            f"A supervisor runs Sluice from {settings.SLUICE_HOME} already.",
+            f"A supervisor is already running Sluice from {settings.SLUICE_HOME}.",
             "Stop it with Ctrl-C, or set SLUICE_HOME to another directory.",
         )
     return lock

@@ -23,7 +23,7 @@ class _MomentField(IsoDateTimeField):
             try:
                 moment.astimezone(UTC)
             except OverflowError:
-                raise ValidationError("This moment is out of range.") from None
+                raise ValidationError("This time is out of range.") from None
         return moment
 
 

@@ -63,11 +63,11 @@ def moment(text: str, now: datetime) -> Moment:
         at = datetime.fromisoformat(text.strip())
         at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise OperatorError("bad_moment", f"{text[:40]!r} is no moment.", fix) from None
+        raise OperatorError("bad_moment", f"{text[:40]!r} isn't a time.", fix) from None
     if at > now:
-        raise OperatorError("bad_moment", "That moment is still to come.", fix)
+        raise OperatorError("bad_moment", "That time is in the future.", fix)
     if at < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
-        raise OperatorError("bad_moment", "Nothing is kept of clients of that time any more.", fix)
+        raise OperatorError("bad_moment", "Nothing about clients is kept from that time any more.", fix)
     return Moment(at, at < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS))
 
 

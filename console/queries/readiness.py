@@ -69,7 +69,7 @@ def _workers() -> list[Part]:
 
 
 def _brokers() -> list[Part]:
-    """Each broker that this process is told of; of one alone there is no name."""
+    """Each broker that this process is told of; of one alone there isn't a name."""
     told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
     return [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
 

@@ -72,7 +72,7 @@ def rename_view(actor: Actor, view_id: int, name: str) -> None:
             ClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
     except IntegrityError:
         raise OperatorError(
-            "view_exists", f"You have a view “{name}” already.", "Take another name."
+            "view_exists", f"You have a view “{name}” already.", "Choose another name."
         ) from None
 
 

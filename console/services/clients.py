@@ -23,7 +23,7 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
     target = f"{instance.name}: client {name}"
     if not why:
         raise OperatorError(
-            "reason_needed", "A reason is needed: the client is told it.", "Say why in `reason`."
+            "reason_needed", "A reason is required: the client is told it.", "Say why in `reason`."
         )
     try:
         result = link_to(instance.name).call(requests.Disconnect(name=name, reason=why[:500]))

@@ -100,13 +100,13 @@ def create_token(
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError(
-            "bad_lifetime", "A token lives for up to 366 days.", "Give an age between 1 s and 366d."
+            "bad_lifetime", "A token's lifetime is at most 366 days.", "Give an age between 1 s and 366d."
         )
     wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
     if not wanted or len(wanted) != len(set(scope)):
         raise OperatorError(
             "bad_scope",
-            "That isn't what a token can be made for.",
+            "A token can't be made for that.",
             f"Give some of {', '.join(TOKEN_PERMISSIONS)}.",
         )
     if beyond := set(wanted) - set(map(str, access_of(user).permissions)):

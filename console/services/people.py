@@ -22,7 +22,7 @@ def person_named(name: str) -> AbstractUser:
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
         raise OperatorError(
-            "unknown_person", f"There is nobody called {name[:150]!r}.", "See /api/v1/people."
+            "unknown_person", f"There is nobody with the name {name[:150]!r}.", "See /api/v1/people."
         )
     return found
 
@@ -90,7 +90,7 @@ def _keep_an_administrator() -> None:
     if not operators.any_operator():
         raise OperatorError(
             "last_administrator",
-            "Nobody would be left who can let others in.",
+            "Nobody would be left who can give others access.",
             "Make somebody else administrator first.",
         )
 

@@ -117,7 +117,9 @@ def read_yaml(text: str) -> dict[str, Any]:
     """A document written by `dump`. Raises OperatorError bad_import."""
     if len(text) > MOST_BYTES:
         raise OperatorError(
-            "bad_import", f"The file is over {MOST_BYTES} characters.", "Import the part with the policy."
+            "bad_import",
+            f"The file is over {MOST_BYTES} characters.",
+            "Import only the part with the policy.",
         )
     try:
         found = yaml.load(text, _Plain)  # a SafeLoader that is safer still
@@ -128,7 +130,9 @@ def read_yaml(text: str) -> dict[str, Any]:
         ) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(
-            "bad_import", f"The file holds what no policy has: {problem}.", "Start from `policy export`."
+            "bad_import",
+            f"The file has something that can't be in a policy: {problem}.",
+            "Start from `policy export`.",
         ) from None
     if not isinstance(document, Mapping):
         raise OperatorError("bad_import", "The file holds no policy.", "Start from `policy export`.")

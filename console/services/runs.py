@@ -237,7 +237,9 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
                 state=RunState.WAITING, approver=actor.name[:200]
             )
             if not moved:
-                raise OperatorError("not_awaiting", "The run doesn't await approval.", "Look at its state.")
+                raise OperatorError(
+                    "not_awaiting", "The run isn't waiting for approval.", "Look at its state."
+                )
             audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}")
     except IntegrityError as taken:
         raise _in_progress(run) from taken
@@ -254,7 +256,7 @@ def repeat(actor: Actor, run: ActionRun) -> ActionRun:
         raise OperatorError(
             "not_repeatable",
             f"The run is {run.get_state_display().lower()}.",
-            "Only runs that came to nothing are repeated.",
+            "Only runs that failed or were cancelled can be repeated.",
         )
     needs_approval = (
         bool(run.approver)

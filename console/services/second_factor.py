@@ -96,6 +96,6 @@ def _verifies(device: TOTPDevice, code: str) -> bool:
 def _bad() -> OperatorError:
     return OperatorError(
         "bad_code",
-        "That isn't the code of your app at this moment, or it was used.",
-        "Wait for the app's next code; see whether this machine's and the phone's clocks are right.",
+        "That isn't your app's current code, or it was used already.",
+        "Wait for the app's next code; check that this machine's and the phone's clocks are right.",
     )

@@ -124,7 +124,7 @@ def put_policy(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
         raise OperatorError(
             "revision_changed",
             "Somebody published a revision since your tray’s change was begun.",
-            "Discard that change, and make it anew.",
+            "Discard that change, and make it again.",
         )
     with transaction.atomic():
         if draft is None:
@@ -187,7 +187,7 @@ def apply(
     """
     why, tray = reason.strip(), look(actor, patterns)
     if not why:
-        raise OperatorError("reason_needed", "A reason is needed: it stands in the audit.", "Say why.")
+        raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
     if tray.blocked:
         raise OperatorError("tray_blocked", tray.blocked[0], "Change it, or take it out of the tray.")
     if plan != tray.digest:
@@ -197,9 +197,7 @@ def apply(
             "Look at it again.",
         )
     if tray.warnings and not confirmed:
-        raise OperatorError(
-            "confirm_needed", "It isn’t done without a yes to what is said of it.", "Tick the box."
-        )
+        raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
     return [_do(actor, one.item, why) for one in tray.planned]
 
 

@@ -79,7 +79,7 @@ def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Ask again for a run that came to nothing."""
+    """Ask again for a run that was lost, failed or cancelled."""
     try:
         service.repeat(common.actor_of(request), read.run(run_id, common.own_instance()))
     except SluiceError as problem:

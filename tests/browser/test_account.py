@@ -141,7 +141,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         app = App(mine.locator("[data-totp-key]").inner_text())
         accessible(mine)
         give_code(mine, app.wrong(), "Switch it on")
-        expect(mine.locator(".errors")).to_contain_text("isn't the code")
+        expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
         give_good_code(mine, app.code(), "Switch it on", re.compile("/account/$"))
         expect(mine.locator("#messages")).to_contain_text("a login asks for a code")
@@ -154,7 +154,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         accessible(mine)
         is_out(other)  # the password alone opens nothing
         give_code(mine, app.wrong(), "Log in")
-        expect(mine.locator(".errors")).to_contain_text("isn't the code")
+        expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
         give_good_code(mine, app.code(1), "Log in", re.compile(r":\d+/$"))
         expect(mine.locator("#feed")).to_be_visible()

@@ -65,7 +65,7 @@ def test_the_chooser_turns_every_page_to_another_instance_and_back(page: Page) -
     expect(page.locator("#clients")).to_contain_text("price-loader")
     expect(page.get_by_role("columnheader", name="Member")).to_have_count(0)
     open_page(page, "/replication/")
-    expect(page.locator("#group")).to_contain_text("This broker is by itself")
+    expect(page.locator("#group")).to_contain_text("This broker isn't in a group")
     expect(page.get_by_label("Instance", exact=True)).to_have_value("prices")
     page.get_by_label("Instance", exact=True).select_option("sluice-1")
     page.get_by_role("button", name="Show", exact=True).click()

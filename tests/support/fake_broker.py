@@ -523,7 +523,7 @@ class FakeBroker:
     def do_group(self, request: dict[str, Any]) -> dict[str, Any]:
         """None unless a test gives it one."""
         if self.group is None:
-            message = "This broker is by itself: its log is its journal."
+            message = "This broker isn't in a group."
             return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
         return msgspec.to_builtins(self.group)
 

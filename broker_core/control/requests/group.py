@@ -35,7 +35,7 @@ class GroupRequests:
         if self._member is None:
             raise OperatorError(
                 "no_group",
-                "This broker is by itself: its log is its journal.",
+                "This broker isn't in a group.",
                 "See docs/group.md for brokers that share a log. A sync destination is named link.NAME.",
             )
         return self._member

@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from console.services import audit_chain
 
-HELP = """Each audit event has a digest over what it says and the digest of the event before, so an event that was changed, taken out
-or put in shows, and everything behind it. `verify` looks through all of them and names the first that isn't as it was
-written; it then ends with code 1. Events that went at the end of their retention are no break.
+HELP = """Each audit event has a digest over its content and over the digest of the event before, so an event that was changed, removed or
+inserted is noticed, and so is everything after it. `verify` checks all events and names the first that isn't as it was written; the exit
+code is then 1. Events that were deleted at the end of their retention don't break the chain.
 
-Who may write to the database could make the whole chain anew. Note the digest that `verify` prints, or have events sent away
-(SLUICE_AUDIT_SYSLOG, SLUICE_AUDIT_WEBHOOK): a digest that was sent must be found here, at the same number."""
+Anyone who can write to the database could rebuild the whole chain. Note the digest that `verify` prints, or have events exported
+(SLUICE_AUDIT_SYSLOG, SLUICE_AUDIT_WEBHOOK): an exported digest must be found here, at the same number."""
 
 
 class Command(BaseCommand):
@@ -24,9 +24,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One word."""
-        parser.add_argument(
-            "act", choices=["verify"], help="look through all events and name the first break"
-        )
+        parser.add_argument("act", choices=["verify"], help="check all events and name the first break")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print what holds. Raises CommandError with the first break."""

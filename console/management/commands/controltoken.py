@@ -14,9 +14,9 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("broker", help="whose it is: INSTANCE, or INSTANCE/MEMBER")
+        parser.add_argument("broker", help="the broker that it is for: INSTANCE, or INSTANCE/MEMBER")
         parser.add_argument(
-            "--label", default="console", help="a name behind the hash, for people (%(default)s)"
+            "--label", default="console", help="a label after the hash, for people (%(default)s)"
         )
 
     def handle(self, *args: Any, broker: str, label: str, **options: Any) -> None:

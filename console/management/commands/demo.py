@@ -30,8 +30,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         pace = parser.add_mutually_exclusive_group()
         pace.add_argument("--rate", help="flights a second (1000)")
-        pace.add_argument("--speed", help="so many times their real pace, e.g. 600x")
-        parser.add_argument("--show-output", action="store_true", help="print what the processes print, too")
+        pace.add_argument("--speed", help="a multiple of their real pace, e.g. 600x")
+        parser.add_argument("--show-output", action="store_true", help="print the processes' output as well")
 
     def handle(self, *args: Any, **options: Any) -> None:
         pace = [word for key in ("rate", "speed") if options[key] for word in (f"--{key}", options[key])]

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         )
         ls = commands.add_parser("ls", help="segments with their sequences, times and sizes")
         verify = commands.add_parser(
-            "verify", help="check every batch of every segment; ends with 1 if one is bad"
+            "verify", help="check every batch of every segment; exit code 1 if one is damaged"
         )
         dump = commands.add_parser("dump", help="records as JSON lines")
         repair = commands.add_parser(
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         )
         accept = commands.add_parser(
             "accept",
-            help="take the log as the instance's with what it has, where a broker refuses to start with it",
+            help="accept the log as it is, if a broker refuses to start with it",
         )
         for sub in (
             ls,
@@ -66,7 +66,7 @@ class Command(BaseCommand):
             metavar="SEQUENCE",
             help="default: the durable frontier",
         )
-        dump.add_argument("--topic", default=None, help="only this topic, or those of a pattern")
+        dump.add_argument("--topic", default=None, help="only this topic, or topics that match a pattern")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run one sub-command; Sluice's own errors become one line and what to do."""

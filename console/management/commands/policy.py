@@ -46,15 +46,15 @@ class Command(BaseCommand):
         """One subcommand each."""
         commands = parser.add_subparsers(dest="command", required=True)
         export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
-        export.add_argument("--revision", type=int, help="default the newest")
+        export.add_argument("--revision", type=int, help="default: the newest")
         export.add_argument(
-            "--with-secrets", action="store_true", help="also the hashes of users' passwords and tokens"
+            "--with-secrets", action="store_true", help="include the hashes of users' passwords and tokens"
         )
         check = commands.add_parser(
-            "check", help="say what is wrong or unwise; exit code 1 when it can't be used"
+            "check", help="report what is wrong or unwise; exit code 1 if it can't be used"
         )
         diff = commands.add_parser(
-            "diff", help="what importing would change; exit code 1 when anything would"
+            "diff", help="show what importing would change; exit code 1 if anything would"
         )
         load = commands.add_parser("import", help="make a file the policy, as a new revision")
         load.add_argument("--reason", default="", help="kept with the revision")
@@ -68,10 +68,10 @@ class Command(BaseCommand):
                 "--from",
                 dest="system",
                 choices=sorted(policy_import.READERS),
-                help="whose configuration it is",
+                help="the system whose configuration it is",
             )
         for one in (export, diff, load):
-            one.add_argument("--instance", help="default this installation's own")
+            one.add_argument("--instance", help="default: this installation's own")
 
     def handle(self, *arguments: Any, **options: Any) -> None:
         """Run one, with errors as sentences."""
@@ -124,7 +124,7 @@ class Command(BaseCommand):
         finally:
             self._tell(loaded.imported)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} is made and switched off: look at it and enable it.")
+            self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str
@@ -199,6 +199,6 @@ def _text(name: str) -> str:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
     if len(data) > MOST_BYTES:
         raise OperatorError(
-            "bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give the part with the policy."
+            "bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give only the part with the policy."
         )
     return text

@@ -106,14 +106,13 @@ class Command(BaseCommand):
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
             )
         init = commands.add_parser(
-            "init", help="make a new log that goes on behind the journal that is here; the broker is stopped"
+            "init",
+            help="make a new log that continues the journal on this machine; the broker must be stopped",
         )
-        join = commands.add_parser(
-            "join", help="give a member that has nothing its journal; the broker is stopped"
-        )
+        join = commands.add_parser("join", help="give a new member its journal; the broker must be stopped")
         renew = commands.add_parser(
             "reseed",
-            help="move the journal that is here aside, and take another member's; the broker is stopped",
+            help="move the journal on this machine aside, and take another member's; the broker must be stopped",
         )
         for one in (status, links, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -121,11 +120,13 @@ class Command(BaseCommand):
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
             )
         for one in (init, join, renew):
-            one.add_argument("--yes", action="store_true", help="do it; without, the plan is printed alone")
+            one.add_argument(
+                "--yes", action="store_true", help="do it; without this, only the plan is printed"
+            )
         init.add_argument(
             "--replace",
             action="store_true",
-            help="set aside the log that the engine has, when that is another one or has lost its end",
+            help="set aside the engine's log, if it is a different one or has lost its end",
         )
         for one in (join, renew):
             one.add_argument(
@@ -133,7 +134,7 @@ class Command(BaseCommand):
                 type=Path,
                 dest="source",
                 metavar="DIRECTORY",
-                help="the journal directory of a healthy member, whose broker may run, or a copy of it; without: from the engine's log"
+                help="the journal directory of a healthy member, whose broker may be running, or a copy of it; default: the engine's log"
                 " alone, while that has its first entry",
             )
             one.add_argument(

@@ -16,7 +16,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # run by startup.prepare, once what they need is there
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--show-output", action="store_true", help="print what the processes print, too")
+        parser.add_argument("--show-output", action="store_true", help="print the processes' output as well")
         how = parser.add_mutually_exclusive_group()
         how.add_argument(
             "--group",
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         how.add_argument(
             "--prepare-broker",
             action="store_true",
-            help="start nothing: make database, policy and directories ready for runbroker, and look for free ports",
+            help="start nothing; prepare database, policy and directories for runbroker, and check that ports are free",
         )
 
     def handle(self, *args: Any, show_output: bool = False, **options: Any) -> None:

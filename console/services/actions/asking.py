@@ -43,7 +43,7 @@ def apply(
     if not plan_hash and definition.is_destructive(action.steps):
         raise OperatorError(
             "plan_needed",
-            f"{action.name} takes something away.",
+            f"{action.name} removes something.",
             "Plan it first, and send the plan's hash as `plan`.",
         )
     made = plan(action, given)
@@ -85,7 +85,7 @@ def journals_run(
     if kind == RunKind.REMOVE:
         raise OperatorError(
             "plan_needed",
-            "What is removed is gone for good.",
+            "Removal can't be undone.",
             "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
         )
     return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake, member=member)

@@ -37,7 +37,7 @@ def number_between(least: float, most: float) -> Check:
             fits = False
         if not fits:
             raise OperatorError(
-                "bad_number", f"{text[:40]!r} is no number from {least:g} to {most:g}.", "Give one."
+                "bad_number", f"{text[:40]!r} isn't a number from {least:g} to {most:g}.", "Give one."
             )
 
     return check
@@ -52,7 +52,7 @@ def word(text: str) -> None:
     ):
         raise OperatorError(
             "bad_name",
-            f"{text[:80]!r} is no name.",
+            f"{text[:80]!r} isn't a name.",
             "Use 1 to 64 letters, digits, dots, dashes or underscores.",
         )
 

@@ -64,8 +64,8 @@ def percent_used(place: str) -> float:
     except OSError as problem:
         raise OperatorError(
             "no_file_system",
-            f"The directory of {place} can't be looked at: {problem}.",
-            "See that it exists.",
+            f"The directory of {place} can't be examined: {problem}.",
+            "Check that it exists.",
         ) from None
     # As `df` counts: what only root may use is neither used nor free.
     return 100.0 * usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0

@@ -83,7 +83,7 @@ def parse(text: str, local: ZoneInfo) -> Schedule:
             return _calendar(" ".join(words), zone, text)
         case [age] if zone is local and not age.isdigit():
             return _interval(age, text)
-    raise _bad(text, "it is none of the forms")
+    raise _bad(text, "it has none of the forms")
 
 
 def firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
@@ -95,7 +95,7 @@ def _interval(age: str, text: str) -> Interval:
     try:
         seconds = parse_age(age)
     except OperatorError:
-        raise _bad(text, "it is none of the forms") from None
+        raise _bad(text, "it has none of the forms") from None
     if seconds < SHORTEST_S:
         raise _bad(text, "the shortest interval is 1m")
     return Interval(timedelta(seconds=seconds))
@@ -105,7 +105,7 @@ def _clock(time: str, text: str) -> str:
     """ "00:30" as cron's minute and hour."""
     hour, _, minute = time.partition(":")
     if not (_is_number(hour, 23) and _is_number(minute, 59)) or len(minute) != 2:
-        raise _bad(text, f"{time!r} is no time of the day")
+        raise _bad(text, f"{time!r} isn't a time of day")
     return f"{int(minute)} {int(hour)}"
 
 
@@ -118,7 +118,7 @@ def _weekday(day: str, text: str) -> int:
     for number, name in enumerate(WEEKDAYS):
         if day.lower() in (name.lower(), name[:3].lower()):
             return (number + 1) % 7
-    raise _bad(text, f"{day!r} is no day of the week")
+    raise _bad(text, f"{day!r} isn't a day of the week")
 
 
 def _calendar(cron: str, zone: ZoneInfo, text: str) -> Calendar:

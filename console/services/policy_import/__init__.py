@@ -38,7 +38,9 @@ def read(system: str, text: str) -> Imported:
         )
     if len(text) > MAX_TEXT:
         raise OperatorError(
-            "bad_import", f"The file is over {MAX_TEXT} characters.", "Import the part with the policies."
+            "bad_import",
+            f"The file is over {MAX_TEXT} characters.",
+            "Import only the part with the policies.",
         )
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")

@@ -121,7 +121,7 @@ class Imported:
         known = [one for one in left if one.why != UNKNOWN] or left
         return OperatorError(
             "nothing_imported",
-            f"Nothing of this file was taken over (left out: {len(left)}, not about policy: {others}).", hint,
+            f"Nothing in this file was taken over (left out: {len(left)}, not about policy: {others}).", hint,
             left_out=[asdict(one) for one in known[:MOST_TOLD]], left_out_in_all=len(left), not_about_policy=others,
         )  # fmt: skip
 

@@ -120,7 +120,7 @@ def too_many_leaves(line: int) -> OperatorError:
     return OperatorError(
         "bad_import",
         f"The file has more than {MAX_LEAVES} settings (line {line}).",
-        "Import the part with the policies.",
+        "Import only the part with the policies.",
         line=line,
     )
 
@@ -158,9 +158,9 @@ class _Tree:
             or any(len(one) > MAX_PATH for one in attributes)
         ):
             raise OperatorError(
-                "bad_import", f"The element on line {line} stands too deep, or has too long a name: there are at most "
+                "bad_import", f"The element on line {line} is nested too deeply, or its name is too long: there are at most "
                 f"{MAX_DEPTH} elements within each other, and {MAX_PATH} characters in all their names.",
-                "Import the part with the policies.", line=line,
+                "Import only the part with the policies.", line=line,
             )  # fmt: skip
         element = _Open(name, line, attributes)
         if self._open:

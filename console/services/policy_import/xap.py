@@ -130,7 +130,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         if length > MAX_LINE:
             raise OperatorError(
                 "bad_import", f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
-                "Look whether a quote is closed, or import the part with the options.", line=first,
+                "Check that quotes are closed, or import only the part with the options.", line=first,
             )  # fmt: skip
         if quote or _is_quoted(parts[0]):  # elsewhere a quote is a character
             quote = _quote_after(parts[-1], quote)
@@ -139,7 +139,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             parts = []
     if quote:
         raise OperatorError(
-            "bad_import", f"The quote that line {first} opens is never closed.", "Close it.", line=first
+            "bad_import", f"The quote opened on line {first} is never closed.", "Close it.", line=first
         )
     if parts:
         yield first, " ".join(parts)

@@ -114,7 +114,7 @@ def test_without_a_reason_nothing_is_disconnected_and_the_plan_stays(
     browser: Client, broker: FakeBroker
 ) -> None:
     browser.post("/clients/board-jfk/disconnect/")
-    assert b"A reason is needed" in apply(browser, " ").content
+    assert b"A reason is required" in apply(browser, " ").content
     assert not [request for request in broker.asked if request["do"] == "disconnect"]
     assert b"Disconnect board-jfk" in browser.get("/tray/").content
 

@@ -320,7 +320,7 @@ def test_a_configuration_is_pasted_or_uploaded(
     uploaded = browser.post(
         "/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}
     ).content.decode()
-    assert "is made and switched off" in uploaded
+    assert "was created, switched off" in uploaded
     assert set(Action.objects.exclude(name="weekly archive").values_list("enabled", flat=True)) == {False}
     assert policies.newest_of(instance).number == 1
 
@@ -338,7 +338,7 @@ def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> N
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "text": ACTIVEMQ})
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "Nothing of this file was taken over" in page and "producerFlowControl=false" in page
+    assert "Nothing in this file was taken over" in page and "producerFlowControl=false" in page
     assert not PolicyDraft.objects.exists()
 
 

@@ -73,7 +73,7 @@ def test_removing_needs_a_yes_and_a_wrong_word_discards_nothing(browser: Client,
     browser.post("/journals/plan/", {"action": "remove", "age": "7d"})
     assert b"be replayed any more" in browser.get("/tray/").content
     answer = apply(browser)
-    assert b"without a yes" in answer.content and b'value="wrong release"' in answer.content
+    assert b"must be confirmed first" in answer.content and b'value="wrong release"' in answer.content
     assert not ActionRun.objects.exists()
     apply(browser, confirmed="on")
     assert ActionRun.objects.get().kind == "remove"

@@ -54,7 +54,7 @@ def test_a_change_while_the_broker_is_away_needs_a_yes_is_kept_and_said(
     browser: Client, instance: Instance
 ) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
-    assert b"without a yes" in apply(browser).content
+    assert b"must be confirmed first" in apply(browser).content
     answer = apply(browser, confirmed="on")
     assert b"Revision 2 is published. The broker doesn" in answer.content
 
@@ -74,7 +74,7 @@ def test_someone_elses_revision_meanwhile_stops_the_change(
 def test_a_limit_that_the_machine_cannot_reach_needs_a_yes(browser: Client, broker: FakeBroker) -> None:
     browser.post("/policies/transports/tcp/", {"row": "1", "message_memory_limit": "99999TB"})
     assert b"is more than this machine has" in browser.get("/tray/").content
-    assert b"without a yes" in apply(browser).content
+    assert b"must be confirmed first" in apply(browser).content
 
 
 def test_an_older_revision_is_rolled_back_by_the_tray(
@@ -110,7 +110,7 @@ def test_a_rule_is_a_sentence_and_goes_to_the_tray_and_out_again(
 
 def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:
     form = {"signal": "oldest_age", "limit": "0", "action": "disconnect", "mode": "enforce"}
-    assert b"would act on everybody" in browser.post("/policies/rules/new/", form).content
+    assert b"would act on every client" in browser.post("/policies/rules/new/", form).content
 
 
 def test_what_is_discarded_was_never_done(browser: Client, broker: FakeBroker, instance: Instance) -> None:

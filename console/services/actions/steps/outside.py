@@ -29,7 +29,7 @@ def _event(scene: Scene, options: Options) -> Done:
     depth = int(scene.run.trigger.get("depth", 0)) + 1
     if depth > events.MOST_DEPTH:
         raise OperatorError(
-            "event_loop", f"Events raised each other {depth} times.", "Break the circle of actions."
+            "event_loop", f"Events have triggered each other {depth} times.", "Break the cycle of actions."
         )
     event = Event("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
     started = events.happened(scene.instance, [event], depth=depth)
