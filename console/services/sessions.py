@@ -14,6 +14,7 @@ LOGIN_AT = "login_at"
 ASKED_BY_PAGES = frozenset(
     {
         "client_slow",
+        "drafts_backtest_runs",
         "policies_in_force",
         "replays_list",
         "replication_now",

@@ -112,7 +112,7 @@ def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
         run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
     asked_for = runs.backtests(draft.instance, draft.pk)
-    listed = part_of(request, asked_for, reverse("drafts_backtest_runs", args=[draft.pk]))
+    listed = part_of(request, asked_for)
     return listed | {"draft": draft, "runs": found[:PAGE]}
 
 

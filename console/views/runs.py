@@ -11,7 +11,6 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
@@ -92,16 +91,16 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
 def _list(request: HttpRequest) -> dict[str, Any]:
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
     rows = RunFilter(chosen, read.runs(common.own_instance())).qs
-    return part_of(request, rows, reverse("runs_list")) | {
+    return part_of(request, rows) | {
         "query": query_of(chosen), "chosen": chosen, "kinds": RunKind.choices, "states": RunState.choices,
     }  # fmt: skip
 
 
-def part_of(request: HttpRequest, rows: QuerySet[ActionRun], list_path: str) -> dict[str, Any]:
-    """A page of runs for `components/runs.html`, which asks for itself at `list_path` every two seconds while something runs."""
+def part_of(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
+    """A page of runs for `components/runs.html`, which asks for itself every two seconds while something runs."""
     found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
     found.object_list = listed(request, found)
-    return {"page": found, "active": any(run.is_active for run in found), "list_path": list_path}
+    return {"page": found, "active": any(run.is_active for run in found)}
 
 
 def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:

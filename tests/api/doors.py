@@ -245,6 +245,7 @@ DOORS = [
     Door("GET", "/pipeline/", P.VIEW),
     Door("GET", "/policies/drafts/1/backtest/", P.RUN_ACTIONS),
     Door("POST", "/policies/drafts/1/backtest/", P.RUN_ACTIONS, {}),
+    Door("GET", "/policies/drafts/1/backtest/runs/", P.RUN_ACTIONS),
     Door("POST", "/pipeline/start/", P.RUN_ACTIONS, {}),
     Door("GET", "/pipeline/no-run/", P.VIEW),
     Door("GET", "/pipeline/no-run/plots/hours.0.svg", P.VIEW),

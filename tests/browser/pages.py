@@ -78,6 +78,7 @@ NO_PAGES: Final = {
     "client_slow": _PART,
     "policies_in_force": _PART,
     "actions_firings": _PART,
+    "drafts_backtest_runs": _PART,
     "replays_list": _PART,
     "replication_now": _PART,
     "runs_list": _PART,

@@ -47,7 +47,7 @@ def test_the_entries_are_those_of_a_policy_and_of_the_form() -> None:
     assert PolicyDocument.from_dict(document).to_dict()["instance"]["journaled_topics"] == entries
     lines = [
         line.strip()
-        for line in PAGE.split("one entry a line:\n")[1].split("\n*")[0].splitlines()
+        for line in PAGE.split("write one entry per line:\n")[1].split("\n*")[0].splitlines()
         if line.strip()
     ]
     assert [read_line(line) for line in lines] == entries

@@ -98,7 +98,10 @@ def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
     for template in (Path(settings.BASE_DIR) / "templates").rglob("*.html"):
         text = template.read_text(encoding="utf-8")
         for tag in re.findall(r"<\w+[^<]*?hx-trigger=\"[^\"]*every [^>]*", text):
-            polled |= set(re.findall(r"hx-get=\"\{% url '(\w+)'", tag))
+            for asked in re.findall(r"hx-get=\"([^\"]*)\"", tag):
+                names = re.findall(r"\{% url '(\w+)'", asked)
+                assert names, f"{template}: an address that is made elsewhere can't be known here"
+                polled |= set(names)
         # What a script asks for by itself is written so.
         polled |= set(re.findall(r"data-url=\"\{% url '(\w+)'", text))
     assert polled == sessions.ASKED_BY_PAGES
