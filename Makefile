@@ -44,7 +44,7 @@ $(NODE)/node_modules/.stamp: $(NODE)/package-lock.json
 	@cd $(NODE) && npm ci --no-audit --no-fund --silent && touch node_modules/.stamp
 
 test-python: $(VENV)/dev.stamp $(if $(shell command -v npm),$(NODE)/node_modules/.stamp)
-	$(PYTEST) --ignore tests/browser -m "not serial" $(WORKERS) $(ARGS) $(OR_NONE)
+	$(PYTEST) --ignore tests/browser -m "not serial" $(WORKERS) --durations 20 --durations-min 10 $(ARGS) $(OR_NONE)
 	$(PYTEST) --ignore tests/browser -m serial $(ARGS) $(OR_NONE)
 
 # A run of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
