@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from broker_core.access.tls import server_context
+from broker_core.access.tls import server_context, unusable
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
@@ -84,7 +84,10 @@ class LinkCertificate:
 def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
     """A context, and when its certificate ends, seconds UTC."""
     context = server_context(settings)
-    certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
+    try:
+        certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
+    except (OSError, ValueError) as problem:  # it has been replaced since, or OpenSSL takes more forms
+        raise unusable(settings, problem) from None
     return context, certificate.not_valid_after_utc.timestamp()
 
 

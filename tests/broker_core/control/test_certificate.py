@@ -54,3 +54,16 @@ def test_what_was_renewed_is_taken_up_and_what_is_half_there_is_not(tmp_path: Pa
 def test_a_certificate_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="can't be used"):
         LinkCertificate(TlsSettings(str(tmp_path / "no"), str(tmp_path / "none")))
+
+
+def test_a_file_that_tls_takes_and_whose_end_cannot_be_told_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    old, new = Authority(tmp_path).sign("b"), Authority(tmp_path / "new").sign("b")
+    link = LinkCertificate(TlsSettings(str(old[0]), str(old[1])))
+    before = link.context
+    shutil.copy(new[1], old[1])
+    old[0].write_text(new[0].read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-"))
+    with capture_logs() as logs:
+        link.look()
+    assert [one["event"] for one in logs] == ["control_certificate_unusable"]
+    assert link.context is before
