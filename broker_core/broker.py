@@ -43,10 +43,12 @@ from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
 from broker_core.delivery.spool.places import refuse_unusable
 from broker_core.documents.instance import RefusedRevision, Snapshot
+from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import Member
+from broker_core.group.problems import group_problems
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.files import Files
@@ -54,6 +56,7 @@ from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
 from broker_core.names import BROKER_NAME
 from broker_core.sites.links import Links
+from broker_core.sites.problems import link_problems
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.destinations import destination_problems
 from broker_core.transports.listeners import ListenerFactory, Listeners
@@ -135,6 +138,7 @@ class Broker:
         """Its name in a group."""
         self.statistics = Statistics(self.engine, self.member)
         self.statistics.ended = last_words.read(paths.control)
+        self.statistics.problems = self.list_problems
         self._listeners = Listeners(self.engine, websocket, ports_apart)
         self.links = Links(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
@@ -175,6 +179,12 @@ class Broker:
 
     def _change(self, change: Change) -> None:
         self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_of(change), change.sentence)
+
+    def list_problems(self) -> list[ProblemEntry]:
+        """Return the problems of the group and of the links. Every page, alert, metric and health check reads these."""
+        now_ms = self.engine.clock.now_ns() // 1_000_000
+        of_group = group_problems(self._member.status(), now_ms) if self._member is not None else []
+        return [*of_group, *link_problems(self.links.listed(), now_ms)]
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""

@@ -25,6 +25,7 @@ from broker_core.documents.instance import (
     TransportEntry,
 )
 from broker_core.documents.policies import PolicyEffect, Running
+from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import DurableEntry, ReplayEntry
 from broker_core.documents.requests import Request
 from broker_core.errors import OperatorError
@@ -109,7 +110,27 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
             None,
         ),
         ended=next((one.ended for one in parts if one.ended is not None), None),
+        problems=problems(parts),
     )
+
+
+def problems(parts: Sequence[InstanceStatus]) -> list[ProblemEntry]:
+    """Merge the problems that the brokers of an instance report, the severe first. What a member says of itself counts for it
+    alone; a problem that several report has the earliest beginning."""
+    found: dict[tuple[str, str], ProblemEntry] = {}
+    spoken = {part.member for part in parts if part.member and _has_own_problem(part)}
+    for part in parts:
+        for one in part.problems:
+            if one.subject in spoken and one.subject != part.member:
+                continue
+            known = found.get((one.code, one.subject))
+            if known is None or one.since < known.since:
+                found[one.code, one.subject] = one
+    return sorted(found.values(), key=lambda one: (not one.severe, one.since, one.code, one.subject))
+
+
+def _has_own_problem(part: InstanceStatus) -> bool:
+    return any(one.subject == part.member for one in part.problems)
 
 
 def snapshot(parts: Sequence[Snapshot]) -> Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ from broker_core.documents.instance import (
     Totals,
     TransportEntry,
 )
+from broker_core.documents.problems import ProblemEntry
 from broker_core.engine.engine import Engine
 from broker_core.engine.events import SAMPLE_EVERY_MS
 from broker_core.replay.client_subscription import ClientSubscription
@@ -106,6 +107,8 @@ class Statistics:
         """The policy that it was last told of, where that can't be followed here."""
         self.ended: LastWords | None = None
         """Why the process before this one ended."""
+        self.problems: Callable[[], list[ProblemEntry]] = list
+        """Returns the problems of the group and the links; set by whoever has them."""
 
     async def second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
@@ -235,6 +238,7 @@ class Statistics:
             log=str(engine.journal.identity),
             refused=self.refused,
             ended=self.ended,
+            problems=self.problems(),
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

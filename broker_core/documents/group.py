@@ -20,11 +20,13 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
         ),
     ]
     sequence: Annotated[int, Meta(description="Newest record there")]
-    lag_records: Annotated[int, Meta(description="Records that another member has, and it hasn't")] = 0
+    lag_records: Annotated[
+        int | None, Meta(description="Records that another member has, and it hasn't; null: unknown")
+    ] = 0
     lag_ms: Annotated[
-        int,
+        int | None,
         Meta(
-            description="ms by the engine's clock between its newest entry and the newest that a member has"
+            description="ms by the engine's clock between its newest entry and the newest of the log; null: unknown"
         ),
     ] = 0
     chain: Annotated[str, Meta(description="Hash over everything up to it; empty when it can't be known")]
@@ -32,6 +34,10 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
         bool | None, Meta(description="Whether its journal is the asked member's; null: not compared")
     ] = None
     heard_s: Annotated[float, Meta(description="s since it said so")] = 0.0
+    since: Annotated[
+        int | None,
+        Meta(description="Since when it is silent, or its journal differs, ms UTC; null: neither"),
+    ] = None
     mode: Annotated[
         str,
         Meta(
@@ -54,12 +60,20 @@ class GroupStatus(Struct, frozen=True, kw_only=True):
     state: Annotated[str, Meta(description="`taking part`, `away`, or the code of what keeps it from that")]
     why: str
     fix: str
+    code: Annotated[
+        str, Meta(description="Code of why it takes no part: docs/api.md; empty while it does")
+    ] = ""
+    since: Annotated[int, Meta(description="Since when it is in this state, ms UTC")] = 0
     log: Annotated[str, Meta(description="The log's identity; empty while the engine is away")]
     generation: int
     last: Annotated[int, Meta(description="The engine's newest entry")]
     leader: Annotated[str, Meta(description="The engine that orders entries")]
     engines: Annotated[int, Meta(description="Servers that keep the log")]
     engines_current: Annotated[int, Meta(description="Those that are up to date")]
+    engines_since: Annotated[
+        int | None,
+        Meta(description="Since when not all of them are up to date, ms UTC; null: all are"),
+    ] = None
     clock_ahead_ms: Annotated[int, Meta(description="How far the member's clock is ahead of the engine's")]
     members: list[MemberEntry]
     confirmed: Annotated[int, Meta(description="Newest record that everybody who is waited for has")] = 0

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from broker_core.documents.base import Document, Moment
 from broker_core.documents.clients import ClientEntry
+from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
 
 
@@ -164,6 +165,9 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     ended: Annotated[
         LastWords | None, Meta(description="Why the process before this one ended, if it did so by itself.")
     ] = None
+    problems: Annotated[
+        list[ProblemEntry], Meta(description="Problems of its group and of its links, while they last.")
+    ] = []
 
 
 class Snapshot(Document, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, MomentOrNone
+from broker_core.documents.base import Document, Moment, MomentOrNone
 
 LinkState = Literal["carrying", "away", "standing by", "off"]
 LinkMode = Literal["async", "sync", "downgraded"]
@@ -45,6 +45,8 @@ class LinkEntry(Document, frozen=True, kw_only=True):
             description="`standing by`: another member of the group carries it. `off`: switched off by the policy."
         ),
     ]
+    since: Moment = 0
+    """Since when it is in this state."""
     instance: Annotated[str, Meta(description="The destination's instance; empty before it was reached.")]
     code: Annotated[str, Meta(description="Why it isn't carrying; empty while it is.")]
     why: str

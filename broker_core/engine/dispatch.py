@@ -525,7 +525,8 @@ class Dispatch:
 
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
-        self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
+        if self._frontier.stamped > self._frontier.durable:  # else nobody has had any of them
+            self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:

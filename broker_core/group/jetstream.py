@@ -59,6 +59,8 @@ PLACED_ANEW: Final = 8
 """Consumers that are made, at most, to have one at another engine: where it is put is chance."""
 KEPT_S: Final = 72 * 3_600.0
 """How long the engine keeps an entry: so long may a member be away."""
+HEARD_NS: Final = 5 * 1_000_000_000
+"""A leader that has heard fewer than a majority within this time may be deposed. Servers send something each second."""
 SEEN_NS: Final = 10 * 1_000_000_000
 """An engine that the leader hasn't heard of for so long isn't up to date, however little there was to be had."""
 _HEADROOM: Final = 64 * 1024
@@ -104,15 +106,20 @@ class JetStream:
         """The entry that comes next."""
         self._heard: Callable[[bytes], None] | None = None
         self._why = ""
+        self._server = ""
+        """The server of the newest connection."""
         self._end: int | None = None
         """The log's newest entry at the look before."""
 
     # The connection and the stream.
 
-    async def attach(self, offered: UUID | None) -> Attached:
-        await self._reach()
+    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
+        await self._reach(self._server if elsewhere else "")
         try:
-            return await self._look()
+            attached = await self._look()
+            if elsewhere and 2 * attached.heard <= attached.servers:
+                raise _unconfirmed(attached)
+            return attached
         except NotFoundError:
             if offered is None:
                 raise self._lost() from None
@@ -152,11 +159,14 @@ class JetStream:
             raise _away(problem) from None
         return self._stream
 
-    async def _reach(self) -> None:
+    async def _reach(self, other_than: str = "") -> None:
+        """Connect, if possible to another server than `other_than`."""
         await self.close()
         self._why, self._end = "", None
         self._client = client = Client()
-        await self._connect(client)
+        servers = list(self._settings.engines)
+        await self._connect(client, [one for one in servers if one != other_than] or servers)
+        self._server = client.connected_url.geturl() if client.connected_url is not None else ""
         largest = client.max_payload
         if largest < MAX_ENTRY_BYTES + _HEADROOM:
             raise OperatorError(
@@ -188,12 +198,12 @@ class JetStream:
         except OSError as problem:  # SSLError is one
             raise EngineAwayError(f"{ca} can't be used: {problem}") from None
 
-    async def _connect(self, client: Client) -> None:
+    async def _connect(self, client: Client, servers: list[str]) -> None:
         tls = self._tls()
         try:
             await _answered(
                 client.connect(
-                    servers=list(self._settings.engines),
+                    servers=servers,
                     name=f"sluice {self._settings.instance} {self._settings.member}",
                     allow_reconnect=False,
                     connect_timeout=2,
@@ -284,6 +294,7 @@ class JetStream:
             base,
             chain,
             key,
+            1 + sum(_is_heard(one) for one in replicas),
         )
 
     def _wrong(self, why: str) -> OperatorError:
@@ -459,6 +470,10 @@ class JetStream:
                 await asyncio.wait_for(client.close(), ANSWER_S)
 
     @property
+    def is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    @property
     def _open(self) -> Client:
         if self._client is None or not self._client.is_connected:
             raise EngineAwayError(self._why or "the connection is closed")
@@ -484,6 +499,17 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
             # Its way of taking our own cancellation.
             raise asyncio.CancelledError from None
         raise EngineAwayError(_said(problem)) from None
+
+
+def _is_heard(engine: api.PeerInfo) -> bool:
+    """Return whether the leader has heard this server within HEARD_NS."""
+    return not engine.offline and engine.active is not None and engine.active < HEARD_NS
+
+
+def _unconfirmed(attached: Attached) -> EngineAwayError:
+    return EngineAwayError(
+        f"{attached.leader or 'a server'} answers as the leader, and has heard {attached.heard} of {attached.servers} servers"
+    )
 
 
 def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:

@@ -95,7 +95,7 @@ class Member:
     def status(self) -> GroupStatus:
         """How this member sees its group."""
         assert self._clock is not None
-        return status_of(self._made, self.settings, self._clock.seconds())
+        return status_of(self._made, self.settings, self._clock.seconds(), self._clock.now_ns() // 1_000_000)
 
     @property
     def _made(self) -> ReplicatedLog[Any]:

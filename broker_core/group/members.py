@@ -45,6 +45,8 @@ class Other:
     alike: bool | None = None
     forked_at: int = 0
     """The entry behind which it was seen to differ."""
+    unlike_since: float | None = None
+    """When it said what first differed (s); None while it is like this one's."""
     proved: int = 0
     """The newest record up to which its journal was seen to be like this one's."""
     recent: deque[Told] = field(default_factory=deque)
@@ -84,7 +86,7 @@ class Members:
                 return
             other = self.others[told.member] = Other(told, at)
         elif other.told.run != told.run:
-            other.alike, other.proved = None, 0
+            other.alike, other.proved, other.unlike_since = None, 0, None
             other.recent.clear()
         other.told, other.heard_at = told, at
         if told.chain and len(other.recent) < REMEMBERED:
@@ -100,6 +102,7 @@ class Members:
                 if own is not None:
                     other.alike = own == (told.sequence, _unhex(told.chain))
                     other.forked_at = 0 if other.alike else other.forked_at or told.entry
+                    other.unlike_since = None if other.alike else other.unlike_since or other.heard_at
                     other.proved = told.sequence if other.alike else 0
 
     def trouble(self) -> OperatorError | None:

@@ -16,7 +16,7 @@ for the one before it gathers: where little comes, entries are small."""
 
 
 class EngineAwayError(Exception):
-    """Nobody answers, or no quorum does. Tried again."""
+    """No server answers, or no quorum of them. The caller tries again."""
 
 
 class OutrunError(Exception):
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 class Attached(NamedTuple):
     """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date: have
-    all that the log had when it was looked at the time before."""
+    all that the log had when it was looked at the time before. `heard`: how many the leader has heard recently, itself included."""
 
     log: UUID
     generation: int
@@ -59,6 +59,7 @@ class Attached(NamedTuple):
     """The hash at that record."""
     key: bytes = b""
     """A secret of the log's, by which members know each other's resume tokens; empty in a log of an earlier release."""
+    heard: int = 1
 
 
 class Beginning(NamedTuple):
@@ -73,8 +74,11 @@ class Beginning(NamedTuple):
 class EngineLog(Protocol):
     """One log at an engine. Whatever needs an answer raises EngineAwayError without one."""
 
-    async def attach(self, offered: UUID | None) -> Attached:
+    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
         """Connect and find the log; make it, with the identity that is offered, where there is none.
+
+        `elsewhere`: connect to another server than the last time, where one is named, and take the answer of a leader
+        only if a majority answers it (else EngineAwayError).
 
         OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
         """
@@ -105,6 +109,10 @@ class EngineLog(Protocol):
 
     def hear(self, heard: Callable[[bytes], None]) -> None:
         """Call this with what members tell, from the next `attach` on."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is connected; it may lack a quorum."""
 
     async def close(self) -> None:
         """Let go of the engine."""

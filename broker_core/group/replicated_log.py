@@ -73,6 +73,11 @@ TELL_AT_MOST_S: Final = 0.005
 LOOKS: Final = 8
 """Of so many times that it is told, the engine is looked at once."""
 TROUBLE_RETRY_S: Final = 5.0
+CONFIRM_S: Final = 2.0
+"""Time between two answers that say that the log was lost. A deposed leader knows of its successor by then."""
+NOT_ASKED: Final = OperatorError(
+    "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
+)
 SKEW_TOLD_MS: Final = 10_000
 CHAIN_KEPT_S: Final = 10.0
 """How often the chain is stored: what the journal has behind it is read again at a start."""
@@ -97,12 +102,16 @@ class ReplicatedLog(Generic[Owner]):
         """This process, among those that may bear the member's name."""
         self.trouble: OperatorError | None = None
         """Why this member takes no part, where that doesn't mend itself."""
-        self.away = "the engine hasn't been asked yet"
-        """Why it isn't attached; "" while it is."""
-        self._away_since = clock.seconds()
+        self.away: OperatorError | JournalError | None = NOT_ASKED
+        """Why it isn't attached; None while it is."""
+        self.state_since = clock.now_ns()
+        """When the code of `problem` changed last, ns UTC."""
+        self.engines_since: int | None = None
+        """Since when not every server of the engine is up to date, ns UTC; None while all are."""
+        self._end = 0
+        """The log's newest entry, as far as was read or answered."""
+        self.started_at = self._away_since = clock.seconds()
         self.attached: Attached | None = None
-        self.behind = 0
-        """Entries of the log that this member hasn't applied, as the engine said with the last one read."""
         self.skew_ms = 0
         """How far this machine's clock is ahead of the engine's, as its last own entry shows."""
         self.chain = Chain(0, None)
@@ -124,6 +133,16 @@ class ReplicatedLog(Generic[Owner]):
         self._chain_kept = 0
         self._chain_kept_at = clock.seconds()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def problem(self) -> OperatorError | JournalError | None:
+        """Why this member takes no part; None while it does."""
+        return self.trouble or self.away
+
+    @property
+    def behind(self) -> int:
+        """Entries of the log that this member hasn't applied, as far as it was read or answered."""
+        return max(self._end - self.applied, 0)
 
     # In: what `CommitLog` offers.
 
@@ -198,7 +217,7 @@ class ReplicatedLog(Generic[Owner]):
             try:
                 await self._attend()
             except EngineAwayError as problem:
-                self._is_away(str(problem))
+                self._is_away(str(problem), has_server=self._engine.is_connected)
                 await asyncio.sleep(RETRY_S)
             except OperatorError as problem:
                 self._is_troubled(problem)
@@ -208,29 +227,45 @@ class ReplicatedLog(Generic[Owner]):
                     raise
                 # No room: those who wait here have been told, and the same is applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
-                self._note_away()
-                self.away, self.attached = problem.sentence, None
+                self._detach(problem)
                 await asyncio.sleep(1.0)
 
     async def _attend(self) -> None:
         attached, place = await self._find(standing_of(self._journal))
         await self._appending.open()
         order = Order(self._journal, attached.generation, place, self.chain)
-        self.applied = order.applied
+        self.applied, self._end = order.applied, attached.last
         await self._engine.read_from(order.applied + 1)
         await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
-        self.trouble = self.members.trouble()
-        if self.trouble is not None:
-            raise self.trouble
-        self.attached, self.away = attached, ""
+        if (trouble := self.members.trouble()) is not None:
+            raise trouble
+        self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
         await first_to_fail(self._tell(), self._send(), self._read(order))
 
     async def _find(self, standing: Standing) -> tuple[Attached, Place]:
-        """The engine's log, and how far this journal has applied it. OperatorError when it isn't the one."""
+        """Return the engine's log, and how far this journal has applied it. OperatorError when it isn't the one.
+
+        A loss is believed when a second answer says so too: of another server, and of a leader that has a majority.
+        One answer may come from a deposed leader, or from a server that doesn't know its log yet.
+        """
         try:
-            attached = await self._engine.attach(None if standing.sequence else self._journal.identity)
+            return await self._find_once(standing)
+        except OperatorError as problem:
+            known = self.trouble.code if self.trouble is not None else ""
+            if problem.code != "engine_lost" or known == "engine_lost":
+                raise
+            log.warning("engine_loss_unconfirmed", why=problem.sentence)
+            self._is_away("the engine is asked again: one answer says that its log was lost", has_server=True)
+        await asyncio.sleep(CONFIRM_S)
+        return await self._find_once(standing, elsewhere=True)
+
+    async def _find_once(self, standing: Standing, *, elsewhere: bool = False) -> tuple[Attached, Place]:
+        try:
+            attached = await self._engine.attach(
+                None if standing.sequence else self._journal.identity, elsewhere=elsewhere
+            )
             self._check_identity(attached)
         except OperatorError as problem:
             if problem.code == "engine_lost" and standing.sequence and not standing.generation:
@@ -271,21 +306,47 @@ class ReplicatedLog(Generic[Owner]):
                 applied=applied,
             )
 
-    def _is_away(self, why: str) -> None:
-        if self.away != why:
+    def _is_away(self, why: str, *, has_server: bool) -> None:
+        """`has_server`: a server is connected, and its answer is missing: there is no quorum."""
+        if self.away is None or self.away.sentence != why:
             log.warning("engine_away", why=why)
-        self._note_away()
-        self.away, self.attached = why, None
-
-    def _note_away(self) -> None:
-        if self.attached is not None:
-            self._away_since = self._clock.seconds()
+        self._detach(
+            OperatorError(
+                "no_quorum" if has_server else "engine_away",
+                why,
+                "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES); the member goes on"
+                " automatically. See docs/group.md.",
+            )
+        )
 
     def _is_troubled(self, problem: OperatorError) -> None:
-        self._note_away()
         if self.trouble is None or self.trouble.code != problem.code:
             log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
-        self.trouble, self.attached, self.away = problem, None, problem.sentence
+        self._detach(problem, trouble=problem)
+
+    def _is_attached(self, attached: Attached) -> None:
+        before, self.trouble, self.away = self.problem, None, None
+        self._note_change(before)
+        self._note_answer(attached)
+
+    def _detach(self, away: OperatorError | JournalError, *, trouble: OperatorError | None = None) -> None:
+        if self.attached is not None:
+            self._away_since = self._clock.seconds()
+        before, self.attached, self.away = self.problem, None, away
+        self.trouble = trouble or self.trouble
+        self._note_change(before)
+
+    def _note_change(self, before: OperatorError | JournalError | None) -> None:
+        """Date the state, which is named by its code: a later sentence of the same code is the same state."""
+        now = self.problem
+        if (before and before.code) != (now and now.code):
+            self.state_since = self._clock.now_ns()
+
+    def _note_answer(self, attached: Attached) -> None:
+        self.attached = attached
+        self._end = max(self._end, attached.last)
+        is_whole = attached.current >= attached.servers
+        self.engines_since = None if is_whole else self.engines_since or self._clock.now_ns()
 
     # Out to the engine.
 
@@ -312,7 +373,7 @@ class ReplicatedLog(Generic[Owner]):
                 raise trouble
             self._progress_at = self._clock.seconds()
             await to_its_end(self._apply(order, entries))
-            self.behind = entries[-1].behind
+            self._end = max(self._end, entries[-1].number + entries[-1].behind)
             await self._keep_chain_sometimes()
 
     async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
@@ -393,7 +454,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _tell(self) -> None:
         while True:
             if self.attached is not None:
-                self.attached = await self._engine.look()
+                self._note_answer(await self._engine.look())
             again = self._clock.seconds() + LOOKS * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
@@ -418,7 +479,8 @@ class ReplicatedLog(Generic[Owner]):
         if trouble is not None:
             self._is_troubled(trouble)
         elif self.trouble is not None and self.trouble.code == "replica_diverged":
-            self.trouble = None
+            before, self.trouble = self.trouble, None
+            self._note_change(before)
 
     # What has waited too long, and what can't be.
 
@@ -436,7 +498,8 @@ class ReplicatedLog(Generic[Owner]):
             if self.trouble is not None:
                 self._fail([], _no_quorum(self.trouble.sentence))
             elif now - since > hold and now - self._progress_at > hold:
-                self._fail([], _no_quorum(self.away or "no entry was taken"))
+                why = self.away.sentence if self.away is not None else "no entry was taken"
+                self._fail([], _no_quorum(why))
 
     def _fail(self, stamped: list[Pending[Owner]], error: JournalError) -> None:
         """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.errors import SluiceError
 from broker_core.group.members import Other
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
@@ -15,30 +16,35 @@ SILENT_S: Final = 5.0
 """A member that hasn't said anything for so long isn't `there`."""
 
 
-def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float) -> GroupStatus:
-    """The whole. `now` is in seconds."""
-    attached, trouble = made.attached, made.trouble
+def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now_ms: int) -> GroupStatus:
+    """Return the whole group. `now`: seconds of the clock that never jumps; `now_ms`: the same moment, ms UTC."""
+    attached, trouble, problem = made.attached, made.trouble, made.problem
     return GroupStatus(
         instance=settings.instance,
         member=settings.member,
-        state=trouble.code if trouble is not None else "away" if made.away else "taking part",
-        why=trouble.sentence if trouble is not None else made.away,
-        fix=trouble.fix if trouble is not None else "",
+        state=trouble.code if trouble is not None else "away" if made.away is not None else "taking part",
+        why=problem.sentence if problem is not None else "",
+        fix=problem.fix if problem is not None else "",
+        code=_code_of(problem),
+        since=made.state_since // 1_000_000,
         log=str(attached.log) if attached is not None else "",
         generation=attached.generation if attached is not None else 0,
         last=attached.last if attached is not None else 0,
         leader=attached.leader if attached is not None else "",
         engines=attached.servers if attached is not None else 0,
         engines_current=attached.current if attached is not None else 0,
+        engines_since=made.engines_since // 1_000_000
+        if made.engines_since is not None and attached is not None
+        else None,
         clock_ahead_ms=made.skew_ms,
         confirmed=made.confirmations.upto,
         downgrades=_of_members(made.confirmations.confirming.downgrades),
         upgrades=_of_members(made.confirmations.confirming.upgrades),
-        members=_members(made, settings.member, now),
+        members=_members(made, settings.member, now, now_ms),
     )
 
 
-def _members(made: ReplicatedLog[Any], own: str, now: float) -> list[MemberEntry]:
+def _members(made: ReplicatedLog[Any], own: str, now: float, now_ms: int) -> list[MemberEntry]:
     """This one, those that were heard of, and those that the policy lists and nobody has heard of."""
     others = made.members.others
     most = max([made.chain.sequence, *(one.told.sequence for one in others.values())])
@@ -46,30 +52,45 @@ def _members(made: ReplicatedLog[Any], own: str, now: float) -> list[MemberEntry
     end = max([made.applied + made.behind, *(one.told.entry for one in others.values())])
     return [
         _own(made, own, most, newest),
-        *(_heard(name, other, made, now, most, newest, end) for name, other in sorted(others.items())),
-        *(_never_heard(name, made, now) for name in made.confirmations.members if name not in others),
+        *(
+            _heard(name, other, made, now, now_ms, most, newest, end)
+            for name, other in sorted(others.items())
+        ),
+        *(_never_heard(name, made, now, now_ms) for name in made.confirmations.members if name not in others),
     ]
 
 
 def _own(made: ReplicatedLog[Any], name: str, most: int, newest: int) -> MemberEntry:
-    value = made.chain.value
+    value, knows = made.chain.value, made.attached is not None
+    # Without another member's word, how many records and how much time the missing entries are is unknown.
+    behind = made.behind if knows else None
+    records = most - made.chain.sequence if behind is not None else 0
+    lag_ms = _lag_ms(made.applied_at, newest) if behind is not None else 0
     return MemberEntry(
         name=name,
         there=True,
         applied=made.applied,
-        behind=made.behind if made.attached is not None else None,
+        behind=behind,
         sequence=made.chain.sequence,
         chain=value.hex() if value is not None else "",
-        lag_records=most - made.chain.sequence,
-        lag_ms=_lag_ms(made.applied_at, newest),
+        lag_records=records or (0 if behind == 0 else None),
+        lag_ms=lag_ms or (0 if behind == 0 else None),
         mode=made.confirmations.confirming.mode(name),
         confirmed=made.chain.sequence,
     )
 
 
 def _heard(
-    name: str, other: Other, made: ReplicatedLog[Any], now: float, most: int, newest: int, end: int
+    name: str,
+    other: Other,
+    made: ReplicatedLog[Any],
+    now: float,
+    now_ms: int,
+    most: int,
+    newest: int,
+    end: int,
 ) -> MemberEntry:
+    since = other.unlike_since
     there = now - other.heard_at < SILENT_S
     return MemberEntry(
         name=name,
@@ -83,6 +104,7 @@ def _heard(
         lag_ms=_lag_ms(other.told.at, newest),
         alike=other.alike,
         heard_s=round(now - other.heard_at, 1),
+        since=_moment(other.heard_at if not there else since, now, now_ms),
         mode=made.confirmations.confirming.mode(name),
         downgraded_by=made.confirmations.confirming.why(name),
         downgraded_at=made.confirmations.downgraded_at(name),
@@ -91,9 +113,12 @@ def _heard(
     )
 
 
-def _never_heard(name: str, made: ReplicatedLog[Any], now: float) -> MemberEntry:
+def _never_heard(name: str, made: ReplicatedLog[Any], now: float, now_ms: int) -> MemberEntry:
     """A member that the policy lists, and that hasn't said a word since this process has started."""
     return MemberEntry(
+        lag_records=None,
+        lag_ms=None,
+        since=_moment(made.started_at, now, now_ms),
         name=name,
         there=False,
         applied=0,
@@ -111,6 +136,15 @@ def _of_members(numbers: Mapping[str, int]) -> int:
     return sum(number for name, number in numbers.items() if not name.startswith(LINK_PREFIX))
 
 
-def _lag_ms(at: int, newest: int) -> int:
-    """Between two entries, by the engine's clock alone. A member that hasn't read one since it started says none."""
-    return (newest - at) // 1_000_000 if at else 0
+def _code_of(problem: SluiceError | None) -> str:
+    return "" if problem is None else problem.code
+
+
+def _moment(at: float | None, now: float, now_ms: int) -> int | None:
+    """Return the ms UTC of a moment in seconds of the clock that never jumps."""
+    return None if at is None else now_ms - round(1_000 * (now - at))
+
+
+def _lag_ms(at: int, newest: int) -> int | None:
+    """Return the ms between two entries, by the engine's clock alone; None for a member that has read none since it started."""
+    return (newest - at) // 1_000_000 if at else None

@@ -87,6 +87,7 @@ class Link:
         self._client = f"{LINK_PREFIX}{settings.name}"
         self._publisher = site_client(engine.instance)
         self._state: LinkState = "away" if settings.enabled else "off"
+        self._state_since = engine.clock.now_ns()
         self._error: SluiceError | None = None
         self._instance = ""
         self._there = 0
@@ -131,8 +132,12 @@ class Link:
         if self._error is None or error.code != self._error.code:
             log.warning("link_away", link=self.settings.name, code=error.code, why=error.sentence)
         self._error = error
-        self._state = "standing by" if error.code == "link_in_use" else "away"
+        self._enter_state("standing by" if error.code == "link_in_use" else "away")
         self._connected_at = 0
+
+    def _enter_state(self, state: LinkState) -> None:
+        if state != self._state:
+            self._state, self._state_since = state, self._clock.now_ns()
 
     async def _carry(self) -> Exception:
         """From here to there until something ends it; what. Raises SluiceError and OSError."""
@@ -233,7 +238,8 @@ class Link:
         )
 
     def _carrying(self) -> None:
-        self._state, self._error, self._connected_at = "carrying", None, self._clock.now_ns()
+        self._enter_state("carrying")
+        self._error, self._connected_at = None, self._clock.now_ns()
         log.info("link_carrying", link=self.settings.name, instance=self._instance)
 
     async def _let_go(self, far: AsyncClient) -> None:
@@ -341,6 +347,10 @@ class Link:
         with suppress(OperatorError):
             kept = engine.managed.get(self._client)
             position, recorded_at = kept.position, kept.recorded_at
+        # What is kept moves with what was carried. Records that the filter leaves out are passed without a word.
+        passed = self._near.position(newest) if self._near is not None else None
+        if passed is not None and passed > position:
+            position, recorded_at = passed, 0
         if self._under_way:
             recorded_at = self._under_way[0].accepted_at
         said = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
@@ -353,6 +363,7 @@ class Link:
             filter=settings.filter,
             **self._confirming(),
             state=self._state,
+            since=self._state_since // 1_000_000,
             instance=self._instance,
             code=said[0],
             why=said[1],

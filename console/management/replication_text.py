@@ -27,7 +27,7 @@ _LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}
 
 def show_group(status: GroupStatus, console: Console) -> None:
     """As the member sees it that was asked."""
-    _say(console, f"{status.instance}: {status.member} is {status.state}")
+    _say(console, f"{status.instance}: {status.member} is {status.state}{_since(status.since)}")
     if status.why:
         _say(console, f"  {status.why} {status.fix}")
     if status.log:
@@ -48,7 +48,7 @@ def show_group(status: GroupStatus, console: Console) -> None:
             str(one.applied),
             "unknown" if one.behind is None else str(one.behind),
             str(one.sequence),
-            f"{one.lag_ms / 1_000:.1f} s",
+            "unknown" if one.lag_ms is None else f"{one.lag_ms / 1_000:.1f} s",
             _mode(one),
             one.chain or "unknown",
         )
@@ -70,7 +70,8 @@ def show_links(now: LinksNow, console: Console) -> None:
     for link in now.links:
         if link.entry.state == "away":
             why = link.entry.why or "it is being reached."
-            _say(console, f"  {link.entry.client} ({link.entry.code or 'away'}): {why} {link.entry.fix}")
+            code, since = link.entry.code or "away", _since(link.entry.since)
+            _say(console, f"  {link.entry.client} ({code}{since}): {why} {link.entry.fix}")
         if link.entry.gaps:
             _say(
                 console,
@@ -102,6 +103,10 @@ def _table(columns: tuple[Column, ...]) -> Table:
 
 def _say(console: Console, sentence: str) -> None:
     console.print(sentence.rstrip(), highlight=False, soft_wrap=True, markup=False)
+
+
+def _since(at: int | None) -> str:
+    return f", since {datetime.fromtimestamp(at / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC" if at else ""
 
 
 def _where(one: LinkEntry) -> str:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from broker_core.documents.base import Document, MomentOrNone
 from broker_core.documents.instance import InstanceStatus, Rates
+from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from console.access.rights import Access
 from console.broker_addresses import BrokerAddress
@@ -37,6 +38,11 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     ] = ""
     problem: str = ""
     fix: str = ""
+    since: MomentOrNone = None
+    """Since when that is so, where it is known."""
+    problems: Annotated[
+        list[ProblemEntry], Meta(description="Of its group and its links, as this broker sees them.")
+    ] = []
     revision: Annotated[int, Meta(description="The policy that it runs.")] = 0
     refused_revision: Annotated[
         int,
@@ -78,21 +84,27 @@ def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
         assert error is not None
         code = str(error.details.get("ended", error.code))
         return BrokerEntry(**_who(at), answers=False, code=code, problem=error.sentence, fix=error.fix)
+    return BrokerEntry(
+        **_who(at), **_wrong(status), problems=status.problems, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
+        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s, **_certificate(at),
+    )  # fmt: skip
+
+
+def _wrong(status: InstanceStatus) -> dict[str, Any]:
+    """Return what is wrong with this broker itself: a policy that it can't follow, else its severest problem."""
     refused = status.refused
-    wrong = (
-        {
+    if refused is not None:
+        return {
             "refused_revision": refused.revision,
             "code": refused.code,
             "problem": refused.message,
             "fix": refused.fix,
         }
-        if refused is not None
-        else {}
-    )
-    return BrokerEntry(
-        **_who(at), **wrong, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
-        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s, **_certificate(at),
-    )  # fmt: skip
+    severe = next((one for one in status.problems if one.severe), None)
+    if severe is None:
+        return {}
+    said = f"{severe.title}: {severe.message}"
+    return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class _Instances(Collector):
             up.add_metric(name, 1)
             for family in (
                 *_broker(name, status),
+                _problems(name, status),
                 _healths(name, healths),
                 *_clients(name, slowest),
                 *_group(name, group),
@@ -121,6 +122,18 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         yield gauge
 
 
+def _problems(broker: Name, status: InstanceStatus) -> Metric:
+    gauge = GaugeMetricFamily(
+        "sluice_problem_since_seconds",
+        "When a problem of the group or of a link began, s since 1970; there while it lasts",
+        labels=["instance", "member", "code", "subject", "severe"],
+    )
+    for one in status.problems:
+        labels = [*broker, one.code, one.subject, str(one.severe).lower()]
+        gauge.add_metric(labels, one.since / 1_000)
+    return gauge
+
+
 def _group_of(link: BrokerLink) -> GroupStatus | None:
     """None of a broker by itself."""
     try:
@@ -148,12 +161,13 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     for key, words, of in (
         ("there", "Whether it has said something in the last seconds", lambda one: one.there),
         ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
-        ("lag_seconds", "Between its newest entry and the newest", lambda one: one.lag_ms / 1000),
+        ("lag_seconds", "Between its newest entry and the newest", lambda one: one.lag_ms and one.lag_ms / 1000),
         ("unconfirmed_seconds", "How long what it hasn't synced has waited", lambda one: one.unconfirmed_ms / 1000),
     ):  # fmt: skip
         gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=[*labels, "other"])
         for one in group.members:
-            gauge.add_metric([*broker, one.name], of(one))
+            if (value := of(one)) is not None:
+                gauge.add_metric([*broker, one.name], value)
         yield gauge
 
 

@@ -9,7 +9,10 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
+from broker_core.names import LINK_PREFIX
+from console import broker_merge
 from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
 from console.live.workers import key_of, without_worker
@@ -19,12 +22,15 @@ WORKER_KEY = key_of("")
 
 
 class Part(TypedDict):
-    """One part's state; `problem` is a code, where it has one, and then `fix` says what to do."""
+    """One part's state; `problem` is a code, where it has one, and then `fix` says what to do. `since`: ms UTC. A problem of a group or
+    a link is a part of its own, with its `entry`; it isn't ok if it is severe."""
 
     name: str
     ok: bool
     problem: str
     fix: NotRequired[str]
+    since: NotRequired[int]
+    entry: NotRequired[ProblemEntry]
 
 
 def readiness() -> list[Part]:
@@ -71,7 +77,23 @@ def _workers() -> list[Part]:
 def _brokers() -> list[Part]:
     """Each broker that this process is told of; of one alone there isn't a name."""
     told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
-    return [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
+    brokers = [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
+    return [*brokers, *(part for name in instances() for part in _problems(name, told))]
+
+
+def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:
+    answers = [one.answer for one in told if one.answer is not None and one.address.instance == instance]
+    return [
+        {"name": problem_name(instance, one), "ok": not one.severe, "problem": one.code, "fix": one.fix, "since": one.since, "entry": one}
+        for one in broker_merge.problems(answers)
+    ]  # fmt: skip
+
+
+def problem_name(instance: str, problem: ProblemEntry) -> str:
+    """Return the name of the part that a problem is about: `group INSTANCE/MEMBER`, `group INSTANCE` or `link INSTANCE/NAME`."""
+    if problem.subject.startswith(LINK_PREFIX):
+        return f"link {instance}/{problem.subject.removeprefix(LINK_PREFIX)}"
+    return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"
 
 
 def _part(name: str, told: Told[InstanceStatus]) -> Part:

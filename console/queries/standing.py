@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from django.utils import timezone
 
+from broker_core.documents.problems import ProblemEntry
 from console import current
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import Part, readiness
+from console.queries.readiness import Part, problem_name, readiness
 
 RESTART_TOLD = timedelta(minutes=15)
 """How long a restart is said on every page; on time axes it stays."""
@@ -60,7 +61,7 @@ def standings() -> list[Standing]:
     instance = Instance.objects.filter(name=current.instance_name()).first()
     parts, own = readiness(), current.instance_name()
     forget("database")  # it answered above
-    missed = [part for part in parts if _missed(part["name"], ok=part["ok"])]
+    missed = [part for part in parts if "entry" not in part and _missed(part["name"], ok=part["ok"])]
     found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
     if instance is None or any(one.key == "broker" for one in found):
@@ -72,6 +73,7 @@ def standings() -> list[Standing]:
     found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
     if blind:
         return found
+    found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
     return [*found, *_restarted(instance), *_not_in_force(instance, away), *_alerts(instance)]
 
 
@@ -115,6 +117,22 @@ def _one_of_several(part: Part, instance: Instance, member: str, *, blind: bool)
         "Its clients can't be seen or acted on, and aren't in what is shown of all.", part.get("fix", ""),
         since, severe=True, blind=blind,
     )  # fmt: skip
+
+
+def _is_of(part: Part, instance: str) -> bool:
+    return part["name"] == problem_name(instance, part["entry"])
+
+
+def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list[Standing]:
+    """Of its group and its links. A member that doesn't answer here either is named once."""
+    return [
+        Standing(
+            f"{one.code} {one.subject}".rstrip(), f"{one.title} ({one.code})", one.message, one.fix,
+            datetime.fromtimestamp(one.since / 1_000, UTC), severe=one.severe,
+        )
+        for one in problems
+        if not (one.code == "member_silent" and one.subject in away)
+    ]  # fmt: skip
 
 
 def _no_worker(part: Part) -> Standing:

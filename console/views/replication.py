@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -9,9 +10,13 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from broker_core.documents.problems import ProblemEntry
+from broker_core.documents.requests import GetStatus
+from broker_core.errors import SluiceError
 from console import current
+from console.broker_link import link_to
 from console.choices import Permission
-from console.queries.group import seen_group
+from console.queries.group import PATIENCE_S, seen_group
 from console.queries.links import links_now
 from console.views import common
 
@@ -33,4 +38,16 @@ def now(request: HttpRequest) -> HttpResponse:
 
 def _seen() -> dict[str, Any]:
     instance = current.instance_name()
-    return {"seen": seen_group(instance), **links_now(instance)._asdict(), **common.in_force()}
+    return {
+        "seen": seen_group(instance),
+        **links_now(instance)._asdict(),
+        "problems": _problems(instance),
+        **common.in_force(),
+    }
+
+
+def _problems(instance: str) -> list[ProblemEntry]:
+    """Return the problems that brokers report; none while no broker answers, which the top of the page says."""
+    with suppress(SluiceError):
+        return link_to(instance).call(GetStatus(), timeout_s=PATIENCE_S).problems
+    return []

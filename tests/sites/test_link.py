@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,44 @@ async def test_a_destination_comes_into_force_says_why_it_waits_carries_and_give
             await there.close()
             await broker.apply(replace(policy, revision=5))
             assert (await ask(broker, "links"))["links"] == [] and await ask(broker, "replays") == []
+        finally:
+            await newyork.kill()
+
+
+async def test_a_link_whose_filter_leaves_everything_out_is_not_behind(tmp_path: Path) -> None:
+    at_newyork, for_links = free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    narrow = to("ny", for_links, topic="prices.>", filter="/n > 1000")
+    policy = replace(tcp_policy(), destinations=(narrow,))
+    path = secrets(tmp_path, "ny")
+    async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
+        try:
+            began = await until_shown(broker, state="carrying")
+            assert 0 < began["since"] <= time.time() * 1_000
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                for number in range(1, 51):
+                    await feed.publish("prices.a", {"n": number})
+                await feed.flush()
+                await until_shown(broker, behind=0)
+                for _ in range(5):
+                    await feed.publish("prices.a", {"n": 0})
+                    await feed.flush()
+                    await asyncio.sleep(0.4)
+                    found = await until_shown(broker, behind=0)
+                    assert (found["behind_ms"], found["carried"]) == (0, 0)
+                assert found["position"] == f"{broker.engine.instance}|{broker.engine.frontier.durable}|"
+                assert (await ask(broker, "status"))["problems"] == []
+            await newyork.kill()
+            away = await until_shown(broker, state="away")
+            assert away["since"] >= began["since"]
+            async with asyncio.timeout(30):
+                while not (told := (await ask(broker, "status"))["problems"]):
+                    await asyncio.sleep(0.1)
+            assert [(one["subject"], one["severe"], one["since"]) for one in told] == [
+                ("link.ny", False, away["since"])
+            ]
+            assert told[0]["message"] and told[0]["fix"]
         finally:
             await newyork.kill()
 

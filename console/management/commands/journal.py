@@ -10,10 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from broker_core.errors import SluiceError
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.frontier import Known
 from broker_core.journal.segment import SegmentInfo
 from broker_core.journal.tools import inspect
@@ -57,6 +58,12 @@ class Command(BaseCommand):
             add_place(sub)
         for sub in (ls, verify, repair, accept):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")
+        for sub in (repair, accept):
+            sub.add_argument(
+                "--member",
+                default="",
+                help="of a group: the member whose journal it is (default: SLUICE_GROUP_MEMBER)",
+            )
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
         dump.add_argument(
             "--to",
@@ -152,15 +159,16 @@ class Command(BaseCommand):
     def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1)
+            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1, _member_of(options))
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> Known | None:
         """What the control plane knows of the log; nothing of a copy elsewhere, or without a database."""
         if options["directory"] is not None:
             return None
+        member = _member_of(options)
         try:
-            return known_log(options["instance"])
+            return known_log(options["instance"], member)
         except DatabaseError:
             return None
 
@@ -182,6 +190,19 @@ class Command(BaseCommand):
 
     def _line(self, document: dict[str, Any]) -> None:
         self.stdout.write(orjson.dumps(document, default=str).decode())
+
+
+def _member_of(options: dict[str, Any]) -> str:
+    """Return the member whose journal is on this machine; "" for a broker by itself. OperatorError unknown_member."""
+    group, asked = settings.SLUICE_GROUP, str(options["member"])
+    own = group.member if group is not None else ""
+    if own and asked and asked != own:
+        raise OperatorError(
+            "unknown_member",
+            f"The journal on this machine is that of the member {own}, not of {asked[:80]!r}.",
+            f"Run the command on the machine of {asked[:80]!r}, or name its files: --directory.",
+        )
+    return asked or own
 
 
 def _row(segment: SegmentInfo) -> str:

@@ -12,8 +12,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from broker_core.batch import Batch, build_one_topic
+from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
-from console.models import Instance
+from console.models import Instance, Member
 from console.services.journal_places import known_log
 
 
@@ -76,6 +77,29 @@ def test_accept_takes_the_log_as_it_is_and_tells_the_control_plane(
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive", known=known_log("a"))
     assert (known.log, known.frontier, journal.next_sequence) == (journal.identity, 45, 46)
     journal.close()
+
+
+@pytest.mark.django_db
+def test_accept_in_a_group_is_about_the_member_whose_journal_it_is(
+    place: list[str], tmp_path: Path, settings: Any
+) -> None:
+    settings.SLUICE_JOURNAL_DIRECTORY = tmp_path / "journal"
+    settings.SLUICE_ARCHIVE_DIRECTORY = tmp_path / "archive"
+    settings.SLUICE_GROUP = GroupSettings("a", "m", ("nats://127.0.0.1:1",))
+    instance = Instance.objects.create(name="a", log=uuid4(), frontier=2)
+    before = instance.log
+    own = Member.objects.create(instance=instance, name="m", log=uuid4(), frontier=45)
+    other = Member.objects.create(instance=instance, name="n", log=uuid4(), frontier=99)
+    with pytest.raises(CommandError, match=r"that of the member m, not of 'n'"):
+        run("accept", "--instance=a", "--member=n")
+    assert "2 records kept, next is 46" in run("accept", "--instance=a", "--member=m")
+    for row in (instance, own, other):
+        row.refresh_from_db()
+    assert (instance.log, instance.frontier, other.frontier) == (before, 2, 99)
+    assert known_log("a", "m") is not None and own.log != other.log and own.frontier == 45
+    assert "next is 46" in run("accept", "--instance=a")  # without the option: the member on this machine
+    instance.refresh_from_db()
+    assert instance.frontier == 2
 
 
 def test_repair(place: list[str]) -> None:

@@ -1,0 +1,87 @@
+"""Problems of a group as one of its members sees them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.problems import ProblemEntry
+
+SETTLING_MS: Final = 2_000
+"""States that usually end within this time are not reported before: an attempt to connect, a change of the leader."""
+_PASSING: Final = ("engine_away", "no_quorum", "engine_behind")
+_DOCUMENT: Final = "See docs/group.md."
+
+
+def group_problems(status: GroupStatus, now_ms: int) -> list[ProblemEntry]:
+    """Return the problems of a group at `now_ms`, the most severe first."""
+    found = [*_own_problems(status), *_service_problems(status), *_member_problems(status)]
+    return [one for one in found if one.code not in _PASSING or now_ms - one.since >= SETTLING_MS]
+
+
+def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
+    if not status.code:
+        return
+    yield ProblemEntry(
+        code=status.code,
+        subject=status.member,
+        since=status.since,
+        severe=True,
+        title=f"The member {status.member} takes no part in its group",
+        message=f"{status.why[:1].upper()}{status.why[1:].removesuffix('.')}.",
+        fix=status.fix or _DOCUMENT,
+    )
+
+
+def _service_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
+    missing = status.engines - status.engines_current
+    if missing <= 0:
+        return
+    has_quorum = 2 * status.engines_current > status.engines
+    yield ProblemEntry(
+        code="engine_behind" if has_quorum else "no_quorum",
+        subject="",
+        since=status.engines_since or status.since,
+        severe=not has_quorum,
+        title="The group's log service lacks servers" if has_quorum else "The group has lost its quorum",
+        message=f"{status.engines_current} of {status.engines} servers are up to date."
+        + ("" if has_quorum else " Without a majority, no record is acknowledged."),
+        fix="Start the missing servers; they catch up automatically. " + _DOCUMENT,
+    )
+
+
+def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
+    for one in status.members:
+        if one.name == status.member:
+            continue
+        if one.there and one.alike is False:
+            yield _problem_of(
+                one,
+                "replica_diverged",
+                f"The journal of the member {one.name} differs",
+                f"Its hash isn't that of {status.member} at the same entry.",
+                "Compare the hashes of all members on the page Replication, and reseed the one that differs:"
+                " `manage.py replication reseed`.",
+            )
+        # A member that is detached itself receives nothing, which says nothing about the others.
+        elif not one.there and not status.code:
+            yield _problem_of(
+                one,
+                "member_silent",
+                f"The member {one.name} takes no part in its group",
+                f"The member {status.member} receives nothing from it.",
+                "See whether its broker runs and reaches the log service: `manage.py replication status` there.",
+            )
+
+
+def _problem_of(member: MemberEntry, code: str, title: str, message: str, fix: str) -> ProblemEntry:
+    return ProblemEntry(
+        code=code,
+        subject=member.name,
+        since=member.since or 0,
+        severe=False,
+        title=title,
+        message=message,
+        fix=fix,
+    )

@@ -1,0 +1,29 @@
+"""Problems of a broker's links. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker_core.documents.links import LinkEntry
+from broker_core.documents.problems import ProblemEntry
+
+SETTLING_MS: Final = 2_000
+"""A link that connects again within this time is not reported."""
+
+
+def link_problems(links: Sequence[LinkEntry], now_ms: int) -> list[ProblemEntry]:
+    """Return the problems of the links at `now_ms`. Severe: publishers wait for a sync destination that is away."""
+    return [
+        ProblemEntry(
+            code=one.code if one.code else "link_away",
+            subject=one.client,
+            since=one.since,
+            severe=one.mode == "sync",
+            title=f"The link {one.name} carries nothing",
+            message=one.why or "It has not been connected yet.",
+            fix=one.fix or "See the page Replication and docs/sites.md.",
+        )
+        for one in links
+        if one.state == "away" and now_ms - one.since >= SETTLING_MS
+    ]

@@ -1,0 +1,178 @@
+"""Problems of a group as operators see them: each is true, has a beginning, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker_core.client import AsyncClient
+from broker_core.group.jetstream import JetStream
+from broker_core.group.ports import Attached, EngineAwayError, Entry
+from broker_core.group.settings import GroupSettings
+from tests.group.test_one_log import publish, read
+from tests.group.test_states import HOLD_MS, QUICK, refused
+from tests.support import groups
+from tests.support.brokers import ask, until
+from tests.support.engines import running_engines
+from tests.support.groups import Running, running_members, start_member
+
+
+async def problems(member: Running) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the member's status says, by code and subject."""
+    told = (await ask(member.broker, "status"))["problems"]
+    for one in told:
+        assert one["message"] and one["fix"]
+        assert abs(time.time() * 1_000 - one["since"]) < 600_000
+    return {(one["code"], one["subject"]): one for one in told}
+
+
+async def until_told(member: Running, code: str, subject: str) -> dict[str, Any]:
+    """Wait for a problem; return it."""
+    async with asyncio.timeout(60):
+        while (found := (await problems(member)).get((code, subject))) is None:
+            await asyncio.sleep(0.1)
+    return found
+
+
+class StaleOnce(JetStream):
+    """A log service that answers once as a deposed leader does: its log ends before what was applied."""
+
+    answers: int = 0
+    stale: bool = False
+
+    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
+        attached = await super().attach(offered, elsewhere=elsewhere)
+        if self.stale and not elsewhere:
+            StaleOnce.answers += 1
+            return attached._replace(last=1)
+        return attached
+
+
+async def test_one_answer_of_a_deposed_leader_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "JetStream", StaleOnce)
+    monkeypatch.setattr(StaleOnce, "answers", 0)
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            for first in (1, 11, 21):
+                await publish(a.address, "p", first, first + 9)
+            states: set[str] = set()
+            monkeypatch.setattr(StaleOnce, "stale", True)
+            engines.kill()
+            engines.start()
+
+            def goes_on() -> bool:
+                states.add(a.state)
+                return StaleOnce.answers > 0 and a.takes_part()
+
+            await until(goes_on)
+            assert states <= {"away", "taking part"}
+            assert len(await read(a.address, "reader", 30)) == 30
+
+
+class Stuck(JetStream):
+    """A log service of which nothing can be read while `held` is set."""
+
+    held: asyncio.Event | None = None
+
+    async def next(self, max_bytes: int) -> list[Entry]:
+        if self._settings.member == "b" and Stuck.held is not None:
+            await Stuck.held.wait()
+        return await super().next(max_bytes)
+
+
+async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "JetStream", Stuck)
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            await publish(a.address, "p", 1, 5)
+            await until(lambda: b.member.status().members[0].sequence >= 5)
+            held = asyncio.Event()
+            monkeypatch.setattr(Stuck, "held", held)
+            await publish(a.address, "p", 6, 8)  # b is in its reading of before for one of these
+            await asyncio.sleep(0.5)
+            await publish(a.address, "p", 9, 60)
+            await until(lambda: (b.member.status().members[0].behind or 0) > 0)
+            own = b.member.status().members[0]
+            assert own.name == "b" and own.lag_records and own.lag_ms
+            held.set()
+            monkeypatch.setattr(Stuck, "held", None)
+            await until(lambda: b.member.status().members[0].behind == 0)
+
+
+async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_dated_and_end(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 3) as engines:
+        await engines.ready()
+        async with running_members(
+            tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS, sync_members=("a", "b", "never")
+        ) as (a, b):
+            never = await until_told(a, "member_silent", "never")
+            assert not never["severe"]
+            c = await start_member(tmp_path, "c", engines.urls, hold_ms=HOLD_MS)
+            await until(lambda: "c" in {one.name for one in a.member.status().members if one.there})
+            began = time.time() * 1_000
+            await c.stop()
+            silent = await until_told(a, "member_silent", "c")
+            assert not silent["severe"] and silent["since"] >= began - 1_000
+            await asyncio.sleep(1)
+            again = (await problems(a))["member_silent", "c"]
+            assert abs(again["since"] - silent["since"]) < 500
+
+            leader = engines.number_of((await engines.ready()).leader)
+            others = [one for one in range(3) if one != leader]
+            engines.kill(others[0])
+            missing = await until_told(a, "engine_behind", "")
+            assert not missing["severe"] and "2 of 3" in missing["message"]
+            engines.kill(others[1])
+            lost = await until_told(b, "no_quorum", "b")
+            assert lost["severe"] and "takes no part" in lost["title"]
+            engines.kill(leader)
+            away = await until_told(b, "engine_away", "b")
+            assert away["severe"]
+            assert ("member_silent", "c") not in await problems(b)  # b receives nothing from any member
+            engines.start()
+            await until(lambda: a.takes_part() and b.takes_part())
+            async with asyncio.timeout(60):
+                while {code for code, _ in await problems(a)} - {"member_silent"}:
+                    await asyncio.sleep(0.1)
+
+
+async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            await publish(a.address, "p", 1, 5)
+            async with AsyncClient(a.address, "live", reconnect=QUICK) as client:
+                await client.subscribe("t", bookmark="0|1|", durability="live")
+                engines.kill()
+                assert await refused(a, "q") == "no_quorum"
+                await asyncio.sleep(0.5)
+                assert [one for one in client.notices if one.code == "not_stored"] == []
+
+
+class Deposed(JetStream):
+    """A log service whose answer comes of a leader that hears nobody."""
+
+    async def _reach(self, other_than: str = "") -> None:
+        self.avoided = other_than
+        self._server = "nats://one"
+
+    async def _look(self) -> Attached:
+        return Attached(UUID(int=1), 1, 1, 7, "engine-1", servers=3, current=1, heard=1)
+
+
+async def test_a_second_answer_counts_only_of_a_leader_that_has_heard_a_majority() -> None:
+    engine = Deposed(GroupSettings("group", "a", ("nats://one", "nats://two")))
+    assert (await engine.attach(None)).last == 7
+    with pytest.raises(EngineAwayError, match="has heard 1 of 3"):
+        await engine.attach(None, elsewhere=True)
+    assert engine.avoided == "nats://one"
