@@ -22,6 +22,7 @@ import structlog
 from broker_core import logs
 from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
+from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
 from broker_core.config.reading import bad_policy
@@ -46,6 +47,7 @@ from broker_core.documents.instance import RefusedRevision, Snapshot
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
+from broker_core.engine.stalls import StallHistory
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import Member
 from broker_core.group.problems import group_problems
@@ -139,6 +141,9 @@ class Broker:
         self.statistics = Statistics(self.engine, self.member)
         self.statistics.ended = last_words.read(paths.control)
         self.statistics.problems = self.list_problems
+        self.stalls = self.statistics.stalls = StallHistory()
+        """Of the event loop; written by a `LoopMonitor`, where the process has one."""
+        self._stall_published = 0
         self._listeners = Listeners(self.engine, websocket, ports_apart)
         self.links = Links(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
@@ -181,7 +186,8 @@ class Broker:
         self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_of(change), change.sentence)
 
     def list_problems(self) -> list[ProblemEntry]:
-        """Return the problems of the group and of the links. Every page, alert, metric and health check reads these."""
+        """Return the problems of the group and of the links. Every page, alert, metric and health check reads
+        these."""
         now_ms = self.engine.clock.now_ns() // 1_000_000
         of_group = group_problems(self._member.status(), now_ms) if self._member is not None else []
         return [*of_group, *link_problems(self.links.listed(), now_ms)]
@@ -250,13 +256,25 @@ class Broker:
             await asyncio.sleep(TICK_S)
             try:
                 # Before what may fail: leases, resume points and kept positions don't depend on anybody's statistics.
+                LAST.latest, LAST.chore = "chore", "tick"
                 self.engine.tick()
+                self._publish_stalls()
+                LAST.latest, LAST.chore = "chore", "statistics"
                 snapshot = await self.statistics.second()
+                LAST.latest, LAST.chore = "chore", "report"
                 if on_tick is not None:
                     await on_tick(snapshot)
             except Exception:
                 # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
                 log.exception("tick_failed")
+
+    def _publish_stalls(self) -> None:
+        """Publish stalls that have ended since the last tick as events of the broker."""
+        for one in self.stalls.entries:
+            if one.over and one.pid == os.getpid() and one.at > self._stall_published:
+                self._stall_published = one.at
+                state = f"{one.lasted_ms / 1_000:.1f} s: {one.cause}"
+                self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, "event_loop_stalled", state)
 
     async def stop(self) -> None:
         """Stop in order. Nothing that was acknowledged is lost."""

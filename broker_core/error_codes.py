@@ -293,7 +293,9 @@ CODES: Final = MappingProxyType({
     "bad_setting": ErrorCode("A pipeline setting can't be used", _OPERATOR),
     "console_elsewhere": ErrorCode("The console is on another machine, and what it shares with this one isn't configured", _OPERATOR),
     "engine_away": ErrorCode("No engine of the group answers, or they have no quorum", _OPERATOR),
-    "engine_behind": ErrorCode("A server of the group's log service is away or behind; a majority is up to date", _OPERATOR),
+    "engine_behind": ErrorCode(
+        "A server of the group's log service is away or behind; a majority is up to date", _OPERATOR
+    ),
     "engine_damaged": ErrorCode("An entry of the group's log isn't what was sent; `entry`", _OPERATOR),
     "engine_lost": ErrorCode("The engine's log isn't the one that the member has applied, or has less of it; `engine`, `applied`, `journal`", _OPERATOR),
     "event_loop": ErrorCode("Events have triggered each other too often", _OPERATOR),
@@ -321,7 +323,9 @@ CODES: Final = MappingProxyType({
     "master_unreachable": ErrorCode("Spark can't be started on that master; `master`", _OPERATOR),
     "member_behind": ErrorCode("The group's log starts after what the member needs next; `engine`, `applied`", _OPERATOR),
     "member_fenced": ErrorCode("Another process has joined the group under the member's name", _OPERATOR),
-    "member_silent": ErrorCode("A member of the group takes no part: the others receive nothing from it", _OPERATOR),
+    "member_silent": ErrorCode(
+        "A member of the group takes no part: the others receive nothing from it", _OPERATOR
+    ),
     "link_away": ErrorCode("A link to another site carries nothing", _OPERATOR),
     "link_refused": ErrorCode("The destination of a link refuses a record; nothing after it is carried until it accepts it", _OPERATOR),
     "link_to_itself": ErrorCode("A link's address is the broker's own, or its group's", _OPERATOR),

@@ -27,7 +27,9 @@ from django.conf import settings
 from broker_core.control import last_words
 from broker_core.control.certificate import WARN_DAYS
 from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_of, name_of
+from broker_core.documents.stalls import CAUSES
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.stored_stalls import lasting_stall
 from console import broker_merge
 from console.broker_addresses import MOST_BROKERS, BrokerAddress
 
@@ -93,7 +95,8 @@ class BrokerLink:
                 lines.send(line)
                 answer = lines.read()
             except TimeoutError as late:
-                raise self._away(f"did not answer `{name_of(request)}` within {allowed:g} s") from late
+                late_by = f"did not answer `{name_of(request)}` within {allowed:g} s"
+                raise self._stalled(late_by) or self._away(late_by) from late
             except OSError as broken:
                 raise self._failed(
                     f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
@@ -188,6 +191,16 @@ class BrokerLink:
         return BrokerUnreached(
             "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
         )
+
+    def _stalled(self, why: str) -> BrokerAway | None:
+        """Return the error for a broker on this machine whose event loop stands still, as it has stored it."""
+        stall = lasting_stall(self.address.path) if self.address.path is not None else None
+        if stall is None:
+            return None
+        name, text = self.address.name, CAUSES[stall.cause]
+        since = time.strftime("%H:%M:%S UTC", time.gmtime(stall.at / 1_000))
+        sentence = f"The broker {name} {why}. Its event loop stands still since {since}: {text.meaning}"
+        return BrokerAway("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
     def _away(self, why: str) -> BrokerAway:
         name = self.address.name

@@ -28,6 +28,7 @@ from broker_core.documents.policies import PolicyEffect, Running
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import DurableEntry, ReplayEntry
 from broker_core.documents.requests import Request
+from broker_core.documents.stalls import Stalls, StallTotals
 from broker_core.errors import OperatorError
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ OF_ALL: Final = (
     requests.PageClients,
     requests.ListDecisions,
     requests.ListLosses,
+    requests.GetStalls,
     requests.ListDurables,
     requests.ListReplays,
     requests.Preview,
@@ -111,12 +113,16 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
         ),
         ended=next((one.ended for one in parts if one.ended is not None), None),
         problems=problems(parts),
+        stalls=_stall_totals([one.stalls for one in parts]),
     )
 
 
 def problems(parts: Sequence[InstanceStatus]) -> list[ProblemEntry]:
-    """Merge the problems that the brokers of an instance report, the severe first. What a member says of itself counts for it
-    alone; a problem that several report has the earliest beginning."""
+    """Merge the problems that the brokers of an instance report, the severe first.
+
+    A member's own report replaces what others say of it. A problem that several report has the earliest
+    beginning.
+    """
     found: dict[tuple[str, str], ProblemEntry] = {}
     spoken = {part.member for part in parts if part.member and _has_own_problem(part)}
     for part in parts:
@@ -179,6 +185,18 @@ def _summed(kind: type[Rates | Totals], parts: Sequence[Any]) -> dict[str, Any]:
     return {name: sum(getattr(one, name) for one in parts) for name in kind.__struct_fields__}
 
 
+def _stall_totals(parts: Sequence[StallTotals]) -> StallTotals:
+    return StallTotals(
+        count=dict(sum((Counter(one.count) for one in parts), Counter())),
+        lasted_ms=dict(sum((Counter(one.lasted_ms) for one in parts), Counter())),
+        last=max((one.last for one in parts if one.last is not None), key=lambda one: one.at, default=None),
+    )
+
+
+def _stalls(parts: Sequence[Stalls]) -> Stalls:
+    return Stalls(stalls=sorted(chain.from_iterable(one.stalls for one in parts), key=lambda one: one.at))
+
+
 def _delay(parts: Sequence[DelayEntry]) -> DelayEntry | None:
     """The worst member's: medians of several can't be made one."""
     if not parts:
@@ -238,6 +256,7 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.GetClient: lambda _, parts: max(parts, key=lambda one: one.connected_at),
     requests.ListDecisions: lambda _, parts: sorted(chain.from_iterable(parts), key=lambda one: one.at),
     requests.ListLosses: _all,
+    requests.GetStalls: lambda _, parts: _stalls(parts),
     requests.ListDurables: _durables,
     requests.ListReplays: lambda _, parts: _replays(parts),
     requests.Preview: _effect,

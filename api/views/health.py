@@ -23,12 +23,14 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when database, Redis, worker and broker answer and no severe problem of a group or a link lasts, otherwise 503; the body
-    lists the parts, and problems that aren't severe too."""
+    """200 when database, Redis, worker and broker answer and no severe problem lasts, otherwise 503.
+
+    The body lists the parts, and problems of groups and links that aren't severe too.
+    """
     parts = readiness()
     ok = all(part["ok"] for part in parts)
     # Anybody may ask: sentences, which name addresses, are for those who log in.
-    shown = [{key: value for key, value in part.items() if key != "entry"} for part in parts]
+    shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]
     answer = JsonResponse({"ok": ok, "parts": shown}, status=200 if ok else 503)
     # Starting up is no error: without this Django would log one at each of the supervisor's questions.
     answer._has_been_logged = True

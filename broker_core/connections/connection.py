@@ -14,6 +14,7 @@ from typing import assert_never
 import structlog
 
 from broker_core.access import EVERYTHING
+from broker_core.activity import LAST
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, grant, open_window
@@ -290,6 +291,7 @@ class Connection:
 
     def carry_out(self, command: commands.Command) -> None:
         """Do what a client asks for. ClientErrors say why not, and which command they are about."""
+        LAST.latest, LAST.command, LAST.client = "command", type(command), self.name
         try:
             self._carry_out(command)
         except ClientError as error:

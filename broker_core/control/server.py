@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import structlog
 
+from broker_core.activity import LAST
 from broker_core.control.lines import Lines
 from broker_core.control.link import ControlLink, LinkSettings, refused_error
 from broker_core.control.requests.table import Handler
@@ -100,6 +101,7 @@ class ControlServer:
     async def _answer(self, line: bytes) -> bytes:
         try:
             request = self._read(line)
+            LAST.latest, LAST.chore = "chore", f"control request {name_of(request)}"
             return _result(await self._handlers[type(request)](request))
         except SluiceError as error:
             return _failure(error)

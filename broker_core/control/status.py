@@ -35,6 +35,7 @@ from broker_core.documents.instance import (
 from broker_core.documents.problems import ProblemEntry
 from broker_core.engine.engine import Engine
 from broker_core.engine.events import SAMPLE_EVERY_MS
+from broker_core.engine.stalls import StallHistory
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.slow_clients.evaluate.signals import age_ms
 from broker_core.slow_clients.evaluate.why_slow import Cause
@@ -107,6 +108,8 @@ class Statistics:
         """The policy that it was last told of, where that can't be followed here."""
         self.ended: LastWords | None = None
         """Why the process before this one ended."""
+        self.stalls = StallHistory()
+        """Of the event loop."""
         self.problems: Callable[[], list[ProblemEntry]] = list
         """Returns the problems of the group and the links; set by whoever has them."""
 
@@ -239,6 +242,7 @@ class Statistics:
             refused=self.refused,
             ended=self.ended,
             problems=self.problems(),
+            stalls=self.stalls.totals,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

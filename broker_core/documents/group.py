@@ -25,9 +25,7 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
     ] = 0
     lag_ms: Annotated[
         int | None,
-        Meta(
-            description="ms by the engine's clock between its newest entry and the newest of the log; null: unknown"
-        ),
+        Meta(description="ms by the engine's clock between its newest entry and the log's; null: unknown"),
     ] = 0
     chain: Annotated[str, Meta(description="Hash over everything up to it; empty when it can't be known")]
     alike: Annotated[

@@ -10,6 +10,7 @@ from broker_core.documents.base import Document, Moment
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
+from broker_core.documents.stalls import StallTotals
 
 
 class TransportEntry(Document, frozen=True, kw_only=True):
@@ -165,6 +166,7 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     ended: Annotated[
         LastWords | None, Meta(description="Why the process before this one ended, if it did so by itself.")
     ] = None
+    stalls: StallTotals = StallTotals()
     problems: Annotated[
         list[ProblemEntry], Meta(description="Problems of its group and of its links, while they last.")
     ] = []

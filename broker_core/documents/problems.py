@@ -10,7 +10,7 @@ from broker_core.documents.base import Document, Moment
 
 
 class ProblemEntry(Document, frozen=True, kw_only=True):
-    """One problem of a broker's group or of one of its links, while it lasts."""
+    """Problem of a broker's group or of one of its links, while it lasts."""
 
     code: Annotated[str, Meta(description="Of the table of codes, docs/api.md.")]
     subject: Annotated[

@@ -13,7 +13,8 @@ from broker_core.documents.base import Document, Moment
 class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     """Something happened to a client: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop, slow, or a
     sample of how far it is behind. `state` is its delivery, or of a disconnect why. Of the broker itself, whose name begins
-    with $: clock_jumped, with how far in `state`; member_downgraded, member_upgraded, link_downgraded and link_upgraded, with the figures."""
+    with $: clock_jumped, with how far in `state`; event_loop_stalled, with how long and why;
+    member_downgraded, member_upgraded, link_downgraded and link_upgraded, with the figures."""
 
     at: Moment
     client: str
@@ -32,7 +33,8 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     """Since its logon, as delivered_bytes; also of a disconnect: all of its session."""
     delivered_bytes: int | None = None
     matched_messages: int | None = None
-    """All that was for it since its logon; what became of it are the next four, which come to the same. Also of a disconnect."""
+    """All that was for it since its logon; what became of it are the next four, which come to the same. Also
+    of a disconnect."""
     acknowledged_messages: int | None = None
     in_flight_messages: int | None = None
     waiting_messages: int | None = None
@@ -97,7 +99,8 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
 
 
 class LossEntry(Document, frozen=True, kw_only=True):
-    """An interval of messages that a subscription did not get. `first` and `last` are bookmarks, "" when no journal has any."""
+    """An interval of messages that a subscription did not get. `first` and `last` are bookmarks, "" when no
+    journal has any."""
 
     at: Moment
     client: str

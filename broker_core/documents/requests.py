@@ -35,6 +35,7 @@ from broker_core.documents.messages import BrowsedPage, Published, PublishedByte
 from broker_core.documents.policies import PolicyEffect, Running
 from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry, ReplayName
+from broker_core.documents.stalls import Stalls
 
 T = TypeVar("T", covariant=True)
 MOST_CLIENTS = 100_000
@@ -100,6 +101,10 @@ class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"
 
 class GetSnapshot(Request[Snapshot], frozen=True, kw_only=True, tag="snapshot"):
     """The broker and all its clients now."""
+
+
+class GetStalls(Request[Stalls], frozen=True, kw_only=True, tag="stalls"):
+    """The newest stalls of the event loop, with stacks of all threads."""
 
 
 # Its group, its links, and who of them is waited for.

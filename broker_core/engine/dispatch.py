@@ -16,6 +16,7 @@ import numpy as np
 import structlog
 
 from broker_core import batch as batches
+from broker_core.activity import LAST
 from broker_core.batch import Batch, hash64
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.member import Member
@@ -400,6 +401,8 @@ class Dispatch:
         done: dict[Member, int] = {}
         behind: list[Waiting] = []
         registry = self._subscribed.registry
+        LAST.latest = "batch"
+        LAST.first, LAST.last = group[0].batch.first_sequence, group[-1].batch.last_sequence
         self._confirmations.durable(group[-1].batch.last_sequence)
         for pending, position in zip(group, positions, strict=True):
             self._deliver(pending.batch, position, registry)

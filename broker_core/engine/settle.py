@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from broker_core.activity import LAST
 from broker_core.config import PolicyDocument
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
@@ -332,6 +333,7 @@ class Settle:
 
     def look_at_part(self) -> None:
         """What the peers of the next part of the clients have taken; and decide about those whose moment has come."""
+        LAST.latest, LAST.chore = "chore", "judging clients"
         if not self._part:
             self._part = list(self._uses)
             self._part_size = -(-len(self._part) // PARTS)

@@ -60,7 +60,8 @@ PLACED_ANEW: Final = 8
 KEPT_S: Final = 72 * 3_600.0
 """How long the engine keeps an entry: so long may a member be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
-"""A leader that has heard fewer than a majority within this time may be deposed. Servers send something each second."""
+"""A leader that has heard fewer than a majority within this time may be deposed. Servers send something each
+second."""
 SEEN_NS: Final = 10 * 1_000_000_000
 """An engine that the leader hasn't heard of for so long isn't up to date, however little there was to be had."""
 _HEADROOM: Final = 64 * 1024
@@ -508,7 +509,8 @@ def _is_heard(engine: api.PeerInfo) -> bool:
 
 def _unconfirmed(attached: Attached) -> EngineAwayError:
     return EngineAwayError(
-        f"{attached.leader or 'a server'} answers as the leader, and has heard {attached.heard} of {attached.servers} servers"
+        f"{attached.leader or 'a server'} answers as the leader,"
+        f" and has heard {attached.heard} of {attached.servers} servers"
     )
 
 

@@ -19,7 +19,8 @@ from broker_core.group.settings import GroupSettings
 
 MOST_MEMBERS: Final = 64
 REMEMBERED: Final = 1_024
-"""Announcements of one member that wait until this one has come as far: the first ones, so that it comes to them."""
+"""Announcements of one member that wait until this one has come as far: the first ones, so that it comes to
+them."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -38,7 +39,8 @@ class Told(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Other:
-    """Another member: what it last said, when (s), and whether its journal is like this one's (None: not compared yet)."""
+    """Another member: what it last said, when (s), and whether its journal is like this one's (None: not
+    compared yet)."""
 
     told: Told
     heard_at: float
@@ -69,7 +71,8 @@ class Members:
 
     @property
     def unpack(self) -> bool:
-        """Whether there are others, and all of them read packed entries: a release that doesn't would take them for damaged."""
+        """Whether there are others, and all of them read packed entries: a release that doesn't would take
+        them for damaged."""
         return bool(self.others) and all(one.told.unpacks for one in self.others.values())
 
     def heard(self, content: bytes, at: float) -> None:

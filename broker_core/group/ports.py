@@ -44,7 +44,8 @@ class Entry(NamedTuple):
 
 class Attached(NamedTuple):
     """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date: have
-    all that the log had when it was looked at the time before. `heard`: how many the leader has heard recently, itself included."""
+    all that the log had when it was looked at the time before. `heard`: how many the leader
+    has heard recently, itself included."""
 
     log: UUID
     generation: int
@@ -77,8 +78,8 @@ class EngineLog(Protocol):
     async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
         """Connect and find the log; make it, with the identity that is offered, where there is none.
 
-        `elsewhere`: connect to another server than the last time, where one is named, and take the answer of a leader
-        only if a majority answers it (else EngineAwayError).
+        `elsewhere`: connect to another server than the last time, where one is named, and take the answer of
+        a leader only if a majority answers it (else EngineAwayError).
 
         OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
         """

@@ -9,7 +9,8 @@ from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.problems import ProblemEntry
 
 SETTLING_MS: Final = 2_000
-"""States that usually end within this time are not reported before: an attempt to connect, a change of the leader."""
+"""States that usually end within this time are not reported before: an attempt to connect, a change of the
+leader."""
 _PASSING: Final = ("engine_away", "no_quorum", "engine_behind")
 _DOCUMENT: Final = "See docs/group.md."
 
@@ -71,7 +72,8 @@ def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
                 "member_silent",
                 f"The member {one.name} takes no part in its group",
                 f"The member {status.member} receives nothing from it.",
-                "See whether its broker runs and reaches the log service: `manage.py replication status` there.",
+                "See whether its broker runs and reaches the log service:"
+                " `manage.py replication status` there.",
             )
 
 

@@ -245,9 +245,9 @@ class ReplicatedLog(Generic[Owner]):
         await first_to_fail(self._tell(), self._send(), self._read(order))
 
     async def _find(self, standing: Standing) -> tuple[Attached, Place]:
-        """Return the engine's log, and how far this journal has applied it. OperatorError when it isn't the one.
+        """Return the engine's log, and how far this journal has applied it. OperatorError if it's another.
 
-        A loss is believed when a second answer says so too: of another server, and of a leader that has a majority.
+        A loss is believed when a second answer says so: of another server, and of a leader with a majority.
         One answer may come from a deposed leader, or from a server that doesn't know its log yet.
         """
         try:
@@ -314,8 +314,8 @@ class ReplicatedLog(Generic[Owner]):
             OperatorError(
                 "no_quorum" if has_server else "engine_away",
                 why,
-                "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES); the member goes on"
-                " automatically. See docs/group.md.",
+                "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES);"
+                " the member goes on automatically. See docs/group.md.",
             )
         )
 

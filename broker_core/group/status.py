@@ -17,7 +17,8 @@ SILENT_S: Final = 5.0
 
 
 def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now_ms: int) -> GroupStatus:
-    """Return the whole group. `now`: seconds of the clock that never jumps; `now_ms`: the same moment, ms UTC."""
+    """Return the whole group. `now`: seconds of the clock that never jumps; `now_ms`: the same moment, ms
+    UTC."""
     attached, trouble, problem = made.attached, made.trouble, made.problem
     return GroupStatus(
         instance=settings.instance,
@@ -146,5 +147,6 @@ def _moment(at: float | None, now: float, now_ms: int) -> int | None:
 
 
 def _lag_ms(at: int, newest: int) -> int | None:
-    """Return the ms between two entries, by the engine's clock alone; None for a member that has read none since it started."""
+    """Return the ms between two entries, by the engine's clock alone; None for a member that has read none
+    since it started."""
     return (newest - at) // 1_000_000 if at else None

@@ -347,7 +347,8 @@ class Link:
         with suppress(OperatorError):
             kept = engine.managed.get(self._client)
             position, recorded_at = kept.position, kept.recorded_at
-        # What is kept moves with what was carried. Records that the filter leaves out are passed without a word.
+        # What is kept moves with what was carried. Records that the filter leaves out are passed without a
+        # word.
         passed = self._near.position(newest) if self._near is not None else None
         if passed is not None and passed > position:
             position, recorded_at = passed, 0

@@ -13,7 +13,8 @@ SETTLING_MS: Final = 2_000
 
 
 def link_problems(links: Sequence[LinkEntry], now_ms: int) -> list[ProblemEntry]:
-    """Return the problems of the links at `now_ms`. Severe: publishers wait for a sync destination that is away."""
+    """Return the problems of the links at `now_ms`. Severe: publishers wait for a sync destination that is
+    away."""
     return [
         ProblemEntry(
             code=one.code if one.code else "link_away",

@@ -86,7 +86,8 @@ def show_links(now: LinksNow, console: Console) -> None:
 
 
 def links_as_json(now: LinksNow) -> dict[str, Any]:
-    """`links`: each with the member that says it and those that stand by; `unasked`: brokers by name, and the code of why."""
+    """`links`: each with the member that says it and those that stand by; `unasked`: brokers by name, and the
+    code of why."""
     links = [
         {"member": one.member, "others": one.others} | msgspec.to_builtins(one.entry) for one in now.links
     ]

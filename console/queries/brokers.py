@@ -85,9 +85,17 @@ def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
         code = str(error.details.get("ended", error.code))
         return BrokerEntry(**_who(at), answers=False, code=code, problem=error.sentence, fix=error.fix)
     return BrokerEntry(
-        **_who(at), **_wrong(status), problems=status.problems, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
-        rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s, **_certificate(at),
-    )  # fmt: skip
+        **_who(at),
+        **_wrong(status),
+        problems=status.problems,
+        answers=True,
+        revision=status.revision,
+        clients=sum(status.clients_by_state.values()),
+        rates=status.rates,
+        durable_sequence=status.durable_sequence,
+        uptime_s=status.uptime_s,
+        **_certificate(at),
+    )
 
 
 def _wrong(status: InstanceStatus) -> dict[str, Any]:

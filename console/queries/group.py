@@ -42,7 +42,8 @@ class SeenMember(NamedTuple):
 
 
 class SeenGroup(NamedTuple):
-    """`status` is what the first says that answers; without it `problem` says why nobody does, or that there is no group."""
+    """`status` is what the first says that answers; without it `problem` says why nobody does, or that there
+    is no group."""
 
     status: GroupStatus | None
     members: list[SeenMember]
@@ -60,7 +61,8 @@ class SeenGroup(NamedTuple):
 
 
 def group_now(instance_name: str) -> GroupStatus:
-    """As the first member sees it that can be reached. OperatorError no_group for a broker by itself; BrokerAway."""
+    """As the first member sees it that can be reached. OperatorError no_group for a broker by itself;
+    BrokerAway."""
     return link_to(instance_name).call(GetGroup())
 
 

@@ -14,7 +14,8 @@ _KNOWING: Final[tuple[LinkState, ...]] = ("carrying", "away", "off", "standing b
 
 
 class SeenLink(NamedTuple):
-    """One link, as the member says that carries it, or else one that would: `member`, "" of a broker by itself. `others` stand by."""
+    """One link, as the member says that carries it, or else one that would: `member`, "" of a broker by
+    itself. `others` stand by."""
 
     member: str
     entry: LinkEntry
@@ -24,7 +25,8 @@ class SeenLink(NamedTuple):
 
     @property
     def lag_known(self) -> bool:
-        """Whether the time that it is behind can be told: of records that it hasn't passed the oldest's moment may be unknown."""
+        """Whether the time that it is behind can be told: of records that it hasn't passed the oldest's
+        moment may be unknown."""
         return bool(self.entry.behind_ms) or not self.entry.behind
 
 

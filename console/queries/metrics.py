@@ -1,4 +1,5 @@
-"""What Prometheus scrapes: the broker's figures, the policy's, and the control plane's own. Read anew at each scrape."""
+"""What Prometheus scrapes: the broker's figures, the policy's, and the control plane's own. Read anew at each
+scrape."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from broker_core.documents.clients import ClientEntry, Health
-from broker_core.documents.group import GroupStatus
+from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.links import LinkEntry
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
+from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError
 from console.broker_link import BrokerLink, link_to
 from console.models import ActionRun
@@ -76,6 +78,7 @@ class _Instances(Collector):
             for family in (
                 *_broker(name, status),
                 _problems(name, status),
+                *_stalls(name, status),
                 _healths(name, healths),
                 *_clients(name, slowest),
                 *_group(name, group),
@@ -122,6 +125,18 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         yield gauge
 
 
+def _stalls(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
+    for key, words, of in (
+        ("loop_stalls", "Stalls of the broker's event loop of more than a second", status.stalls.count),
+        ("loop_stall_seconds", "How long it stood still in all", status.stalls.lasted_ms),
+    ):  # fmt: skip
+        counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance", "member", "cause"])
+        for cause in StallCause:
+            value = of.get(cause, 0)
+            counter.add_metric([*broker, cause], value if key == "loop_stalls" else value / 1_000)
+        yield counter
+
+
 def _problems(broker: Name, status: InstanceStatus) -> Metric:
     gauge = GaugeMetricFamily(
         "sluice_problem_since_seconds",
@@ -144,6 +159,10 @@ def _group_of(link: BrokerLink) -> GroupStatus | None:
         return None
 
 
+def _lag_seconds(member: MemberEntry) -> float | None:
+    return None if member.lag_ms is None else member.lag_ms / 1_000
+
+
 def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     if group is None:
         return
@@ -161,7 +180,7 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     for key, words, of in (
         ("there", "Whether it has said something in the last seconds", lambda one: one.there),
         ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
-        ("lag_seconds", "Between its newest entry and the newest", lambda one: one.lag_ms and one.lag_ms / 1000),
+        ("lag_seconds", "Between its newest entry and the newest", _lag_seconds),
         ("unconfirmed_seconds", "How long what it hasn't synced has waited", lambda one: one.unconfirmed_ms / 1000),
     ):  # fmt: skip
         gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=[*labels, "other"])

@@ -11,6 +11,7 @@ from django.db import DatabaseError, connection
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
+from broker_core.documents.stalls import StallEntry
 from broker_core.names import LINK_PREFIX
 from console import broker_merge
 from console.broker_addresses import queue_of
@@ -22,8 +23,10 @@ WORKER_KEY = key_of("")
 
 
 class Part(TypedDict):
-    """One part's state; `problem` is a code, where it has one, and then `fix` says what to do. `since`: ms UTC. A problem of a group or
-    a link is a part of its own, with its `entry`; it isn't ok if it is severe."""
+    """State of one part; `problem` is a code, where it has one, and then `fix` says what to do.
+
+    `since`: ms UTC. A problem of a group or a link is a part with its `entry`; it isn't ok if it is severe.
+    """
 
     name: str
     ok: bool
@@ -31,6 +34,8 @@ class Part(TypedDict):
     fix: NotRequired[str]
     since: NotRequired[int]
     entry: NotRequired[ProblemEntry]
+    stall: NotRequired[StallEntry]
+    """Of a broker: the newest stall of its event loop."""
 
 
 def readiness() -> list[Part]:
@@ -84,13 +89,20 @@ def _brokers() -> list[Part]:
 def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:
     answers = [one.answer for one in told if one.answer is not None and one.address.instance == instance]
     return [
-        {"name": problem_name(instance, one), "ok": not one.severe, "problem": one.code, "fix": one.fix, "since": one.since, "entry": one}
+        {
+            "name": problem_name(instance, one),
+            "ok": not one.severe,
+            "problem": one.code,
+            "fix": one.fix,
+            "since": one.since,
+            "entry": one,
+        }
         for one in broker_merge.problems(answers)
     ]  # fmt: skip
 
 
 def problem_name(instance: str, problem: ProblemEntry) -> str:
-    """Return the name of the part that a problem is about: `group INSTANCE/MEMBER`, `group INSTANCE` or `link INSTANCE/NAME`."""
+    """Return the name of a problem's part: `group INSTANCE/MEMBER`, `group INSTANCE` or `link INSTANCE/NAME`."""
     if problem.subject.startswith(LINK_PREFIX):
         return f"link {instance}/{problem.subject.removeprefix(LINK_PREFIX)}"
     return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"
@@ -98,7 +110,8 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
 
 def _part(name: str, told: Told[InstanceStatus]) -> Part:
     if told.error is None:
-        return {"name": name, "ok": True, "problem": ""}
+        stall = told.answer.stalls.last if told.answer is not None else None
+        return {"name": name, "ok": True, "problem": ""} | ({"stall": stall} if stall is not None else {})
     # By what it ended, if it said so.
     code = told.error.details.get("ended", told.error.code)
     return {"name": name, "ok": False, "problem": code, "fix": told.error.fix}

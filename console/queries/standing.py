@@ -1,4 +1,5 @@
-"""What stands at the top of every page while something is wrong: who doesn't answer since when, which policy isn't in force."""
+"""What stands at the top of every page while something is wrong: who doesn't answer since when, which policy
+isn't in force."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from typing import NamedTuple
 from django.utils import timezone
 
 from broker_core.documents.problems import ProblemEntry
+from broker_core.documents.stalls import CAUSES, StallEntry
 from console import current
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
 from console.queries.readiness import Part, problem_name, readiness
+from console.units import format as formats
 
 RESTART_TOLD = timedelta(minutes=15)
 """How long a restart is said on every page; on time axes it stays."""
@@ -74,6 +77,7 @@ def standings() -> list[Standing]:
     if blind:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
+    found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
     return [*found, *_restarted(instance), *_not_in_force(instance, away), *_alerts(instance)]
 
 
@@ -119,12 +123,34 @@ def _one_of_several(part: Part, instance: Instance, member: str, *, blind: bool)
     )  # fmt: skip
 
 
+def _is_recent(stall: StallEntry | None) -> bool:
+    """Return whether a stall ended within the time in which it is shown."""
+    if stall is None:
+        return False
+    ended = datetime.fromtimestamp((stall.at + stall.lasted_ms) / 1_000, UTC)
+    return timezone.now() - ended < RESTART_TOLD
+
+
+def _stood_still(part: Part) -> Standing:
+    stall, member = part["stall"], _member_of(part)
+    text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
+    return Standing(
+        f"stall {member}".rstrip(),
+        f"{who} stood still for {formats.duration(stall.lasted_ms)} ({stall.cause})",
+        text.meaning,
+        f"{text.fix} See Decisions for its last work.",
+        datetime.fromtimestamp(stall.at / 1_000, UTC),
+        severe=False,
+    )
+
+
 def _is_of(part: Part, instance: str) -> bool:
     return part["name"] == problem_name(instance, part["entry"])
 
 
 def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list[Standing]:
-    """Of its group and its links. A member that doesn't answer here either is named once."""
+    """Return the lines of a group and its links. A member that doesn't answer the console either is named
+    once."""
     return [
         Standing(
             f"{one.code} {one.subject}".rstrip(), f"{one.title} ({one.code})", one.message, one.fix,

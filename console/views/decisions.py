@@ -8,9 +8,14 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 from django.views.decorators.http import require_GET
+from msgspec import structs
 
 from broker_core.config.vocabulary import Action, Reason
+from broker_core.documents.requests import GetStalls
+from broker_core.documents.stalls import CAUSES, CauseText, StallEntry
 from broker_core.errors import SluiceError
+from console import current
+from console.broker_link import link_to
 from console.choices import Permission
 from console.models import Decision, Instance
 from console.queries import history, incidents
@@ -23,6 +28,7 @@ from console.views import common
 PAGE = 50
 MOST_INCIDENTS = 20
 MOST_CLIENTS = 10_000
+PATIENCE_S = 2.0
 ACTIONS = tuple((action.value, words.act(action).done) for action in Action)
 REASONS = tuple(reason.value for reason in Reason)
 
@@ -39,6 +45,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
     now, patterns = timezone.now(), common.patterns(request)
     newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MOST_READ])
     context = {
+        "stalls": _stalls(patterns) if not chosen["client"] else [],
         "storms": _storms(instance, chosen["client"], patterns, newest, now),
         "incidents": incidents.incidents(newest)[:MOST_INCIDENTS], "cells": incidents.timeline(newest, now), "of_a_day": len(newest),
         "most_read": incidents.MOST_READ, "begin": now - incidents.SPAN,
@@ -59,6 +66,21 @@ def _storms(
     except SluiceError:
         return []
     return incidents.storms(everyone, restarts(instance, now - incidents.SPAN), newest, now)[:MOST_INCIDENTS]
+
+
+def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
+    """Return the newest stalls of the brokers' event loops, the newest first.
+
+    The last work names clients: an account that may not see all clients doesn't get it.
+    """
+    try:
+        found = link_to(current.instance_name()).call(GetStalls(), timeout_s=PATIENCE_S).stalls[::-1]
+    except SluiceError:
+        return []
+    shown = (
+        found if patterns is None else [structs.replace(one, doing="", task="", stacks="") for one in found]
+    )
+    return [(one, CAUSES[one.cause]) for one in shown[:MOST_INCIDENTS]]
 
 
 def query_of(chosen: dict[str, str]) -> str:

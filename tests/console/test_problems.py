@@ -1,5 +1,6 @@
 """Problems of a group and its links: every place where operators look reads what the brokers report."""
 
+# ruff: noqa: F401, F811 (a fixture of another module)
 from __future__ import annotations
 
 import time
@@ -19,7 +20,7 @@ from console.choices import AlertAbout
 from console.models import Alert, AlertRule, Instance
 from console.queries import readiness, standing
 from console.services import alerts, reports
-from tests.console.test_members import Plant, plant  # noqa: F401 (a fixture)
+from tests.console.test_members import Plant, plant
 from tests.support.fake_broker import make_group, make_member
 
 BEGAN = int(time.time() * 1_000) - 3_600_000
@@ -27,7 +28,8 @@ BEGAN = int(time.time() * 1_000) - 3_600_000
 
 def problem(code: str, subject: str, *, severe: bool = False, since: int = BEGAN) -> ProblemEntry:
     return ProblemEntry(
-        code=code, subject=subject, since=since, severe=severe, title=f"The {subject} is {code}", message="Why.", fix="Do it.",
+        code=code, subject=subject, since=since, severe=severe, title=f"The {subject} is {code}", message="Why.",
+        fix="Do it.",
     )  # fmt: skip
 
 
@@ -60,7 +62,7 @@ def found_everywhere(page: Client) -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(plant: Plant, operator: Any, instance: Instance) -> Client:  # noqa: F811
+def page(plant: Plant, operator: Any, instance: Instance) -> Client:
     for member in ("a", "b"):
         reports.record_revision(instance, 1, timezone.now(), member=member)
     plant.a.member, plant.b.member = "a", "b"
@@ -72,7 +74,7 @@ def page(plant: Plant, operator: Any, instance: Instance) -> Client:  # noqa: F8
 
 
 def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
-    plant: Plant,  # noqa: F811
+    plant: Plant,
     page: Client,
     instance: Instance,
 ) -> None:
@@ -114,7 +116,9 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert found["brokers"]["sluice-1/b"]["problems"] == []
 
 
-def test_what_several_members_report_is_one_problem_since_the_first_saw_it(plant: Plant, page: Client) -> None:  # noqa: F811
+def test_what_several_members_report_is_one_problem_since_the_first_saw_it(
+    plant: Plant, page: Client
+) -> None:
     plant.a.problems = [problem("engine_behind", "", since=BEGAN + 5), problem("member_silent", "c")]
     plant.b.problems = [problem("engine_behind", "", since=BEGAN), problem("member_silent", "c", since=9)]
     merged = link_to("sluice-1").call(GetStatus()).problems
@@ -126,7 +130,7 @@ def test_what_several_members_report_is_one_problem_since_the_first_saw_it(plant
     assert "Every member takes part" not in page.get("/replication/now/").content.decode()
 
 
-def test_a_members_unknown_lag_is_not_shown_as_none(plant: Plant, page: Client) -> None:  # noqa: F811
+def test_a_members_unknown_lag_is_not_shown_as_none(plant: Plant, page: Client) -> None:
     behind = make_member("a", alike=None, behind=4_561, lag_records=None, lag_ms=None)
     plant.a.group = make_group(behind, make_member("b"))
     text = page.get("/replication/now/").content.decode()

@@ -24,6 +24,8 @@ from broker_core.documents.links import LinkEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import Request
+from broker_core.documents.stalls import StallEntry, StallTotals
+from broker_core.engine.stalls import StallHistory
 from broker_core.errors import SluiceError
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -198,6 +200,13 @@ def some_shapes() -> tuple[dict[str, Any], ...]:
     )  # fmt: skip
 
 
+def stall_totals(stalls: list[StallEntry]) -> StallTotals:
+    history = StallHistory()
+    for one in stalls:
+        history.put(one)
+    return history.totals
+
+
 class FakeBroker:
     """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
 
@@ -213,6 +222,7 @@ class FakeBroker:
         self.group: GroupStatus | None = None
         self.links: list[LinkEntry] = []
         self.problems: list[ProblemEntry] = []
+        self.stalls: list[StallEntry] = []
         self.log: list[dict[str, Any]] = []
         for number in range(194):
             self.add_message(f"flights.{CARRIERS[number % 5]}", data=flight(number))
@@ -307,6 +317,10 @@ class FakeBroker:
                 ],
             )  # fmt: skip
 
+    def do_stalls(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Its stalls, with stacks."""
+        return {"stalls": msgspec.to_builtins(self.stalls)}
+
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:
         """The status."""
         wave = math.sin(time.time() / 7)
@@ -331,6 +345,7 @@ class FakeBroker:
                       "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
             "refused": self.refused and msgspec.to_builtins(self.refused),
             "problems": msgspec.to_builtins(self.problems),
+            "stalls": msgspec.to_builtins(stall_totals(self.stalls)),
             "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
             "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},

@@ -12,6 +12,7 @@ from broker_core.control.status import Statistics
 from broker_core.documents import requests
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.messages import Published, PublishedBytes, Stopping
+from broker_core.documents.stalls import Stalls
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.names import OWN
@@ -33,6 +34,10 @@ class InstanceRequests:
 
     async def snapshot(self, asked: requests.GetSnapshot) -> Snapshot:
         return self._statistics.snapshot()
+
+    async def stalls(self, asked: requests.GetStalls) -> Stalls:
+        """Return the newest stalls of the event loop, with stacks."""
+        return Stalls(stalls=list(self._statistics.stalls.entries))
 
     async def publish(self, asked: requests.Publish) -> Published:
         """One JSON message. ClientError bad_topic."""

@@ -193,7 +193,8 @@ class Command(BaseCommand):
 
 
 def _member_of(options: dict[str, Any]) -> str:
-    """Return the member whose journal is on this machine; "" for a broker by itself. OperatorError unknown_member."""
+    """Return the member whose journal is on this machine; "" for a broker by itself. OperatorError
+    unknown_member."""
     group, asked = settings.SLUICE_GROUP, str(options["member"])
     own = group.member if group is not None else ""
     if own and asked and asked != own:

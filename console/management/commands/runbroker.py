@@ -80,6 +80,7 @@ async def _run(instance: str) -> None:
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.control.link import read_link
     from broker_core.engine.interpreter import spare_the_loop
+    from broker_core.engine.loop_monitor import LoopMonitor
     from broker_core.group.member import member_of
     from console.reporters.broker import BrokerReporter
     from console.reporters.events import EventReporter
@@ -124,6 +125,8 @@ async def _run(instance: str) -> None:
         await reporter.report(snapshot)
 
     await broker.start(tick)
+    monitor = LoopMonitor(broker.stalls, paths.control, broker.member)
+    monitor.start()
     if stage is not None:
         await broker.apply(policy, stage)
     await events.started()
@@ -131,6 +134,7 @@ async def _run(instance: str) -> None:
     try:
         await stopping.wait()
     finally:
+        monitor.stop()
         await broker.stop()
         await reporter.close()
         await events.close()

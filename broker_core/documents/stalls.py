@@ -1,0 +1,104 @@
+"""Stalls of a broker's event loop: while one lasts, the broker serves no client."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+
+from broker_core.documents.base import Document, Moment
+
+
+class StallCause(StrEnum):
+    """Why the event loop stood still, as far as it can be told from outside."""
+
+    LOOP_BUSY = "loop_busy"
+    LOOP_BLOCKED = "loop_blocked"
+    DISK_WAIT = "disk_wait"
+    INTERPRETER_HELD = "interpreter_held"
+    PAGE_FAULTS = "page_faults"
+    CPU_STARVED = "cpu_starved"
+    PROCESS_STOPPED = "process_stopped"
+    MACHINE_SUSPENDED = "machine_suspended"
+
+
+class CauseText(NamedTuple):
+    """A cause in a sentence, and what an operator does about it."""
+
+    meaning: str
+    fix: str
+
+
+_REPORT: Final = "This is a defect of the broker: report it with the stacks."
+CAUSES: Final[dict[StallCause, CauseText]] = {
+    StallCause.LOOP_BUSY: CauseText("The event loop computed all the time.", _REPORT),
+    StallCause.LOOP_BLOCKED: CauseText("The event loop waited in a call.", _REPORT),
+    StallCause.DISK_WAIT: CauseText(
+        "The event loop waited for a disk.", "Look at the disks of the journal, the spools and the log."
+    ),
+    StallCause.INTERPRETER_HELD: CauseText("Another thread kept the event loop from running.", _REPORT),
+    StallCause.PAGE_FAULTS: CauseText(
+        "The process waited for memory that had to be read from a disk.",
+        "Give the machine memory, or the broker less: MessageMemoryLimit; switch swap off for it.",
+    ),
+    StallCause.CPU_STARVED: CauseText(
+        "The process was ready to run and got no CPU.",
+        "Look for other programs on the machine, and for the CPU limit of its control group.",
+    ),
+    StallCause.PROCESS_STOPPED: CauseText(
+        "The whole process was stopped: every thread stood still.",
+        "Look for SIGSTOP, a debugger, a frozen control group, or a virtual machine that was paused.",
+    ),
+    StallCause.MACHINE_SUSPENDED: CauseText(
+        "The machine was suspended.", "Switch suspending off on a machine that runs a broker."
+    ),
+}
+
+
+class StallEntry(Document, frozen=True, kw_only=True):
+    """Stall of an event loop: when, for how long, why, and what was done."""
+
+    at: Moment
+    """When the event loop last ran before it."""
+    lasted_ms: Annotated[int, Meta(description="So far, while it is not over.")]
+    over: Annotated[bool, Meta(description="False: it lasts, or the process ended in it.")]
+    cause: StallCause
+    doing: Annotated[str, Meta(description="The last command, batch and periodic work; the newest first.")]
+    task: Annotated[str, Meta(description="The asyncio task that ran; empty: a callback of the loop.")] = ""
+    pid: int = 0
+    member: Annotated[str, Meta(description="Of a group; empty for a broker by itself.")] = ""
+    cpu_ms: Annotated[int, Meta(description="CPU time of the process meanwhile.")] = 0
+    loop_cpu_ms: Annotated[int, Meta(description="Of it, CPU time of the event loop's thread.")] = 0
+    cpu_wait_ms: Annotated[
+        int, Meta(description="Time for which the event loop's thread was ready to run and had no CPU.")
+    ] = 0
+    major_faults: Annotated[int, Meta(description="Pages that had to be read from a disk.")] = 0
+    thread_states: Annotated[
+        str,
+        Meta(description="States of the event loop's thread that were seen, by Linux's letters: R, S, D, T."),
+    ] = ""
+    pressure: Annotated[
+        dict[str, float],
+        Meta(description="Percent of the time in which tasks of the machine waited: `cpu`, `io`, `memory`."),
+    ] = {}
+    available_bytes: Annotated[int, Meta(description="Memory that was available on the machine.")] = 0
+    dirty_bytes: Annotated[int, Meta(description="Memory that waited to be written to disks.")] = 0
+    stacks: Annotated[
+        str, Meta(description="Stacks of all threads; empty in a status, and where none could be taken.")
+    ] = ""
+
+
+class StallTotals(Document, frozen=True, kw_only=True):
+    """Stalls since the start. `last` has neither stacks nor what was done, which names a client: the request
+    `stalls` has them."""
+
+    count: Annotated[dict[str, int], Meta(description="By cause.")] = {}
+    lasted_ms: Annotated[dict[str, int], Meta(description="By cause.")] = {}
+    last: StallEntry | None = None
+
+
+class Stalls(Document, frozen=True, kw_only=True):
+    """The newest stalls, the newest last; those of the processes before this one are among them."""
+
+    stalls: list[StallEntry]

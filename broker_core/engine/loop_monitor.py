@@ -1,0 +1,316 @@
+"""A thread beside the event loop that reports when the loop stands still, and why.
+
+    loop      every BEAT_S: notes the time
+    thread    every POLL_S: reads that time, its own lateness, CPU times; every BASELINE_S and in a stall: /proc
+    SIGALRM   set off ALARM_S after the thread's newest poll: where the thread can't run either
+
+The thread needs the interpreter. Where something holds that, the timer's signal makes `faulthandler` write
+the stacks, which needs nothing. Stacks go into a file in memory, so that no disk is waited for. From there they
+go into the log, whose pipe is never waited for, and into `<instance>.stalls.json`, which the next process reads.
+
+Bounds: three dumps a stall (DUMPS_S), DUMP_REST_S between dumps, 16 KiB each, the newest 20 stalls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import resource
+import signal
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from broker_core.activity import LAST
+from broker_core.documents.stalls import CAUSES, StallCause, StallEntry
+from broker_core.engine.stalls import (
+    MAX_STACK_BYTES,
+    STALL_S,
+    MachineSample,
+    Observation,
+    ProcessSample,
+    StallHistory,
+    make_entry,
+)
+from broker_core.stored_stalls import read_stalls, stalls_path, write_stalls
+
+log = structlog.get_logger("sluice.loop")
+BEAT_S: Final = 0.25
+POLL_S: Final = 0.5
+BASELINE_S: Final = 5.0
+ALARM_S: Final = 1.0
+"""Less than a stall: a stall in which this thread can't run is signalled before it ends."""
+DUMPS_S: Final = (STALL_S, 10.0, 60.0)
+"""How long a stall has lasted when stacks are taken."""
+DUMP_REST_S: Final = 5.0
+_PRESSURE: Final = Path("/proc/pressure")
+
+
+class _Gap(NamedTuple):
+    """Two beats of the loop with too much time between them; seconds of the clock that never jumps."""
+
+    began: float
+    ended: float
+
+
+class LoopMonitor:
+    """Watches the loop of the thread that calls `start`, which must be the main thread. One per process."""
+
+    def __init__(self, history: StallHistory, control: Path, member: str = "") -> None:
+        self._history, self._member = history, member
+        self._path = stalls_path(control)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loop-monitor", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beat_at = 0.0
+        self._gaps: deque[_Gap] = deque(maxlen=16)
+        self._timer: asyncio.TimerHandle | None = None
+        self._stacks = os.memfd_create("sluice-stacks")
+        self._loop_thread = self._loop_clock = 0
+        self._before = ProcessSample(0.0, 0.0)
+        self._machine = MachineSample(0.0)
+        # Of a stall that lasts.
+        self._dumps = 0
+        self._dumped_at = 0.0
+        self._text = ""
+        self._states = ""
+        self._doing = self._task = ""
+        self._late_s = 0.0
+        self._signalled_at: float | None = None
+        self._is_stored = True
+
+    def start(self) -> None:
+        """Begin. The stalls that the process before this one stored are read."""
+        self._history.load(read_stalls(self._path))
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_native_id()
+        self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
+        faulthandler.register(signal.SIGALRM, file=self._stacks, all_threads=True)
+        self._beat_at = time.monotonic()
+        self._before, self._machine = self._sample(), self._sample_machine()
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. The signal's handler stays: without it a signal that is under way would end the process."""
+        self._stopping.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.join(2.0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    # On the loop.
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beat_at - BEAT_S >= STALL_S:
+            self._gaps.append(_Gap(self._beat_at, now))
+        self._beat_at = now
+        assert self._loop is not None
+        self._timer = self._loop.call_later(BEAT_S, self._beat)
+
+    # On the thread.
+
+    def _run(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+        polled_at = time.monotonic()
+        while not self._stopping.wait(POLL_S):
+            signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+            now = time.monotonic()
+            try:
+                self._poll(now, late_s=now - polled_at - POLL_S)
+            except Exception:
+                log.exception("loop_monitor_failed")
+            polled_at = now
+
+    def _poll(self, now: float, late_s: float) -> None:
+        self._late_s = max(self._late_s, late_s)
+        is_late = now - self._beat_at - BEAT_S >= STALL_S and not self._gaps
+        if self._gaps:
+            self._end_stall()
+        elif is_late:
+            self._follow_stall(now)
+        else:
+            self._rest(now)
+
+    def _rest(self, now: float) -> None:
+        """The loop is on time."""
+        sample = self._sample()
+        suspended_s = sample.suspended_s(self._before)
+        if suspended_s >= STALL_S:
+            self._report(self._observe(now - POLL_S, now, sample), over=True, stacks="", activity=("", ""))
+        if now - self._machine.at >= BASELINE_S:
+            self._machine = self._sample_machine()
+        if not self._is_stored and now - self._dumped_at >= DUMP_REST_S:
+            self._store()
+        self._take_stacks()  # of a signal that came because this thread alone was late
+        self._before, self._late_s = sample, 0.0
+
+    def _follow_stall(self, now: float) -> None:
+        """The loop is late, and this thread runs."""
+        began = self._beat_at
+        self._take_signalled()
+        self._states += _state_of(self._loop_thread)
+        if self._dumps == 0:
+            self._doing, self._task = LAST.describe(), self._find_task()
+        is_due = self._dumps < len(DUMPS_S) and now - began - BEAT_S >= DUMPS_S[self._dumps]
+        if not is_due or now - self._dumped_at < DUMP_REST_S:
+            return
+        if self._dumps or not self._text:
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+            self._text = self._take_stacks()
+        self._dumps += 1
+        self._dumped_at = now
+        self._report(
+            self._observe(began, now, self._sample()),
+            over=False,
+            stacks=self._text,
+            activity=(self._doing, self._task),
+        )
+
+    def _end_stall(self) -> None:
+        """The loop runs again. Stacks that the signal took count where this thread couldn't take any."""
+        sample = self._sample()
+        while self._gaps:
+            gap = self._gaps.popleft()
+            self._take_signalled()
+            activity = (self._doing, self._task) if self._doing else (LAST.describe(), "")
+            seen = self._observe(gap.began, gap.ended, sample)
+            self._report(seen, over=True, stacks=self._text, activity=activity)
+            self._dumps, self._text, self._states, self._doing, self._task = 0, "", "", "", ""
+            self._signalled_at = None
+        self._before, self._machine, self._late_s = sample, self._sample_machine(), 0.0
+
+    def _observe(self, began: float, ended: float, sample: ProcessSample) -> Observation:
+        return Observation(
+            began,
+            ended,
+            self._late_s,
+            self._before,
+            sample,
+            self._machine,
+            self._sample_machine(),
+            self._states,
+            self._signalled_at,
+        )
+
+    def _report(self, seen: Observation, *, over: bool, stacks: str, activity: tuple[str, str]) -> None:
+        doing, task = activity
+        ended_s = time.monotonic() - seen.ended
+        entry = make_entry(
+            seen,
+            time.time_ns() // 1_000_000 - round(1_000 * ended_s),
+            over=over,
+            doing=doing,
+            task=task,
+            pid=os.getpid(),
+            member=self._member,
+            stacks=stacks,
+        )
+        self._history.put(entry)
+        _log(entry, with_stacks=not over or self._dumps == 0)
+        self._is_stored = False
+        # The start of a stall is stored at once: the process may be killed in it.
+        if not over or time.monotonic() - self._dumped_at >= DUMP_REST_S:
+            self._store()
+
+    def _store(self) -> None:
+        self._is_stored = True
+        write_stalls(self._path, self._history.entries)
+
+    def _take_signalled(self) -> None:
+        """Take the stacks that the signal wrote in this stall, and note when it did."""
+        status = os.fstat(self._stacks)
+        if status.st_size and not self._text:
+            self._signalled_at = time.monotonic() - (time.time_ns() - status.st_mtime_ns) / 1e9
+            self._text = self._take_stacks()
+
+    def _take_stacks(self) -> str:
+        """Return the stacks that were written, and empty the file."""
+        size = os.fstat(self._stacks).st_size
+        if not size:
+            return ""
+        text = os.pread(self._stacks, MAX_STACK_BYTES, 0).decode(errors="replace")
+        os.ftruncate(self._stacks, 0)
+        os.lseek(self._stacks, 0, os.SEEK_SET)
+        return text if size <= MAX_STACK_BYTES else f"{text}\n… {size - MAX_STACK_BYTES} bytes more"
+
+    def _find_task(self) -> str:
+        """Return the name and the coroutine of the task that runs on the loop; "" when a callback does."""
+        task = asyncio.current_task(self._loop)
+        if task is None:
+            return ""
+        return f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '')})"
+
+    def _sample(self) -> ProcessSample:
+        return ProcessSample(
+            time.monotonic(),
+            time.clock_gettime(time.CLOCK_BOOTTIME),
+            time.process_time(),
+            time.clock_gettime(self._loop_clock),
+            resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+        )
+
+    def _sample_machine(self) -> MachineSample:
+        memory = _memory()
+        return MachineSample(
+            time.monotonic(),
+            _cpu_wait_s(self._loop_thread),
+            _pressure_s("cpu"),
+            _pressure_s("io"),
+            _pressure_s("memory"),
+            memory.get("MemAvailable", 0),
+            memory.get("Dirty", 0) + memory.get("Writeback", 0),
+        )
+
+
+def _log(entry: StallEntry, *, with_stacks: bool) -> None:
+    text = CAUSES[StallCause(entry.cause)]
+    left_out = ("stacks", "pid", "member", "over", "at")
+    said = {key: value for key, value in msgspec.to_builtins(entry).items() if key not in left_out}
+    if with_stacks and entry.stacks:
+        said["stack"] = entry.stacks
+    log.error(
+        "event_loop_stalled" if entry.over else "event_loop_stalls", why=text.meaning, fix=text.fix, **said
+    )
+
+
+def _state_of(thread: int) -> str:
+    """Return Linux's letter for what a thread of this process does; "" where it can't be read."""
+    try:
+        text = Path(f"/proc/self/task/{thread}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].strip()[:1]
+
+
+def _cpu_wait_s(thread: int) -> float:
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _pressure_s(name: str) -> float:
+    """Return for how long some task has waited for a resource since the machine's start; 0 where Linux
+    doesn't count it."""
+    try:
+        some = (_PRESSURE / name).read_text().splitlines()[0]
+        return int(some.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _memory() -> dict[str, int]:
+    """Return figures of /proc/meminfo in bytes."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return {name: int(rest.split()[0]) * 1_024 for name, _, rest in (one.partition(":") for one in lines)}
+    except (OSError, ValueError, IndexError):
+        return {}

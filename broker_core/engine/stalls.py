@@ -1,0 +1,168 @@
+"""Causes of stalls of the event loop: pure decisions over samples of the process and of the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from broker_core.documents.stalls import StallCause, StallEntry, StallTotals
+
+STALL_S: Final = 1.0
+"""An event loop that runs this much later than it asked for has stalled."""
+MAX_STALLS: Final = 20
+MAX_STACK_BYTES: Final = 16 * 1024
+FAULTS_PER_S: Final = 50.0
+"""Major page faults a second from which on they are the cause: a disk needs some milliseconds for each."""
+_IN_TIME: Final = 0.2
+_MOST: Final = 0.5
+"""A share of the time that makes something the cause."""
+
+
+class ProcessSample(NamedTuple):
+    """Counters of the process, cheap to read. Seconds, but for the faults."""
+
+    at: float
+    """Of the clock that never jumps, and stands still while the machine is suspended."""
+    boot_at: float
+    """Of the same clock, which goes on meanwhile."""
+    cpu_s: float = 0.0
+    loop_cpu_s: float = 0.0
+    major_faults: int = 0
+
+    def suspended_s(self, before: ProcessSample) -> float:
+        """Return for how long the machine was suspended since `before`."""
+        return (self.boot_at - before.boot_at) - (self.at - before.at)
+
+
+class MachineSample(NamedTuple):
+    """Counters of Linux for the event loop's thread and the machine; read seldom. Seconds, but for bytes."""
+
+    at: float
+    cpu_wait_s: float = 0.0
+    """For which the thread was ready to run and had no CPU."""
+    cpu_s: float = 0.0
+    io_s: float = 0.0
+    memory_s: float = 0.0
+    """For which some task of the machine waited for each (/proc/pressure)."""
+    available_bytes: int = 0
+    dirty_bytes: int = 0
+
+
+class Observation(NamedTuple):
+    """Samples before and after a stall. `late_s`: how late the observing thread was itself."""
+
+    began: float
+    ended: float
+    late_s: float
+    before: ProcessSample
+    after: ProcessSample
+    machine_before: MachineSample
+    machine_after: MachineSample
+    states: str = ""
+    signalled_at: float | None = None
+    """When the process handled a timer's signal that came due in the stall; None: there was none."""
+
+    @property
+    def lasted_s(self) -> float:
+        """Return the time for which the loop stood still."""
+        return max(self.ended - self.began, 1e-3)
+
+    @property
+    def observed_s(self) -> float:
+        """Return the time between the two samples of the process."""
+        return max(self.after.at - self.before.at, self.lasted_s)
+
+    def machine_share(self, name: str) -> float:
+        """Return the share of the time between the samples of the machine in which a counter grew: 0 to 1."""
+        grown: float = getattr(self.machine_after, name) - getattr(self.machine_before, name)
+        return min(max(grown / max(self.machine_after.at - self.machine_before.at, 1e-3), 0.0), 1.0)
+
+
+def find_cause(seen: Observation) -> StallCause:
+    """Return the cause of a stall. A thread beside the loop that was late too shows that more than the loop
+    stood still."""
+    if seen.after.suspended_s(seen.before) >= STALL_S:
+        return StallCause.MACHINE_SUSPENDED
+    process = (seen.after.cpu_s - seen.before.cpu_s) / seen.observed_s
+    loop = (seen.after.loop_cpu_s - seen.before.loop_cpu_s) / seen.observed_s
+    faults = (seen.after.major_faults - seen.before.major_faults) / seen.observed_s
+    cpu_wait = seen.machine_share("cpu_wait_s")
+    if loop + cpu_wait >= _MOST:
+        return StallCause.LOOP_BUSY if loop >= cpu_wait else StallCause.CPU_STARVED
+    if faults >= FAULTS_PER_S or (faults > 0 and seen.machine_share("memory_s") >= _MOST):
+        return StallCause.PAGE_FAULTS
+    if "T" in seen.states or "t" in seen.states:
+        return StallCause.PROCESS_STOPPED
+    if seen.late_s >= min(STALL_S, seen.lasted_s * _MOST):
+        is_held = process >= _MOST or _is_signalled_in_time(seen)
+        return StallCause.INTERPRETER_HELD if is_held else StallCause.PROCESS_STOPPED
+    return StallCause.DISK_WAIT if _is_mostly(seen.states, "D") else StallCause.LOOP_BLOCKED
+
+
+def _is_signalled_in_time(seen: Observation) -> bool:
+    """Return whether the process handled the signal well before the end. A stopped process handles it when it
+    goes on."""
+    at = seen.signalled_at
+    return at is not None and seen.ended - at >= _IN_TIME * seen.lasted_s
+
+
+def _is_mostly(states: str, wanted: str) -> bool:
+    return 2 * states.count(wanted) > len(states)
+
+
+def make_entry(
+    seen: Observation, wall_ms: int, *, over: bool, doing: str, task: str, pid: int, member: str, stacks: str
+) -> StallEntry:
+    """Return what is reported of a stall. `wall_ms`: the time at its end, ms UTC."""
+    lasted = max(seen.lasted_s, seen.after.suspended_s(seen.before))
+    return StallEntry(
+        at=wall_ms - round(1_000 * lasted),
+        lasted_ms=round(1_000 * lasted),
+        over=over,
+        cause=find_cause(seen),
+        doing=doing,
+        task=task,
+        pid=pid,
+        member=member,
+        cpu_ms=round(1_000 * (seen.after.cpu_s - seen.before.cpu_s)),
+        loop_cpu_ms=round(1_000 * (seen.after.loop_cpu_s - seen.before.loop_cpu_s)),
+        cpu_wait_ms=round(1_000 * (seen.machine_after.cpu_wait_s - seen.machine_before.cpu_wait_s)),
+        major_faults=seen.after.major_faults - seen.before.major_faults,
+        thread_states="".join(sorted(set(seen.states))),
+        pressure={name: round(100 * seen.machine_share(f"{name}_s"), 1) for name in ("cpu", "io", "memory")},
+        available_bytes=seen.machine_after.available_bytes,
+        dirty_bytes=seen.machine_after.dirty_bytes,
+        stacks=stacks[:MAX_STACK_BYTES],
+    )
+
+
+class StallHistory:
+    """The newest stalls and the totals since the start. Written by one thread; readers of others see whole
+    lists."""
+
+    def __init__(self) -> None:
+        self.entries: tuple[StallEntry, ...] = ()
+        self.totals = StallTotals()
+        self._count: Counter[str] = Counter()
+        self._lasted_ms: Counter[str] = Counter()
+
+    def load(self, earlier: list[StallEntry]) -> None:
+        """Take those of the processes before this one; they are not counted."""
+        self.entries = tuple(earlier[-MAX_STALLS:])
+
+    def put(self, entry: StallEntry) -> None:
+        """Add a stall, or replace the newest one where that lasts still."""
+        newest = self.entries[-1] if self.entries else None
+        is_same = newest is not None and not newest.over and newest.pid == entry.pid
+        kept = self.entries[:-1] if is_same else self.entries
+        self.entries = (*kept, entry)[-MAX_STALLS:]
+        if entry.over:
+            self._count[entry.cause] += 1
+            self._lasted_ms[entry.cause] += entry.lasted_ms
+        self.totals = StallTotals(
+            count=dict(self._count),
+            lasted_ms=dict(self._lasted_ms),
+            last=structs.replace(entry, stacks="", doing="", task=""),
+        )
