@@ -5,6 +5,8 @@
     instance    a broker as a whole, and the snapshot of a second
     group       the group that a broker is a member of, as it sees it
     links       links to other sites
+    problems    problems of a group and of links, while they last
+    stalls      stalls of a broker's event loop, and their causes
     records     what a broker journals about its clients: events, decisions, losses
     replays     managed replays, and durable subscriptions
     journals    segments, and what archiving, compressing and removing would take

@@ -10,5 +10,7 @@ decisions            those made lately; events: the broker's own records
 traffic              a look a second at clients that something waits for, for back-tests
 chores               what is done for the journal once a second, in threads
 watchdog             clients that could be sent what waits, and aren't
+loop_monitor         a thread that reports stalls of the event loop
+stalls               what a stall was: its cause (pure), and the newest ones
 interpreter          what a process with a loop to keep asks of Python
 """

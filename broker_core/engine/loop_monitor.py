@@ -232,14 +232,15 @@ class LoopMonitor:
             self._text = self._take_stacks()
 
     def _take_stacks(self) -> str:
-        """Return the stacks that were written, and empty the file."""
+        """Return the stacks that were written, and empty the file. The loop's thread is the last: the end is kept."""
         size = os.fstat(self._stacks).st_size
         if not size:
             return ""
-        text = os.pread(self._stacks, MAX_STACK_BYTES, 0).decode(errors="replace")
+        cut = max(size - MAX_STACK_BYTES, 0)
+        text = os.pread(self._stacks, MAX_STACK_BYTES, cut).decode(errors="replace")
         os.ftruncate(self._stacks, 0)
         os.lseek(self._stacks, 0, os.SEEK_SET)
-        return text if size <= MAX_STACK_BYTES else f"{text}\n… {size - MAX_STACK_BYTES} bytes more"
+        return f"({cut} bytes are left out)\n{text}" if cut else text
 
     def _find_task(self) -> str:
         """Return the name and the coroutine of the task that runs on the loop; "" when a callback does."""

@@ -134,7 +134,7 @@ def make_entry(
         pressure={name: round(100 * seen.machine_share(f"{name}_s"), 1) for name in ("cpu", "io", "memory")},
         available_bytes=seen.machine_after.available_bytes,
         dirty_bytes=seen.machine_after.dirty_bytes,
-        stacks=stacks[:MAX_STACK_BYTES],
+        stacks=stacks[-MAX_STACK_BYTES:],
     )
 
 

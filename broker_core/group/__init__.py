@@ -15,4 +15,5 @@ replicated_log  the `CommitLog` of a member: out to the engine, in from it, into
 reseed          a new log made of a journal; a member's journal made anew of another's
 member          one member: its settings and its log
 status          how one member sees its group
+problems        what is wrong with it, since when, and what to do (pure)
 """
