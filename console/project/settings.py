@@ -308,6 +308,8 @@ CONTENT_SECURITY_POLICY = {
 }
 
 # --- REST -------------------------------------------------------------------------------------------------------------
+# Bodies stay in memory: the web server refuses larger ones before Django is asked (api/bounded_http.py).
+DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "api.auth.TokenAuthentication",
