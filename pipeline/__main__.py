@@ -22,6 +22,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.private_files import PRIVATE_UMASK
 from pipeline.config import Settings, settings_from
 from pipeline.jobs import JOBS, load_job, own_jobs
 from pipeline.record import Recorder
@@ -131,6 +132,7 @@ def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentPars
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
+    os.umask(PRIVATE_UMASK)
     environment = homed(words)
     arguments = parser(environment).parse_args(words)
     if broken := getattr(arguments, "broken", None):

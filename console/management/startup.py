@@ -19,6 +19,7 @@ from django.db import OperationalError, connection
 
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
+from broker_core.private_files import tighten_trees
 from console.broker_addresses import journal_queue, name_of
 from console.management import banner
 from console.services import policies
@@ -57,6 +58,13 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     """Everything that must hold before a process starts: Redis, database, free ports, an operator for the console."""
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
+    places = (
+        settings.SLUICE_JOURNAL_DIRECTORY,
+        settings.SLUICE_ARCHIVE_DIRECTORY,
+        settings.SLUICE_SPOOL_DIRECTORY,
+    )
+    for problem in tighten_trees((settings.SLUICE_HOME, *places)):
+        say(problem)
     check_given_redis()
     check_database()
     call_command("check", fail_level="ERROR", stdout=StringIO())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import signal
 from argparse import ArgumentParser
@@ -21,8 +20,8 @@ from broker_core.clock import SYSTEM
 from broker_core.config import PolicyDocument
 from broker_core.control import last_words
 from broker_core.errors import SluiceError
+from broker_core.private_files import tighten_trees
 from broker_core.slow_clients.rules.staging import read_stage
-from console.project.home import NOT_OURS
 
 T = TypeVar("T")
 
@@ -38,8 +37,15 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
-        os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
         logs.install()
+        for problem in tighten_trees(
+            (
+                settings.SLUICE_JOURNAL_DIRECTORY,
+                settings.SLUICE_ARCHIVE_DIRECTORY,
+                settings.SLUICE_SPOOL_DIRECTORY,
+            )
+        ):
+            self.stderr.write(problem)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (most, most)
@@ -112,7 +118,8 @@ async def _run(instance: str) -> None:
         settings.SLUICE_CONTROL_TOKENS,
     )  # fmt: skip
     broker = Broker(
-        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member, link=link,
+        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
+        reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES), member=member, link=link,
         ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
     )  # fmt: skip
