@@ -21,9 +21,18 @@ from api.bounded_http import BoundedHTTPFactory, FeedProtocol
 from api.broker_websocket.tls import context_factory
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
+from broker_core.safe_text import escape_line
 
 MAX_FEED_MESSAGE_BYTES: Final = 64 * 1024
 """Largest message that a browser sends on the live feed."""
+
+
+class EscapingAccessLog(AccessLogGenerator):
+    """daphne's access log; a request's line holds whatever a stranger sent."""
+
+    def write_entry(self, host: Any, date: Any, request: str, *args: Any, **more: Any) -> None:
+        """Write one line."""
+        super().write_entry(host, date, escape_line(request), *args, **more)
 
 
 class WebServer(Server):
@@ -68,9 +77,9 @@ def main() -> None:
     application = import_by_path(path)
     try:
         tls = TlsSettings(*files) if files else None
-        server = WebServer(application, host, int(port), tls, action_logger=AccessLogGenerator(sys.stdout))
+        server = WebServer(application, host, int(port), tls, action_logger=EscapingAccessLog(sys.stdout))
     except OperatorError as problem:
-        raise SystemExit(f"{problem.sentence} {problem.fix}") from None
+        raise SystemExit(escape_line(f"{problem.sentence} {problem.fix}")) from None
     server.run()
 
 

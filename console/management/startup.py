@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import OperationalError, connection
 
+from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.private_files import tighten_trees
@@ -40,7 +41,7 @@ PORT_VARIABLES = {
 def say(sentence: str) -> None:
     """Tell the operator. A terminal that went away must not stop the brokers."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
+        safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
 
 
 def lock_home() -> TextIOWrapper | None:
@@ -197,7 +198,7 @@ def start_everything(
     if at.run_directory != at.home / "run":
         say(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
     text = banner.up(at, policy, Path(settings.BASE_DIR)) + after
-    return supervise([*children(at), *extra], at, lambda: print(text, flush=True), show_output=show_output)
+    return supervise([*children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output)
 
 
 def only_one() -> TextIOWrapper:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import uvloop
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from broker_core import logs
 from broker_core.clock import SYSTEM
@@ -22,11 +22,12 @@ from broker_core.control import last_words
 from broker_core.errors import SluiceError
 from broker_core.private_files import tighten_trees
 from broker_core.slow_clients.rules.staging import read_stage
+from console.management.safe_command import SafeCommand
 
 T = TypeVar("T")
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Starts the broker with the policy revision that the database holds for it."""
 
     help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
