@@ -1,8 +1,9 @@
 """HTTP for the web process with a bound on every request, before anybody has logged in.
 
-Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a request that
-never becomes whole. Here a body that is too large is refused by its Content-Length, or at the bound while it is read;
-head and body have a deadline that more bytes do not move; and an address has a share of unfinished requests.
+Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a
+request that never becomes whole. Here a body that is too large is refused by its Content-Length, or at the
+bound while it is read. Head and body have a deadline that more bytes do not move. An address has a share of
+unfinished requests.
 A connection that has become a WebSocket is no longer bound by any of this.
 """
 
@@ -129,8 +130,8 @@ class BoundedChannel(HTTPChannel):
         self._refused = True
         status = entry_of(code).http_status
         problem = {
-            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "detail": sentence,
-            "code": code, "fix": "", "details": {},
+            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "code": code,
+            "detail": sentence, "fix": "", "details": {},
         }  # fmt: skip
         body = json.dumps(problem).encode()
         head = (
@@ -153,7 +154,10 @@ class BoundedChannel(HTTPChannel):
             self._end(LINGER_S)
 
     def _end(self, linger_s: float) -> None:
-        """Close for writing, so that the peer reads the answer; what it still sends is thrown away for a moment."""
+        """Close for writing, so that the peer reads the answer.
+
+        What it still sends is thrown away for a moment.
+        """
         self._refused = True
         self._set_deadline(linger_s)
         transport = self.transport

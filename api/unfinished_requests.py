@@ -1,4 +1,5 @@
-"""Requests that the web process has not received whole: how many an address may have, and what bodies may hold in memory."""
+"""Requests that the web process has not received whole: how many an address may have, and what bodies may
+hold in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class UnfinishedRequests:
         self._all_body_bytes = 0
 
     def enter(self, address: str, connection: RequestConnection) -> None:
-        """Count a connection. Beyond a bound the oldest one of the address, or of the address with most, is closed."""
+        """Count a connection.
+
+        Beyond a bound the oldest one of the address, or of the address with most, is closed.
+        """
         self._connections.setdefault(address, {})[connection] = None
         self._connection_count += 1
         if address and len(self._connections[address]) > MAX_PER_ADDRESS:

@@ -96,9 +96,14 @@ class Broker:
         ports_apart: int = 0,
         link_secrets: Path | None = None,
     ) -> None:
-        """`roots`: the policy names directories below these alone, and none that overlaps one of `reserved`. `member`: of a group, whose log it shares. `link`: where control planes on
-        other machines come in. `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file that has what links to other sites prove
-        themselves with. Raises OperatorError outside_roots, and as `Journal.open`."""
+        """Open the journal of an instance and make ready to serve it.
+
+        `roots`: the policy names directories below these alone, and none that overlaps one of `reserved`.
+        `member`: of a group, whose log it shares. `link`: where control planes on other machines come in.
+        `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
+        that has what links to other sites prove themselves with. Raises OperatorError outside_roots, and as
+        `Journal.open`.
+        """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
         self._refuse_misplaced(policy)

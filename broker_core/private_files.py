@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 PRIVATE_UMASK: Final = 0o077
-"""Umask of every process of Sluice: journals, database and lake hold what no other user of the machine may read."""
+"""Umask of every process of Sluice: journals, database and lake hold what no other user of the machine may
+read."""
 OTHERS: Final = 0o007
 
 
@@ -25,14 +26,18 @@ def tighten(path: Path) -> None:
     if os.geteuid() in (0, found.st_uid):
         path.chmod(mode & ~PRIVATE_UMASK)
     elif mode & OTHERS:
-        # A volume's owner may be another user than the one that is let in by its group (fsGroup); others never are.
+        # A volume's owner may be another user than the one that is let in by its group (fsGroup); others
+        # never are.
         raise PermissionError(
             f"{path} is open to other users (mode {mode:04o}) and belongs to user {found.st_uid}."
         )
 
 
 def tighten_trees(roots: Iterable[Path]) -> list[str]:
-    """Tighten everything below some directories; return a sentence for each path that can't be. Links aren't followed."""
+    """Tighten everything below some directories; return a sentence for each path that can't be.
+
+    Links aren't followed.
+    """
     problems = []
     for root in roots:
         for folder, directories, files in os.walk(root):

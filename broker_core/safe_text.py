@@ -1,7 +1,9 @@
-"""The one place where text from outside is made safe for a terminal, a log, a line of JSON, a CSV cell or a mail header.
+"""The one place where text from outside is made safe for a terminal, a log, a line of JSON, a CSV cell or a
+mail header.
 
-A body, a name or a reason may hold newlines, which forge records of line-oriented output, escape sequences, which drive
-a terminal, and the first characters of a formula. Everything that prints, logs or exports goes through here.
+A body, a name or a reason may hold newlines, which forge records of line-oriented output, escape sequences,
+which drive a terminal, and the first characters of a formula. Everything that prints, logs or exports goes
+through here.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ def escape_bytes(body: bytes) -> bytes:
 
 
 def escape_block(text: str) -> str:
-    """Return a text of several lines, each escaped; lines after the first are indented, so that none looks like a record."""
+    """Return a text of several lines, each escaped.
+
+    Lines after the first are indented, so that none looks like a record.
+    """
     return f"\n{_INDENT}".join(map(escape_line, text.rstrip("\n").split("\n")))
 
 
 def escape_json(text: bytes) -> bytes:
-    """Return valid JSON as one line: whitespace outside strings is a space, control characters in strings are `\\u…`."""
+    """Return valid JSON as one line: whitespace outside strings is a space, control characters in strings are
+    `\\u…`."""
     return _JSON_CONTROLS.sub(_escaped_json, text) if _JSON_CONTROLS.search(text) else text
 
 

@@ -95,8 +95,8 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
     places = {
         name: Path(getattr(settings, name))
         for name in (
-            "SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY", "SLUICE_SPOOL_DIRECTORY", "SLUICE_LAKE_DIRECTORY",
-            "SLUICE_JOBS_DIRECTORY",
+            "SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY", "SLUICE_SPOOL_DIRECTORY",
+            "SLUICE_LAKE_DIRECTORY", "SLUICE_JOBS_DIRECTORY",
         )
     }  # fmt: skip
     reserved = settings.SLUICE_RESERVED_DIRECTORIES

@@ -81,7 +81,8 @@ class PacedProtocol(WebSocketProtocol):
         return super().onConnect(request)
 
     def logged_on(self, share: str) -> None:
-        """Accept messages as large as the protocol allows: the peer is known, and its input counts in this share."""
+        """Accept messages as large as the protocol allows: the peer is known, and its input counts in this
+        share."""
         self.known = True
         self.unfinished.logged_on(share)
         below = _descriptor(self.transport)

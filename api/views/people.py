@@ -74,7 +74,10 @@ class PersonPasswordView(ApiView):
 
     @extend_schema(request=PasswordResetSerializer, responses=PasswordSerializer)
     def post(self, request: Request, name: str) -> Response:
-        """A new password, which is in this answer and nowhere else; sessions of the account end. Takes one's own password."""
+        """A new password, which is in this answer and nowhere else; sessions of the account end.
+
+        Takes one's own password.
+        """
         proof.prove_person(request._request, read(PasswordResetSerializer, request.data)["own_password"])
         user = people.person_named(name)
         password = operators.reset_password(user.get_username(), actor_of(request))

@@ -65,8 +65,9 @@ Print the messages of a topic or a pattern, one line each, until interrupted.
   python -m broker_core.client subscribe 'orders.>' --address tcp://10.0.0.1:9007,tcp://10.0.0.2:9007 --bookmark 0
       (goes on by the other transport when one is lost, and misses and repeats nothing)
 
-Formats: body (just the message, as it is where the output isn't a terminal), line (bookmark, topic, message), json (one
-object with all of it). line and json write one line a message, whatever it holds; control characters are escaped.
+Formats: body (just the message, as it is where the output isn't a terminal), line (bookmark, topic, message),
+json (one object with all of it). line and json write one line a message, whatever it holds; control
+characters are escaped.
 """
 
 

@@ -28,8 +28,8 @@ def misplaced_directories(
 ) -> list[str]:
     """Return a sentence for each directory that a policy may not name.
 
-    A directory lies under a root, overlaps no reserved path, and spools lie apart from segments: neither contains the
-    other. Links are followed.
+    A directory lies under a root, overlaps no reserved path, and spools lie apart from segments: neither
+    contains the other. Links are followed.
     """
     named = list(_named_directories(policy))
     return misplaced_paths(named, roots, reserved) + _mixed(policy, named, defaults)
@@ -38,7 +38,8 @@ def misplaced_directories(
 def misplaced_paths(
     named: Sequence[tuple[str, Path]], roots: Sequence[Path], reserved: Sequence[Path]
 ) -> list[str]:
-    """Return a sentence for each setting whose path lies under no root, and for each that overlaps a reserved path."""
+    """Return a sentence for each setting whose path lies under no root, and for each that overlaps a reserved
+    path."""
     allowed = [root.resolve() for root in roots]
     outside = [
         f"{setting}: {path} isn't under {', '.join(map(str, roots))} (SLUICE_DIRECTORY_ROOTS)"
@@ -80,7 +81,8 @@ def _mixed(
 ) -> list[str]:
     """Return a sentence where spools and segments, or live and archived segments, would be in one place.
 
-    Only pairs of which the policy names at least one directory: the installation's own are not the policy's fault.
+    Only pairs of which the policy names at least one directory: the installation's own are not the policy's
+    fault.
     """
     instance = policy.instance
     spools = [(setting, path) for setting, path in named if setting.endswith("message_disk_path")]

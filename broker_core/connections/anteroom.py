@@ -1,10 +1,11 @@
 """What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
 
 A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
-hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have INPUT_BYTES, of
-which UNFINISHED_BYTES are for unfinished frames; who would pass that is closed and may come back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes room, so that
-whoever logs on at once comes in, however many others don't. An address has its share of the instance's connections, and of
-logons a second.
+hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have
+INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished frames; who would pass that is closed and may come
+back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes
+room, so that whoever logs on at once comes in, however many others don't. An address has its share of the
+instance's connections, and of logons a second.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from broker_core.errors import ClientError
 HELD_BYTES: Final = 4 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
 UNFINISHED_BYTES: Final = 256 * 1024 * 1024
-"""Unfinished frames and open transactions of all connections that have logged on: those of 16 publishers of the largest
-frames. Beyond it the oldest unfinished frame of the user, or address, that has most is given up."""
+"""Unfinished frames and open transactions of all connections that have logged on: those of 16 publishers of
+the largest frames. Beyond it the oldest unfinished frame of the user, or address, that has most is given
+up."""
 MAX_GUESTS: Final = 1_100
 """Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
 its kernel in one turn, before any of them was heard."""
@@ -57,10 +59,11 @@ class Guest(Protocol):
 
 
 class Unfinished:
-    """Bytes that one connection holds in one place of what it sent: of an unfinished frame, or of frames that wait.
+    """Bytes that one connection holds in one place of what it sent: of an unfinished frame, or of frames that
+    wait.
 
-    `give_up` ends the connection and frees those bytes. Without it they wait for the broker, not for the client,
-    and are never given up.
+    `give_up` ends the connection and frees those bytes. Without it they wait for the broker, not for the
+    client, and are never given up.
     """
 
     __slots__ = ("_anteroom", "_give_up", "_logged_on", "nbytes", "share")
@@ -110,7 +113,10 @@ class UnfinishedPool:
         self._share_bytes: Counter[str] = Counter()
 
     def change(self, frame: Unfinished, before: int) -> None:
-        """Count a frame that had `before` bytes. Beyond the pool others are given up, or ClientError input_full is raised."""
+        """Count a frame that had `before` bytes.
+
+        Beyond the pool others are given up, or ClientError input_full is raised.
+        """
         more = frame.nbytes - before
         self.nbytes += more
         self._share_bytes[frame.share] += more

@@ -62,6 +62,7 @@ class PasswordAndCodeForm(PasswordForm):
     code = forms.CharField(
         label="Code of your authenticator app", max_length=12,
         widget=forms.TextInput(attrs={
-            "class": "form-control", "inputmode": "numeric", "autocomplete": "one-time-code", "pattern": "[0-9 ]*",
+            "class": "form-control", "inputmode": "numeric", "pattern": "[0-9 ]*",
+            "autocomplete": "one-time-code",
         }),
     )  # fmt: skip

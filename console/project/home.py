@@ -22,8 +22,8 @@ FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 def prepare_home(home: Path) -> Path:
     """Make the data directory and its folders for this user alone; return its absolute path.
 
-    Every process of Sluice reads the settings, so this also sets the umask of each. Raises ImproperlyConfigured when the
-    directory is open to other users and can't be closed.
+    Every process of Sluice reads the settings, so this also sets the umask of each. Raises
+    ImproperlyConfigured when the directory is open to other users and can't be closed.
     """
     os.umask(PRIVATE_UMASK)
     home = home.expanduser().resolve()
@@ -35,13 +35,14 @@ def prepare_home(home: Path) -> Path:
             tighten(home / name)
     except PermissionError as problem:
         raise ImproperlyConfigured(
-            f"{problem} SLUICE_HOME must be closed to others: give it to the user that runs Sluice, with mode 0700."
+            f"{problem} SLUICE_HOME must be closed to others: give it to the user that runs Sluice, mode 0700."
         ) from problem
     return home
 
 
 def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, ...]:
-    """Return the paths that no directory of a policy may overlap: what is served, run, logged, or kept by other parts."""
+    """Return the paths that no directory of a policy may overlap: what is served, run, logged, or kept by
+    other parts."""
     own = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
     code = (
         base / name for name in ("api", "broker_core", "console", "pipeline", "templates", ".venv", ".git")

@@ -90,7 +90,8 @@ SLUICE_DIRECTORY_ROOTS = [
 ]
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_JOBS_DIRECTORY = Path(env.str("SLUICE_JOBS_DIRECTORY", default=str(SLUICE_HOME / "jobs")))
-# No directory of a policy overlaps one of these, also where a root would allow it: what is served, run, logged or kept by other parts.
+# No directory of a policy overlaps one of these, also where a root would allow it: what is served, run,
+# logged or kept by other parts.
 SLUICE_RESERVED_DIRECTORIES = reserved_directories(SLUICE_HOME, BASE_DIR, SLUICE_RUN_DIRECTORY)
 SLUICE_PIPELINE_DIRECTORIES = (SLUICE_LAKE_DIRECTORY, SLUICE_JOBS_DIRECTORY)
 # Proxies that may say who a request comes from (X-Forwarded-For) and whether it came by TLS; nobody else's word counts.

@@ -79,7 +79,8 @@ def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
 
 
 def _leave_out_misplaced(imported: Imported) -> None:
-    """Leave out directories that a policy may not name here: another machine's paths mean nothing on this one."""
+    """Leave out directories that a policy may not name here: another machine's paths mean nothing on this
+    one."""
     found = imported.document
     named = [("instance", "instance", setting) for setting in ("journal_directory", "archive_directory")]
     named.append(("pool", "pool", "message_disk_path"))

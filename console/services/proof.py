@@ -1,6 +1,7 @@
 """Proofs that an account's owner sends a form, not somebody with a stolen session.
 
-One law for every form that compares a password or a code: ask the lock first, compare second, count a failure third.
+One law for every form that compares a password or a code: ask the lock first, compare second, count a failure
+third.
 A locked name therefore gets the same answer to a right and to a wrong secret.
 """
 
@@ -58,7 +59,8 @@ def count_failure(request: HttpRequest, name: str) -> None:
 
 
 def prove_password(request: HttpRequest, password: str) -> None:
-    """Raise OperatorError locked or bad_password unless it is the password of the account that sends the request."""
+    """Raise OperatorError locked or bad_password unless it is the password of the account that sends the
+    request."""
     user: Any = request.user
     with counted_guess(request, user.get_username()):
         with hashing():
@@ -88,7 +90,10 @@ def sign_device(request: HttpRequest, device_id: int) -> str:
 
 
 def read_device(request: HttpRequest, proof: str) -> int | None:
-    """Return the device of a proof that this session was given in the last minutes; None for any other text."""
+    """Return the device of a proof that this session was given in the last minutes.
+
+    None for any other text.
+    """
     try:
         found = signing.loads(proof, salt=_SALT, max_age=PROOF_S)
     except signing.BadSignature:

@@ -69,7 +69,10 @@ def secret_of(device: TOTPDevice) -> str:
 
 
 def confirm(actor: Actor, user: Any, device_id: int, code: str) -> None:
-    """Switch an offered device on with a first code of the app. Raises OperatorError bad_code, second_factor_on."""
+    """Switch an offered device on with a first code of the app.
+
+    Raises OperatorError bad_code, second_factor_on.
+    """
     with transaction.atomic():
         _lock_account(user)
         if has_one(user):

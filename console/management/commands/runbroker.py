@@ -120,7 +120,8 @@ async def _run(instance: str) -> None:
     )  # fmt: skip
     broker = Broker(
         policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
-        reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES), member=member, link=link,
+        reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
+        member=member, link=link,
         ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
     )  # fmt: skip

@@ -84,7 +84,8 @@ class Imported:
                 self._fates[leaf] = _Fate()
 
     def withdraw(self, part: str, why: str, setting: str = "") -> None:
-        """Leave out what was taken into a part, or into one setting of it, because that can't be made after all."""
+        """Leave out what was taken into a part, or into one setting of it, because that can't be made after
+        all."""
         for leaf, fate in self._fates.items():
             if fate is not None and fate.part == part and fate.setting.endswith(setting):
                 self._fates[leaf] = _Fate(why=why)

@@ -269,7 +269,10 @@ def part_of_a_frame(share: int, total: int = 15_000_000) -> bytes:
 async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publisher_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that hold unfinished frames are given up, the oldest first; whoever finishes its frames is not."""
+    """Clients that hold unfinished frames are given up, the oldest first.
+
+    Whoever finishes its frames is not.
+    """
     monkeypatch.setattr(anteroom, "UNFINISHED_BYTES", 8_000_000)
     async with running_broker(tmp_path) as broker:
         hall, roster = broker.engine.anteroom, broker.engine.roster
