@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import orjson
 from rest_framework.renderers import BaseRenderer
 
+from broker_core.safe_text import to_csv
+
 MAX_ROWS = 100_000
 """Rows of one CSV answer; narrow the filter for more."""
-# A cell that begins so is a formula to spreadsheets, and names and reasons come from outside.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CsvRenderer(BaseRenderer):
@@ -30,27 +29,16 @@ class CsvRenderer(BaseRenderer):
         if not isinstance(data, list):
             return orjson.dumps(data, default=str)
         return (
-            to_csv(data).encode() or b"\r\n"
+            rows_to_csv(data).encode() or b"\r\n"
         )  # DRF takes an empty body for no answer, and leaves its kind out
 
 
-def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The rows, with the columns of the first."""
-    text = io.StringIO()
-    writer: Any = None
-    for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(text, list(row), extrasaction="ignore", restval="")
-            writer.writeheader()
-        writer.writerow({key: cell(value) for key, value in row.items()})
-    return text.getvalue()
-
-
-def cell(value: Any) -> Any:
-    """One value: None is empty, nested ones are JSON, texts that a spreadsheet would run are quoted."""
-    if value is None or isinstance(value, bool | int | float):
-        return "" if value is None else value
-    if isinstance(value, dict | list | tuple):
-        return orjson.dumps(value, default=str).decode()
-    text = str(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def rows_to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the rows as CSV, with the columns of the first."""
+    listed = iter(rows)
+    first = next(listed, None)
+    if first is None:
+        return ""
+    columns = list(first)
+    cells = ([row.get(column, "") for column in columns] for row in chain((first,), listed))
+    return to_csv(chain((columns,), cells))

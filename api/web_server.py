@@ -1,6 +1,6 @@
-"""The web process over TLS: daphne with the certificate that SLUICE_WEB_TLS_CERTIFICATE names. Started by the supervisor.
+"""The web process: daphne with bounds on requests, in plain HTTP or with TLS. Started by the supervisor.
 
-    python -m api.web_server HOST PORT CERTIFICATE KEY console.project.asgi:application
+    python -m api.web_server HOST PORT console.project.asgi:application [CERTIFICATE KEY]
 
 daphne's own `-e ssl:…` wants the chain in a file without its first certificate, and Twisted would ask at a terminal for a
 key's passphrase. Here the files are those of a transport: one chain, a key without a passphrase, TLS 1.2 or newer.
@@ -9,26 +9,53 @@ key's passphrase. Here the files are those of a transport: one chain, a key with
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 from daphne.access import AccessLogGenerator
 from daphne.server import Server
 from daphne.utils import import_by_path
 from twisted.internet import reactor
-from twisted.internet.endpoints import SSL4ServerEndpoint
+from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint, TCP6ServerEndpoint
 
+from api.bounded_http import BoundedHTTPFactory, FeedProtocol
 from api.broker_websocket.tls import context_factory
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
+from broker_core.safe_text import escape_line
+
+MAX_FEED_MESSAGE_BYTES: Final = 64 * 1024
+"""Largest message that a browser sends on the live feed."""
 
 
-class SecureServer(Server):
-    """daphne's server behind TLS. Raises OperatorError bad_certificate when it is made."""
+class EscapingAccessLog(AccessLogGenerator):
+    """daphne's access log; a request's line holds whatever a stranger sent."""
 
-    def __init__(self, application: Any, host: str, port: int, tls: TlsSettings, **options: Any) -> None:
-        context = context_factory(tls)
-        self._endpoint = SSL4ServerEndpoint(reactor, port, context, interface=host.strip("[]"))
-        super().__init__(application, endpoints=["tls"], **options)
+    def write_entry(self, host: Any, date: Any, request: str, *args: Any, **more: Any) -> None:
+        """Write one line."""
+        super().write_entry(host, date, escape_line(request), *args, **more)
+
+
+class WebServer(Server):
+    """daphne's server with bounded requests. Raises OperatorError bad_certificate when it is made."""
+
+    def __init__(
+        self, application: Any, host: str, port: int, tls: TlsSettings | None = None, **options: Any
+    ) -> None:
+        address = host.strip("[]")
+        if tls is not None:
+            self._endpoint: Any = SSL4ServerEndpoint(reactor, port, context_factory(tls), interface=address)
+        elif ":" in address:
+            self._endpoint = TCP6ServerEndpoint(reactor, port, interface=address)
+        else:
+            self._endpoint = TCP4ServerEndpoint(reactor, port, interface=address)
+        super().__init__(
+            application,
+            endpoints=["own"],
+            websocket_timeout=-1,  # the live feed has no age limit
+            websocket_max_message_size=MAX_FEED_MESSAGE_BYTES,
+            websocket_max_frame_size=MAX_FEED_MESSAGE_BYTES,
+            **options,
+        )
         self.endpoints = []  # daphne would make its own out of texts; it only insists that there be one
 
     def run(self) -> None:
@@ -37,6 +64,8 @@ class SecureServer(Server):
         super().run()
 
     def _listen(self) -> None:
+        self.http_factory = BoundedHTTPFactory(self)
+        self.ws_factory.protocol = FeedProtocol
         listener = self._endpoint.listen(self.http_factory)
         listener.addCallbacks(self.listen_success, self.listen_error)
         self.listeners.append(listener)
@@ -44,18 +73,13 @@ class SecureServer(Server):
 
 def main() -> None:
     """Serve the console until stopped."""
-    host, port, certificate, key, path = sys.argv[1:]
+    host, port, path, *files = sys.argv[1:]
     application = import_by_path(path)
     try:
-        server = SecureServer(
-            application,
-            host,
-            int(port),
-            TlsSettings(certificate, key),
-            action_logger=AccessLogGenerator(sys.stdout),
-        )
+        tls = TlsSettings(*files) if files else None
+        server = WebServer(application, host, int(port), tls, action_logger=EscapingAccessLog(sys.stdout))
     except OperatorError as problem:
-        raise SystemExit(f"{problem.sentence} {problem.fix}") from None
+        raise SystemExit(escape_line(f"{problem.sentence} {problem.fix}")) from None
     server.run()
 
 

@@ -26,7 +26,7 @@ from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
 from broker_core.config.reading import bad_policy
-from broker_core.config.roots import refuse_outside
+from broker_core.config.roots import DirectoryDefaults, refuse_misplaced
 from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
 from broker_core.control import last_words
@@ -95,17 +95,23 @@ class Broker:
         known: Known | None = None,
         files: Files | None = None,
         roots: Sequence[Path] = (Path("/"),),
+        reserved: Sequence[Path] = (),
         member: Member | None = None,
         link: LinkSettings | None = None,
         ports_apart: int = 0,
         link_secrets: Path | None = None,
     ) -> None:
-        """`roots`: the policy names directories below these alone. `member`: of a group, whose log it shares. `link`: where control planes on
-        other machines come in. `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file that has what links to other sites prove
-        themselves with. Raises OperatorError outside_roots, and as `Journal.open`."""
-        refuse_outside(policy, roots)
+        """Open the journal of an instance and make ready to serve it.
+
+        `roots`: the policy names directories below these alone, and none that overlaps one of `reserved`.
+        `member`: of a group, whose log it shares. `link`: where control planes on other machines come in.
+        `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
+        that has what links to other sites prove themselves with. Raises OperatorError outside_roots, and as
+        `Journal.open`.
+        """
         self.paths = paths
-        self._roots = roots
+        self._roots, self._reserved = roots, reserved
+        self._refuse_misplaced(policy)
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(
@@ -232,10 +238,15 @@ class Broker:
 
     async def check_spools(self, policy: PolicyDocument) -> None:
         """Try to write where the policy wants spools. OperatorError bad_spool_path, outside_roots."""
-        refuse_outside(policy, self._roots)
+        self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
         await asyncio.to_thread(refuse_unusable, named)
+
+    def _refuse_misplaced(self, policy: PolicyDocument) -> None:
+        paths = self.paths
+        defaults = DirectoryDefaults(paths.journal, paths.archive, paths.spool)
+        refuse_misplaced(policy, self._roots, (*self._reserved, paths.control), defaults)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         check_access(policy)

@@ -25,6 +25,7 @@ from typing import Any, Final, TextIO, cast
 import structlog
 
 from broker_core.clock import SYSTEM, Clock
+from broker_core.safe_text import escape_block, escape_event
 
 MOST_BYTES: Final = 1024 * 1024
 """Of lines that wait for the reader of one pipe."""
@@ -154,13 +155,18 @@ def install() -> None:
         if isinstance(handler, logging.StreamHandler) and handler.stream in before:
             handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)
     *processors, _ = structlog.get_config()["processors"]
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=before[0].isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
+    renderer = structlog.dev.ConsoleRenderer(colors=before[0].isatty(), exception_formatter=_write_traceback)
     structlog.configure(
-        processors=[repeats, *processors, renderer],
+        processors=[repeats, *processors, escape_event, renderer],
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", output)),
     )
+
+
+def _write_traceback(stream: TextIO, problem: Any) -> None:
+    """Write a traceback as indented lines: the text of an exception may hold anything."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, problem)
+    stream.write(escape_block(text.getvalue()))
 
 
 def settle() -> None:

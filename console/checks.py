@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 from broker_core.access.tls import server_context
+from broker_core.config.roots import overlap
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
@@ -84,3 +87,35 @@ def check_oidc(**kwargs: Any) -> list[CheckMessage]:
             id="sluice.E005",
         )
     ]
+
+
+@register()
+def check_directories(**kwargs: Any) -> list[CheckMessage]:
+    """Directories of the environment must not overlap each other, nor what is served, run or logged."""
+    places = {
+        name: Path(getattr(settings, name))
+        for name in (
+            "SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY", "SLUICE_SPOOL_DIRECTORY",
+            "SLUICE_LAKE_DIRECTORY", "SLUICE_JOBS_DIRECTORY",
+        )
+    }  # fmt: skip
+    reserved = settings.SLUICE_RESERVED_DIRECTORIES
+    pairs = [(name, path, other) for name, path in places.items() for other in reserved]
+    pairs += [
+        (name, path, places[other])
+        for name, other in combinations(places, 2)
+        if {name, other} != {"SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY"}
+        for path in (places[name],)
+    ]
+    found = [f"{name}: {path} overlaps {other}." for name, path, other in pairs if overlap(path, other)]
+    logs = settings.SLUICE_HOME / "log"
+    inside = [("SLUICE_DIRECTORY_ROOTS", Path(root), reserved) for root in settings.SLUICE_DIRECTORY_ROOTS]
+    kept = (*(one for one in reserved if one != logs), *places.values())
+    inside += [("SLUICE_ACTION_FOLDERS", Path(folder), kept) for folder in settings.SLUICE_ACTION_FOLDERS]
+    found += [
+        f"{name}: {path} lies in {other}."
+        for name, path, others in inside
+        for other in others
+        if path.resolve().is_relative_to(other.resolve())
+    ]
+    return [Error(one, hint="Give each its own directory.", id="sluice.E006") for one in found]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from broker_core.client import AsyncClient, FilePublishStore
+from broker_core.safe_text import say
 from demo.flights import Flights, load
 from demo.pace import Pace, Rate, Speed
 
@@ -31,10 +32,10 @@ async def run(address: str, store_path: Path, *, rate: float | None, speed: floa
         pace: Pace = (
             Speed(speed, flights.moments, first, start) if speed else Rate(rate or 1000.0, first, start)
         )
-        print(f"{len(flights):,} flights; going on with number {first + 1:,}", flush=True)
+        say(f"{len(flights):,} flights; going on with number {first + 1:,}")
         await publish(client, flights, pace, first)
         await client.flush()
-    print(f"all {len(flights):,} flights are published and acknowledged", flush=True)
+    say(f"all {len(flights):,} flights are published and acknowledged")
 
 
 async def publish(client: AsyncClient, flights: Flights, pace: Pace, sent: int) -> None:
@@ -49,5 +50,5 @@ async def publish(client: AsyncClient, flights: Flights, pace: Pace, sent: int) 
         if now - reported >= REPORT_S:
             reported = now
             _, newest = flights.topic_and_message(max(sent - 1, 0))
-            print(f"{sent:,} flights published; newest: {newest.decode()}", flush=True)
+            say(f"{sent:,} flights published; newest: {newest.decode()}")
         await asyncio.sleep(TURN_S)

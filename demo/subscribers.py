@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from broker_core.client import EPOCH, AsyncClient, Subscription
 from broker_core.errors import SluiceError
 from broker_core.protocols.replies import Notice
+from broker_core.safe_text import say
 
 TOPIC = "flights.>"
 DELAYED = "/dep_delay > 60"
@@ -111,4 +112,4 @@ def _notice(name: str) -> Callable[[Notice], None]:
 
 
 def _say(sentence: str) -> None:
-    print(sentence, flush=True)
+    say(sentence)

@@ -22,6 +22,8 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.private_files import PRIVATE_UMASK
+from broker_core.safe_text import say, say_block
 from pipeline.config import Settings, settings_from
 from pipeline.jobs import JOBS, load_job, own_jobs
 from pipeline.record import Recorder
@@ -37,22 +39,22 @@ class Lines:
     """Reports to people."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        print(f"{done} of {total} {what}", flush=True)
+        say(f"{done} of {total} {what}")
 
     def note(self, sentence: str) -> None:
-        print(sentence, flush=True)
+        say(sentence)
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
-        print(f"{title}: {table.num_rows} rows", flush=True)
+        say(f"{title}: {table.num_rows} rows")
 
     def page(self, html: str) -> None:
         """It is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
-        print(", ".join(f"{key} {value}" for key, value in result.items()), flush=True)
+        say(", ".join(f"{key} {value}" for key, value in result.items()))
 
     def error(self, error: SluiceError) -> None:
-        print(f"{error.code}: {error.sentence} {error.fix}".strip(), file=sys.stderr, flush=True)
+        say(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
 
 
 class JsonLines:
@@ -77,7 +79,7 @@ class JsonLines:
         self._say({"event": "error", **error.as_dict()})
 
     def _say(self, told: dict[str, Any]) -> None:
-        print(json.dumps(told), flush=True)
+        say(json.dumps(told))
 
 
 class Words(argparse.ArgumentParser):
@@ -131,6 +133,7 @@ def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentPars
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
+    os.umask(PRIVATE_UMASK)
     environment = homed(words)
     arguments = parser(environment).parse_args(words)
     if broken := getattr(arguments, "broken", None):
@@ -176,7 +179,7 @@ def spoken(error: Exception) -> SluiceError:
     if found is not None:
         return OperatorError.received(found[1], found[2].strip())
     if os.environ.get("SLUICE_PIPELINE_DEBUG"):
-        print(text, file=sys.stderr)
+        say_block(text, sys.stderr)
     return OperatorError(
         "pipeline_failed",
         f"Spark failed: {first_line(text)}.",

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker_core.bookmark import MAX_SEQUENCE, After, parse_bookmark
 from broker_core.errors import OperatorError
+from broker_core.safe_text import say
 from sluice_spark.lease import Hold
 from sluice_spark.log import Log, examine, other_log, refuse_gap
 from sluice_spark.options import StreamLimits
@@ -135,7 +136,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = plan_log(log, request)
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
-                    print(f"sluice: {gap}", file=sys.stderr, flush=True)
+                    say(f"sluice: {gap}", sys.stderr)
             return [
                 PartPartition(log.place, part) for part in share_out(log.place, spans, request.split_bytes)
             ]
@@ -155,7 +156,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._lease(0).drop()
             except OSError as error:
-                print(f"sluice: the lease couldn't be dropped: {error}", file=sys.stderr, flush=True)
+                say(f"sluice: the lease couldn't be dropped: {error}", sys.stderr)
 
     # Helpers.
 
@@ -197,7 +198,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._lease(sequence).renew()
         except OSError as error:
-            print(f"sluice: the log can't be held: {error}", file=sys.stderr, flush=True)
+            say(f"sluice: the log can't be held: {error}", sys.stderr)
 
 
 def _within(log: Log, first: int, last: int, nbytes: int) -> int:

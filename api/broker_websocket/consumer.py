@@ -55,7 +55,7 @@ class WebSocketSink:
         instance: str,
         raw: socket.socket,
         held_bytes: Callable[[], int | None],
-        logged_on: Callable[[], None],
+        logged_on: Callable[[str], None],
         drop: Callable[[], None],
     ) -> None:
         self.remote = remote
@@ -142,7 +142,7 @@ class WebSocketSink:
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
 
     def logged_on(self) -> None:
-        self._logged_on()
+        self._logged_on(self.connection.input_share)
 
     def lost(self) -> None:
         """The peer is gone: let go of what was held of its messages."""

@@ -75,15 +75,16 @@ class PacedProtocol(WebSocketProtocol):
         self.room = Gate(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
-        self.unfinished = Unfinished(self.factory.server_class.anteroom)
+        self.unfinished = Unfinished(self.factory.server_class.anteroom, self._take_no_more)
         self.on_overflow: Callable[[ClientError], None] | None = None
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
 
-    def logged_on(self) -> None:
-        """It is known who this is: messages may be as large as the protocol allows."""
+    def logged_on(self, share: str) -> None:
+        """Accept messages as large as the protocol allows: the peer is known, and its input counts in this
+        share."""
         self.known = True
-        self.unfinished.logged_on()
+        self.unfinished.logged_on(share)
         below = _descriptor(self.transport)
         if below is self.transport:
             below.bufferSize = READ_BYTES

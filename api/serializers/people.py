@@ -51,6 +51,15 @@ class PersonSerializer(serializers.Serializer[Any]):
     grants = GrantSerializer(many=True)
 
 
+class PasswordResetSerializer(StrictSerializer):
+    """The password of the administrator who asks for somebody's reset."""
+
+    own_password = serializers.CharField(
+        max_length=1024, required=False, default="", allow_blank=True, trim_whitespace=False,
+        help_text="The caller's own password. An account without one needs a login of the last 15 minutes.",
+    )  # fmt: skip
+
+
 class NewPersonSerializer(StrictSerializer):
     """An account to make."""
 

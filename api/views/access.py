@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import authenticate, login, logout
-from django.contrib.auth.signals import user_login_failed
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import status
 from rest_framework.exceptions import AuthenticationFailed
@@ -27,7 +26,7 @@ from broker_core.errors import OperatorError
 from console.access.rights import Open
 from console.choices import Permission
 from console.models import ApiToken
-from console.services import operators, second_factor
+from console.services import operators, proof, second_factor
 from console.services.access import allows, require
 from console.services.actors import access_of
 from console.units.ages import parse_age
@@ -71,11 +70,8 @@ def _second_factor(request: Any, user: Any, code: str) -> None:
         raise OperatorError(
             "second_factor_needed", "This account uses a second factor.", "Send its `code` as well."
         )
-    try:
+    with proof.counted_guess(request, user.get_username()):
         second_factor.check(user, code)
-    except OperatorError:
-        user_login_failed.send(__name__, credentials={"username": user.get_username()}, request=request)
-        raise
 
 
 class LogoutView(ApiView):

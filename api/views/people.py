@@ -13,6 +13,7 @@ from api.serializers.people import (
     GrantSerializer,
     NewGrantSerializer,
     NewPersonSerializer,
+    PasswordResetSerializer,
     PasswordSerializer,
     PersonChangeSerializer,
     PersonSerializer,
@@ -22,7 +23,7 @@ from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.choices import Permission
 from console.models import Grant
-from console.services import operators, people
+from console.services import operators, people, proof
 
 MANAGE = Permission.MANAGE_ACCESS
 
@@ -71,9 +72,13 @@ class PersonPasswordView(ApiView):
     needs = {"POST": MANAGE}
     whole_installation = True
 
-    @extend_schema(request=None, responses=PasswordSerializer)
+    @extend_schema(request=PasswordResetSerializer, responses=PasswordSerializer)
     def post(self, request: Request, name: str) -> Response:
-        """A new password, which is in this answer and nowhere else; sessions of the account end."""
+        """A new password, which is in this answer and nowhere else; sessions of the account end.
+
+        Takes one's own password.
+        """
+        proof.prove_person(request._request, read(PasswordResetSerializer, request.data)["own_password"])
         user = people.person_named(name)
         password = operators.reset_password(user.get_username(), actor_of(request))
         return _password(user.get_username(), password, status.HTTP_200_OK)

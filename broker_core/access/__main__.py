@@ -7,6 +7,7 @@ import getpass
 import sys
 
 from broker_core.access.secrets import MAX_SECRET, hash_password, hash_token, make_token
+from broker_core.safe_text import say, say_block
 
 _ABOUT = """\
 Make what a user's entry in a policy document holds instead of the secret.
@@ -26,13 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=("password", "token"))
     if parser.parse_args(arguments).kind == "token":
         token = make_token()
-        print(f"token {token}\nhash  {hash_token(token)}")
+        say_block(f"token {token}\nhash  {hash_token(token)}")
         return 0
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not 0 < len(password) <= MAX_SECRET:
-        print(f"A password has 1 to {MAX_SECRET} characters.", file=sys.stderr)
+        say(f"A password has 1 to {MAX_SECRET} characters.", sys.stderr)
         return 1
-    print(hash_password(password))
+    say(hash_password(password))
     return 0
 
 

@@ -23,6 +23,7 @@ from broker_core.client import (
     tls_context,
 )
 from broker_core.errors import SluiceError
+from broker_core.safe_text import escape_bytes, escape_line, say, to_json_line, write_bytes
 
 USUAL_ADDRESS = "tcp://127.0.0.1:9007"
 
@@ -64,7 +65,9 @@ Print the messages of a topic or a pattern, one line each, until interrupted.
   python -m broker_core.client subscribe 'orders.>' --address tcp://10.0.0.1:9007,tcp://10.0.0.2:9007 --bookmark 0
       (goes on by the other transport when one is lost, and misses and repeats nothing)
 
-Formats: body (just the message), line (bookmark, topic, message), json (one object with all of it).
+Formats: body (just the message, as it is where the output isn't a terminal), line (bookmark, topic, message),
+json (one object with all of it). line and json write one line a message, whatever it holds; control
+characters are escaped.
 """
 
 
@@ -119,7 +122,7 @@ def _client(options: argparse.Namespace) -> AsyncClient:
         publish_store=FilePublishStore(store) if store and publishes else None,
         bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
         reconnect=ReconnectPolicy(first_connect_timeout=3.0),
-        on_notice=lambda notice: print(f"notice {notice.code}: {notice.message}", file=sys.stderr),
+        on_notice=lambda notice: say(f"notice {notice.code}: {notice.message}", sys.stderr),
     )
 
 
@@ -130,7 +133,7 @@ async def _publish(options: argparse.Namespace) -> None:
             await client.publish(options.topic, body)
             number += 1
         await client.flush()
-        print(f"{number} messages acknowledged", file=sys.stderr)
+        say(f"{number} messages acknowledged", sys.stderr)
 
 
 async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
@@ -160,8 +163,7 @@ async def _subscribe(options: argparse.Namespace) -> None:
         if left == 0:
             return
         async for message in subscription.messages(until_completed=options.replay_only):
-            sys.stdout.buffer.write(_line(message, options.format))
-            sys.stdout.buffer.flush()
+            write_bytes(_line(message, options.format))
             subscription.done(message)
             if left is not None:
                 left -= 1
@@ -171,16 +173,17 @@ async def _subscribe(options: argparse.Namespace) -> None:
 
 def _line(message: Message, shape: str) -> bytes:
     if shape == "body":
-        return message.body + b"\n"
+        return (escape_bytes(message.body) if sys.stdout.isatty() else message.body) + b"\n"
     if shape == "line":
-        return f"{message.bookmark or '-'} {message.topic} ".encode() + message.body + b"\n"
+        head = escape_line(f"{message.bookmark or '-'} {message.topic} ")
+        return head.encode() + escape_bytes(message.body) + b"\n"
     data: Any
     try:
         orjson.loads(message.body)
         data = orjson.Fragment(message.body)
     except orjson.JSONDecodeError:
         data = message.body.decode(errors="replace")
-    return orjson.dumps({"bookmark": message.bookmark, "topic": message.topic, "data": data}) + b"\n"
+    return to_json_line({"bookmark": message.bookmark, "topic": message.topic, "data": data})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -195,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_publish(options) if options.kind == "publish" else _subscribe(options))
     except SluiceError as error:
-        print(f"{error.code}: {error.sentence} {error.fix}", file=sys.stderr)
+        say(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

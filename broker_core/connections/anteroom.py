@@ -1,15 +1,17 @@
 """What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
 
 A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
-hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have INPUT_BYTES; who would
-pass that is closed and may come back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes room, so that
-whoever logs on at once comes in, however many others don't. An address has its share of the instance's connections, and of
-logons a second.
+hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have
+INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished frames; who would pass that is closed and may come
+back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes
+room, so that whoever logs on at once comes in, however many others don't. An address has its share of the
+instance's connections, and of logons a second.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker_core.config.preset_fields import MAX_CONNECTIONS
@@ -17,6 +19,10 @@ from broker_core.errors import ClientError
 
 HELD_BYTES: Final = 4 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
+UNFINISHED_BYTES: Final = 256 * 1024 * 1024
+"""Unfinished frames and open transactions of all connections that have logged on: those of 16 publishers of
+the largest frames. Beyond it the oldest unfinished frame of the user, or address, that has most is given
+up."""
 MAX_GUESTS: Final = 1_100
 """Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
 its kernel in one turn, before any of them was heard."""
@@ -53,25 +59,91 @@ class Guest(Protocol):
 
 
 class Unfinished:
-    """What one connection holds in one place of what it sent: of a frame that isn't whole, or that waits. As its anteroom counts it."""
+    """Bytes that one connection holds in one place of what it sent: of an unfinished frame, or of frames that
+    wait.
 
-    __slots__ = ("_anteroom", "_bytes", "_logged_on")
+    `give_up` ends the connection and frees those bytes. Without it they wait for the broker, not for the
+    client, and are never given up.
+    """
 
-    def __init__(self, anteroom: Anteroom) -> None:
+    __slots__ = ("_anteroom", "_give_up", "_logged_on", "nbytes", "share")
+
+    def __init__(self, anteroom: Anteroom, give_up: Callable[[ClientError], None] | None = None) -> None:
         self._anteroom = anteroom
-        self._bytes = 0
+        self._give_up = give_up
         self._logged_on = False
+        self.nbytes = 0
+        self.share = ""
+        """User, or address of a client without one, in whose share the bytes count after the logon."""
 
     def hold(self, nbytes: int) -> None:
-        """So much it is now. ClientError input_full when that is more than before and more than there is room for."""
-        if nbytes != self._bytes:
-            more, self._bytes = nbytes - self._bytes, nbytes
-            self._anteroom.hold(more, logged_on=self._logged_on)
+        """Set the number of bytes. Raises ClientError input_full when it grows and there is no room."""
+        if nbytes != self.nbytes:
+            before, self.nbytes = self.nbytes, nbytes
+            try:
+                self._anteroom.hold(nbytes - before, logged_on=self._logged_on)
+            finally:  # both count it before either refuses it
+                if self._logged_on and self._give_up is not None:
+                    self._anteroom.pool.change(self, before)
 
-    def logged_on(self) -> None:
-        """From here on it counts with those that are known."""
-        self._anteroom.logged_on(self._bytes)
-        self._logged_on = True
+    def progress(self) -> None:
+        """Record that a frame became whole: what is held now is of a younger one."""
+        if self.nbytes and self._logged_on and self._give_up is not None:
+            self._anteroom.pool.renew(self)
+
+    def logged_on(self, share: str = "") -> None:
+        """Count with the connections that have logged on, in the share of a user or an address."""
+        self._anteroom.logged_on(self.nbytes)
+        self._logged_on, self.share = True, share
+        if self._give_up is not None:
+            self._anteroom.pool.change(self, 0)
+
+    def give_up(self, error: ClientError) -> None:
+        """Free the bytes, and end the connection with an error."""
+        assert self._give_up is not None
+        self._give_up(error)
+
+
+class UnfinishedPool:
+    """Unfinished frames of connections that have logged on, by share, the oldest first."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._shares: dict[str, dict[Unfinished, None]] = {}
+        self._share_bytes: Counter[str] = Counter()
+
+    def change(self, frame: Unfinished, before: int) -> None:
+        """Count a frame that had `before` bytes.
+
+        Beyond the pool others are given up, or ClientError input_full is raised.
+        """
+        more = frame.nbytes - before
+        self.nbytes += more
+        self._share_bytes[frame.share] += more
+        if more < 0:  # a part of it was taken: what is left is younger
+            self._forget(frame)
+        if frame.nbytes:
+            self._shares.setdefault(frame.share, {}).setdefault(frame)
+        while more > 0 and self.nbytes > UNFINISHED_BYTES:
+            share = max(self._shares, key=self._share_bytes.__getitem__)
+            oldest = next(iter(self._shares[share]))
+            if oldest is frame:
+                raise _input_full()
+            oldest.give_up(_input_full())
+            oldest.hold(0)
+
+    def renew(self, frame: Unfinished) -> None:
+        """Make a frame the youngest of its share."""
+        self._forget(frame)
+        self._shares.setdefault(frame.share, {})[frame] = None
+
+    def _forget(self, frame: Unfinished) -> None:
+        of_share = self._shares.get(frame.share, {})
+        of_share.pop(frame, None)
+        if not of_share:
+            self._shares.pop(frame.share, None)
+            if not self._share_bytes[frame.share]:
+                del self._share_bytes[frame.share]
 
 
 class Anteroom:
@@ -81,6 +153,7 @@ class Anteroom:
         self._most = MAX_CONNECTIONS
         self._number = 0
         """Of all addresses' connections."""
+        self.pool = UnfinishedPool()
         self.held = self.input = 0
         """Bytes of what is unfinished or waits, before and after the logon."""
         self.connections: Counter[str] = Counter()
@@ -183,8 +256,12 @@ class Anteroom:
         else:
             self.held += more
         if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > HELD_BYTES):
-            raise ClientError(
-                "input_full",
-                "This instance holds as much input from clients as it accepts.",
-                "Send whole frames, and wait for the logon's answer before others.",
-            )
+            raise _input_full()
+
+
+def _input_full() -> ClientError:
+    return ClientError(
+        "input_full",
+        "This instance holds as much input from clients as it accepts.",
+        "Send whole frames, and wait for the logon's answer before others.",
+    )

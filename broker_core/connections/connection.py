@@ -18,7 +18,7 @@ from broker_core.activity import LAST
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, grant, open_window
-from broker_core.connections.anteroom import Unfinished
+from broker_core.connections.anteroom import Unfinished, address_of
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
@@ -78,6 +78,11 @@ class Connection:
     @property
     def remote(self) -> str:
         return self.sink.remote
+
+    @property
+    def input_share(self) -> str:
+        """User, or address of a client without one, whose share of the instance's input this connection uses."""
+        return self.user or address_of(self.remote)
 
     @property
     def logged_on(self) -> bool:
@@ -200,7 +205,7 @@ class Connection:
             self.close(error.code, error.sentence, error.fix)
             return
         # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
-        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch"):
+        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch", "input_full"):
             self.fail(error)
         else:
             self.reply(replies.error_reply(error))

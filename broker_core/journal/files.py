@@ -55,7 +55,7 @@ class OpenFile:
 
     __slots__ = ("_inode", "_name", "fd", "path")
 
-    def __init__(self, path: Path, flags: int = os.O_RDONLY, mode: int = 0o640) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> None:
         self.path = path
         self._name = os.fsencode(path)
         self._inode: tuple[int, int, int] | None = None
@@ -135,7 +135,7 @@ def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> 
     return offset
 
 
-def replace_durably(files: Files, path: Path, *content: Buffer, mode: int = 0o640) -> None:
+def replace_durably(files: Files, path: Path, *content: Buffer, mode: int = 0o600) -> None:
     """Put a whole file in place; after a crash at any step the old or the new one is there, whole.
 
     It is written beside, under a name that nobody else has, so that two who replace the same file don't mix their

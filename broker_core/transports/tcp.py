@@ -42,7 +42,8 @@ class TcpProtocol(TcpConnection):
         self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
         self._replies = bytearray()
         """Of this turn: a thousand commands in one read are answered in one write."""
-        self._unfinished = Unfinished(engine.anteroom)
+        self._unfinished = Unfinished(engine.anteroom, self._give_up)
+        self._given_up = False
 
     def _connected(self) -> None:
         self._connection = self._engine.connected(self._transport_name, self)
@@ -51,22 +52,37 @@ class TcpProtocol(TcpConnection):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._connection is None:
+        if self._connection is None or self._given_up:
             return
         items: list[Item] = []
         try:
             items += self._reader.buffer_updated(nbytes)
+            if items:
+                self._unfinished.progress()
             if self._reader.error is not None:
                 items.append(self._reader.error)
-            self._unfinished.hold(self._reader.held)
         except ClientError as error:
             items.append(error.with_traceback(None))  # whose frames know everything here
+        try:
+            self._unfinished.hold(self._reader.held)
+        except ClientError as error:
+            self._give_up(error)
+            return
         if items:
             self._connection.receive(items)
         self._to_the_door()
 
+    def _give_up(self, error: ClientError) -> None:
+        """Free the unfinished frame now, and end the connection in the next turn of the loop, with a word."""
+        self._given_up = True
+        self._reader.release()
+        self._unfinished.hold(0)
+        if self._connection is not None:
+            asyncio.get_running_loop().call_soon(self._connection.fail, error.with_traceback(None))
+
     def logged_on(self) -> None:
-        self._unfinished.logged_on()
+        if self._connection is not None:
+            self._unfinished.logged_on(self._connection.input_share)
         self._reader.max_frame = MAX_FRAME
         super().logged_on()
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
 
+from django.conf import settings
+
 from broker_core.errors import OperatorError
 from console.access.networks import neighbourhood
 
@@ -23,6 +25,10 @@ HASHED_AT_ONCE = 2
 MOST_WAITING = 16
 """Logins that wait for their password to be hashed; the next is told to come again."""
 LONGEST_WAIT_S = 20.0
+LOCK_S = int(settings.AXES_COOLOFF_TIME * 3600)
+"""How long django-axes locks a name at an address."""
+LOCKED_NAME = f"Too many wrong passwords for this name. Try again in {LOCK_S // 60} minutes."
+LOCK_FIX = "Wait, or ask another operator for `manage.py axes_reset`."
 TOLD_ADDRESSES = 20
 """Addresses of a minute whose refusals have an audit event of their own."""
 

@@ -41,10 +41,28 @@ class CodeForm(forms.Form):
     )  # fmt: skip
 
 
+class FirstCodeForm(CodeForm):
+    """The first code of a new app, with the proof that this session gave the password."""
+
+    proof = forms.CharField(required=False, max_length=1024, widget=forms.HiddenInput)
+
+
 class PasswordForm(forms.Form):
     """One's password, to show that it is still oneself."""
 
     password = forms.CharField(
         label="Your password", max_length=1024, strip=False,
         widget=forms.PasswordInput(attrs={"class": "form-control", "autocomplete": "current-password"}),
+    )  # fmt: skip
+
+
+class PasswordAndCodeForm(PasswordForm):
+    """One's password and the app's code, to switch the second factor off."""
+
+    code = forms.CharField(
+        label="Code of your authenticator app", max_length=12,
+        widget=forms.TextInput(attrs={
+            "class": "form-control", "inputmode": "numeric", "pattern": "[0-9 ]*",
+            "autocomplete": "one-time-code",
+        }),
     )  # fmt: skip

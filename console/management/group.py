@@ -11,6 +11,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.group.engine_config import EngineAddress, engine_config
@@ -58,7 +59,7 @@ def up(number: int, *, show_output: bool = False) -> int:
         return startup.supervise(
             group_children(members, engines, executable, at.home),
             at,
-            lambda: print(text, flush=True),
+            lambda: safe_text.say_block(text),
             show_output=show_output,
         )
 

@@ -17,8 +17,10 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import OperationalError, connection
 
+from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
+from broker_core.private_files import tighten_trees
 from console.broker_addresses import journal_queue, name_of
 from console.management import banner
 from console.services import policies
@@ -39,7 +41,7 @@ PORT_VARIABLES = {
 def say(sentence: str) -> None:
     """Tell the operator. A terminal that went away must not stop the brokers."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
+        safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
 
 
 def lock_home() -> TextIOWrapper | None:
@@ -57,6 +59,13 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     """Everything that must hold before a process starts: Redis, database, free ports, an operator for the console."""
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
+    places = (
+        settings.SLUICE_JOURNAL_DIRECTORY,
+        settings.SLUICE_ARCHIVE_DIRECTORY,
+        settings.SLUICE_SPOOL_DIRECTORY,
+    )
+    for problem in tighten_trees((settings.SLUICE_HOME, *places)):
+        say(problem)
     check_given_redis()
     check_database()
     call_command("check", fail_level="ERROR", stdout=StringIO())
@@ -189,7 +198,7 @@ def start_everything(
     if at.run_directory != at.home / "run":
         say(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
     text = banner.up(at, policy, Path(settings.BASE_DIR)) + after
-    return supervise([*children(at), *extra], at, lambda: print(text, flush=True), show_output=show_output)
+    return supervise([*children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output)
 
 
 def only_one() -> TextIOWrapper:

@@ -12,29 +12,42 @@ from django.core.exceptions import ImproperlyConfigured
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 from broker_core.group.settings import GroupSettings, read_settings
+from broker_core.private_files import PRIVATE_UMASK, tighten
 from console.access.networks import Network, parse_networks
 from console.broker_addresses import BrokerAddress, read_addresses
 
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
 
-NOT_OURS = 0o027
-"""What others on the machine may not do with our files, and our group not either. The umask of all our processes."""
-
-
 def prepare_home(home: Path) -> Path:
-    """Make the data directory and its folders; returns its absolute path."""
+    """Make the data directory and its folders for this user alone; return its absolute path.
+
+    Every process of Sluice reads the settings, so this also sets the umask of each. Raises
+    ImproperlyConfigured when the directory is open to other users and can't be closed.
+    """
+    os.umask(PRIVATE_UMASK)
     home = home.expanduser().resolve()
-    home.mkdir(parents=True, exist_ok=True, mode=0o750)
-    for name in FOLDERS:
-        folder = home / name
-        folder.mkdir(exist_ok=True, mode=0o750)
-        found = folder.stat()
-        if found.st_mode & NOT_OURS and found.st_uid == os.geteuid():
-            folder.chmod(
-                found.st_mode & ~NOT_OURS & 0o7777
-            )  # an earlier release, or somebody's hand, made it
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        tighten(home)
+        for name in FOLDERS:
+            (home / name).mkdir(exist_ok=True)
+            tighten(home / name)
+    except PermissionError as problem:
+        raise ImproperlyConfigured(
+            f"{problem} SLUICE_HOME must be closed to others: give it to the user that runs Sluice, mode 0700."
+        ) from problem
     return home
+
+
+def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, ...]:
+    """Return the paths that no directory of a policy may overlap: what is served, run, logged, or kept by
+    other parts."""
+    own = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
+    code = (
+        base / name for name in ("api", "broker_core", "console", "pipeline", "templates", ".venv", ".git")
+    )
+    return (*own, *code, *places)
 
 
 def secret_key(home: Path) -> str:

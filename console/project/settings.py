@@ -20,6 +20,7 @@ from console.project.home import (
     group_settings,
     local_zone,
     prepare_home,
+    reserved_directories,
     secret_key,
     trusted_proxies,
     web_tls,
@@ -80,7 +81,7 @@ SLUICE_DIRECTORY_ROOTS = [
     for one in env.list(
         "SLUICE_DIRECTORY_ROOTS",
         default=[
-            str(SLUICE_HOME),
+            *(str(SLUICE_HOME / name) for name in ("journal", "archive", "spool")),
             str(SLUICE_JOURNAL_DIRECTORY),
             str(SLUICE_ARCHIVE_DIRECTORY),
             str(SLUICE_SPOOL_DIRECTORY),
@@ -89,6 +90,10 @@ SLUICE_DIRECTORY_ROOTS = [
 ]
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_JOBS_DIRECTORY = Path(env.str("SLUICE_JOBS_DIRECTORY", default=str(SLUICE_HOME / "jobs")))
+# No directory of a policy overlaps one of these, also where a root would allow it: what is served, run,
+# logged or kept by other parts.
+SLUICE_RESERVED_DIRECTORIES = reserved_directories(SLUICE_HOME, BASE_DIR, SLUICE_RUN_DIRECTORY)
+SLUICE_PIPELINE_DIRECTORIES = (SLUICE_LAKE_DIRECTORY, SLUICE_JOBS_DIRECTORY)
 # Proxies that may say who a request comes from (X-Forwarded-For) and whether it came by TLS; nobody else's word counts.
 SLUICE_TRUSTED_PROXIES = trusted_proxies(env.list("SLUICE_TRUSTED_PROXIES", default=[]))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
@@ -198,6 +203,7 @@ else:
         "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(SLUICE_HOME / "sluice.sqlite3")}
     }
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    SLUICE_RESERVED_DIRECTORIES += (Path(DATABASES["default"]["NAME"]),)
     DATABASES["default"] |= {
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
@@ -308,6 +314,8 @@ CONTENT_SECURITY_POLICY = {
 }
 
 # --- REST -------------------------------------------------------------------------------------------------------------
+# Bodies stay in memory: the web server refuses larger ones before Django is asked (api/bounded_http.py).
+DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "api.auth.TokenAuthentication",
@@ -346,7 +354,13 @@ WHITENOISE_AUTOREFRESH = DEBUG
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "formatters": {
+        "line": {
+            "()": "broker_core.safe_text.EscapingFormatter",
+            "format": "{asctime} {levelname:<7} {name}: {message}",
+            "style": "{",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": os.environ.get("SLUICE_LOG_LEVEL", "INFO")},
     "loggers": {

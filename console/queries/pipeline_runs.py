@@ -6,8 +6,6 @@ Read with pyarrow, not with Spark. The files are the pipeline's; names in an add
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from django.conf import settings
 
+from broker_core.safe_text import to_csv
+
 MOST_LISTED = 500
 MOST_RECORD = 16 * 1024 * 1024
 SHOWN = 200
 """Rows of a table on a page; all of them are in its files."""
 MOST_CELL = 300
-_RISKY = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins so for a formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +115,9 @@ def page_of(run: dict[str, Any]) -> bytes | None:
 def csv_of(path: Path) -> Iterator[str]:
     """The table as CSV, in portions. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
     opened = pq.ParquetFile(path)
-    yield _lines([opened.schema_arrow.names])
+    yield to_csv([opened.schema_arrow.names])
     for batch in opened.iter_batches(batch_size=5_000):
-        yield _lines([[_in_csv(value) for value in row.values()] for row in batch.to_pylist()])
-
-
-def _lines(rows: list[list[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue()
-
-
-def _in_csv(value: Any) -> Any:
-    plain = _plain(value)
-    return f"'{plain}" if isinstance(plain, str) and plain.startswith(_RISKY) else plain
+        yield to_csv([_plain(value) for value in row.values()] for row in batch.to_pylist())
 
 
 def _first_rows(path: Path) -> list[list[Any]]:

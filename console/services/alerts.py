@@ -22,6 +22,7 @@ from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_fits
+from broker_core.safe_text import escape_line, to_mail_header
 from console.broker_link import noting_unreached
 from console.choices import AlertAbout, MessageState
 from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
@@ -219,8 +220,8 @@ def _send_email(message: AlertMessage) -> None:
         raise ValueError("no mail server is set (SLUICE_SMTP_URL)")
     alert, rule = message.alert, message.alert.rule
     state = "Over: " if message.over else ""
-    subject = " ".join(f"[Sluice {rule.instance.name}] {state}{rule.name}".split())[:150]
-    lines = [alert.sentence, "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
+    subject = to_mail_header(f"[Sluice {rule.instance.name}] {state}{rule.name}")
+    lines = [escape_line(alert.sentence), "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
     if message.over and alert.closed_at is not None:
         lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
     EmailMessage(subject, "\n".join(lines), None, [message.target]).send()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from django.utils import timezone
 
 from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
-from broker_core.config.roots import outside_roots
+from broker_core.config.roots import DirectoryDefaults, misplaced_directories, misplaced_paths
 from broker_core.documents.requests import Apply, Staged
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
@@ -289,7 +290,32 @@ def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
     """Why a document that can be read can't be published: its contradictions, and what is wrong with its access, destinations and places."""
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
     found = access_problems(policy) + destination_problems(policy)
-    return contradictions + found + outside_roots(policy, settings.SLUICE_DIRECTORY_ROOTS)
+    return (
+        contradictions
+        + found
+        + misplaced_directories(
+            policy,
+            settings.SLUICE_DIRECTORY_ROOTS,
+            _reserved_directories(),
+            _default_directories(),
+        )
+    )
+
+
+def misplaced(setting: str, path: str) -> list[str]:
+    """Return why a policy may not name this directory, by itself, as sentences that begin with the setting."""
+    return misplaced_paths([(setting, Path(path))], settings.SLUICE_DIRECTORY_ROOTS, _reserved_directories())
+
+
+def _reserved_directories() -> tuple[Path, ...]:
+    return (*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES)
+
+
+def _default_directories() -> DirectoryDefaults:
+    """Return the directories of a policy that names none."""
+    return DirectoryDefaults(
+        settings.SLUICE_JOURNAL_DIRECTORY, settings.SLUICE_ARCHIVE_DIRECTORY, settings.SLUICE_SPOOL_DIRECTORY
+    )
 
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -53,6 +53,7 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
         return Loaded({**read_yaml(text), "revision": newest["revision"]})
     imported = policy_import.read(system, text)
     _keep_ports(imported, newest)
+    _leave_out_misplaced(imported)
     if imported.is_empty():
         raise imported.nothing_taken(policy_import.hint(system))
     given = dict(imported.document)
@@ -75,6 +76,27 @@ def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
     if not imported.document.get("transports", True):
         del imported.document["transports"]
         imported.withdraw("transports", "None of the file's transports is taken over.")
+
+
+def _leave_out_misplaced(imported: Imported) -> None:
+    """Leave out directories that a policy may not name here: another machine's paths mean nothing on this
+    one."""
+    found = imported.document
+    named = [("instance", "instance", setting) for setting in ("journal_directory", "archive_directory")]
+    named.append(("pool", "pool", "message_disk_path"))
+    sources = {"instance": found.get("instance", {}), "pool": found.get("pool", {})}
+    for transport in found.get("transports", ()):
+        label = f"transport {transport['name']!r}"
+        sources[label] = transport.get("pool", {})
+        named.append((label, f"transport {transport['name']}", "message_disk_path"))
+    for label, part, setting in named:
+        if not isinstance(path := sources[label].get(setting), str):
+            continue
+        if problems := policies.misplaced(f"{label}: {setting}", path):
+            del sources[label][setting]
+            if label in found and not found[label]:
+                del found[label]
+            imported.withdraw(part, f"{problems[0]}.", setting)
 
 
 def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> Made:

@@ -10,6 +10,7 @@ from typing import Any
 
 import segno
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db import transaction
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
@@ -31,11 +32,22 @@ def is_asked_of(user: Any) -> bool:
     return bool(settings.SLUICE_REQUIRE_TOTP) or has_one(user)
 
 
-def offered(user: Any) -> TOTPDevice:
-    """The key that the person may take into their app: the one that was offered before, until it is confirmed."""
+def offer_device(user: Any) -> TOTPDevice:
+    """Make a new key for the person's app; keys that were offered before and not confirmed are void.
+
+    Raises OperatorError second_factor_on: a key that is in use is switched off first.
+    """
     with transaction.atomic():
-        found = TOTPDevice.objects.select_for_update().filter(user=user, confirmed=False).first()
-        return found or TOTPDevice.objects.create(user=user, name=NAME, confirmed=False)
+        _lock_account(user)
+        if has_one(user):
+            raise _is_on()
+        TOTPDevice.objects.filter(user=user, confirmed=False).delete()
+        return TOTPDevice.objects.create(user=user, name=NAME, confirmed=False)
+
+
+def find_offered(user: Any, device_id: int | None) -> TOTPDevice | None:
+    """Return the person's device of this number while it isn't confirmed."""
+    return TOTPDevice.objects.filter(user=user, pk=device_id, confirmed=False).first()
 
 
 def address_of(device: TOTPDevice) -> str:
@@ -56,13 +68,18 @@ def secret_of(device: TOTPDevice) -> str:
     return " ".join(text[at : at + 4] for at in range(0, len(text), 4))
 
 
-def confirm(actor: Actor, user: Any, code: str) -> None:
-    """Switch it on with a first code of the app. Raises OperatorError bad_code."""
+def confirm(actor: Actor, user: Any, device_id: int, code: str) -> None:
+    """Switch an offered device on with a first code of the app.
+
+    Raises OperatorError bad_code, second_factor_on.
+    """
     with transaction.atomic():
-        device = TOTPDevice.objects.select_for_update().filter(user=user, confirmed=False).first()
+        _lock_account(user)
+        if has_one(user):
+            raise _is_on()
+        device = find_offered(user, device_id)
         good = device is not None and _verifies(device, code)
         if good and device is not None:
-            TOTPDevice.objects.filter(user=user, confirmed=True).delete()
             device.confirmed = True
             device.save(update_fields=["confirmed"])
             audit.record(actor, "operator.second_factor_on", f"operator {user.get_username()}")
@@ -85,6 +102,17 @@ def remove(actor: Actor, user: Any) -> None:
         gone, _ = TOTPDevice.objects.filter(user=user).delete()
         if gone:
             audit.record(actor, "operator.second_factor_off", f"operator {user.get_username()}")
+
+
+def _lock_account(user: Any) -> None:
+    """Hold the account's row until the transaction ends, so that two devices are never confirmed at once."""
+    get_user_model().objects.select_for_update().get(pk=user.pk)
+
+
+def _is_on() -> OperatorError:
+    return OperatorError(
+        "second_factor_on", "A second factor is switched on already.", "Switch it off first, with its code."
+    )
 
 
 def _verifies(device: TOTPDevice, code: str) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from broker_core.private_files import PRIVATE_UMASK
 from console.supervisor.backoff import BackOff
 from console.supervisor.logs import ChildLog
 from console.supervisor.specs import ChildSpec
@@ -152,7 +153,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output.write_end,
             stderr=asyncio.subprocess.STDOUT,
-            umask=0o027,  # journals, database and lake hold what not everybody on the machine may read
+            umask=PRIVATE_UMASK,
             # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
             start_new_session=True,
             # One async-signal-safe system call, so it is safe although ready checks use threads.

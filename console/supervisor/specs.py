@@ -118,10 +118,8 @@ def web(at: Installation) -> ChildSpec:
     """Console, REST and live feed, by daphne."""
     host, port, tls = at.web_host, str(at.web_port), at.web_tls
     application = "console.project.asgi:application"
-    if tls is None:
-        server: tuple[str, ...] = ("daphne", "-b", host, "-p", port, application)
-    else:
-        server = ("api.web_server", host, port, tls.certificate, tls.key, application)
+    files = () if tls is None else (tls.certificate, tls.key)
+    server = ("api.web_server", host, port, application, *files)
     return ChildSpec(
         "web",
         (at.python, "-m", *server),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from axes.handlers.proxy import AxesProxyHandler
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth import login as begin_session
-from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -24,7 +22,7 @@ from console.access.rights import Open
 from console.choices import AuditResult
 from console.forms.account import CodeForm
 from console.forms.login import LoginForm
-from console.services import audit, oidc, second_factor
+from console.services import audit, oidc, proof, second_factor
 from console.services.actors import actor_of
 from console.views.common import permitted
 
@@ -79,32 +77,34 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     ):
         request.session.pop(HALF_IN, None)
         if request.method == "POST":
-            user_login_failed.send(__name__, credentials={"username": ""}, request=request)
+            proof.count_failure(request, "")
         return redirect("login")
     fresh = not second_factor.has_one(user)
     form = CodeForm(request.POST if request.method == "POST" else None)
     if request.method == "POST":
-        credentials = {"username": user.get_username()}
-        if not AxesProxyHandler.is_allowed(request, credentials):
-            request.axes_locked_out = True  # type: ignore[attr-defined]
-            user_login_failed.send(__name__, credentials=credentials, request=request)
-        elif form.is_valid():
+        proof.refuse_if_locked(request, user.get_username())
+        if form.is_valid():
             try:
-                if fresh:
-                    request.user = user
-                    second_factor.confirm(actor_of(request), user, form.cleaned_data["code"])
-                else:
-                    second_factor.check(user, form.cleaned_data["code"])
+                with proof.counted_guess(request, user.get_username()):
+                    if fresh:
+                        request.user = user
+                        second_factor.confirm(
+                            actor_of(request), user, half.get("device", 0), form.cleaned_data["code"]
+                        )
+                    else:
+                        second_factor.check(user, form.cleaned_data["code"])
             except OperatorError as problem:
+                if problem.code == "locked":
+                    raise
                 form.add_error("code", problem.sentence)
-                user_login_failed.send(__name__, credentials=credentials, request=request)
             else:
                 del request.session[HALF_IN]
                 begin_session(request, user, backend=half["backend"])
                 return redirect(half["next"])
     context: dict[str, Any] = {"form": form}
     if fresh:
-        device = second_factor.offered(user)
+        device = second_factor.find_offered(user, half.get("device")) or second_factor.offer_device(user)
+        request.session[HALF_IN] = {**half, "device": device.pk}
         context |= {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
     return render(request, "second_factor.html", context)
 

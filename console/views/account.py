@@ -6,19 +6,19 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
-from django.contrib.auth.signals import user_login_failed
 from django.core.exceptions import PermissionDenied
+from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
+from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from broker_core.errors import OperatorError
-from console.access.login_limit import hashing
 from console.access.rights import Open
-from console.forms.account import CodeForm, OwnPasswordForm, PasswordForm
-from console.services import operators, second_factor
+from console.forms.account import FirstCodeForm, OwnPasswordForm, PasswordAndCodeForm, PasswordForm
+from console.services import operators, proof, second_factor
 from console.views import common
 
 own = common.permitted(Open.OWN_ACCOUNT)
@@ -37,10 +37,12 @@ def account(request: HttpRequest) -> HttpResponse:
 def password(request: HttpRequest) -> HttpResponse:
     """A new password, with the old one. One's other sessions end."""
     _by_password_alone(request)
+    name = request.user.get_username()
+    proof.refuse_if_locked(request, name)
     form = OwnPasswordForm(request.user, request.POST)
     if not form.is_valid():
         if "old_password" in form.errors:
-            _failed(request)
+            proof.count_failure(request, name)
         return _show(request, {"password_form": form}, 422)
     operators.change_password(common.actor_of(request), form)
     update_session_auth_hash(request, form.user)
@@ -49,43 +51,80 @@ def password(request: HttpRequest) -> HttpResponse:
 
 
 @own
+@sensitive_post_parameters()
 @require_POST
 def totp_begin(request: HttpRequest) -> HttpResponse:
-    """Show the key for the app, with one's password."""
-    if (form := _proven(request)) is not None:
-        return _show(request, {"begin_form": form}, 422)
-    device = second_factor.offered(request.user)
-    shown = {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
-    return _show(request, {**shown, "code_form": CodeForm()})
+    """Show a new key for the app, with one's password."""
+    _by_password_alone(request)
+    form = PasswordForm(request.POST, auto_id="begin_%s")
+    try:
+        if form.is_valid():
+            proof.prove_password(request, form.cleaned_data["password"])
+            device = second_factor.offer_device(request.user)
+            signed = proof.sign_device(request, device.pk)
+            return _show_key(request, device, FirstCodeForm(initial={"proof": signed}))
+    except OperatorError as problem:
+        _refuse_field(form, "password", problem)
+    return _show(request, {"begin_form": form}, 422)
 
 
 @own
 @require_POST
 def totp_confirm(request: HttpRequest) -> HttpResponse:
-    """Switch it on, with the app's first code."""
+    """Switch it on with the app's first code, in the session that gave the password a few minutes ago."""
     _by_password_alone(request)
-    form = CodeForm(request.POST)
+    form = FirstCodeForm(request.POST)
+    proof.refuse_if_locked(request, request.user.get_username())
+    device = second_factor.find_offered(
+        request.user, proof.read_device(request, request.POST.get("proof", ""))
+    )
+    if device is None:
+        begin = PasswordForm({"password": ""}, auto_id="begin_%s")
+        begin.errors["password"] = begin.error_class(
+            [f"Give your password again: a key is good for {proof.PROOF_S // 60} minutes."]
+        )
+        return _show(request, {"begin_form": begin}, 422)
     try:
         if form.is_valid():
-            second_factor.confirm(common.actor_of(request), request.user, form.cleaned_data["code"])
+            with proof.counted_guess(request, request.user.get_username()):
+                second_factor.confirm(
+                    common.actor_of(request), request.user, device.pk, form.cleaned_data["code"]
+                )
             messages.success(request, "From now on a login asks for a code of your app.")
             return redirect("account")
     except OperatorError as problem:
-        form.add_error("code", f"{problem.sentence} {problem.fix}")
-    device = second_factor.offered(request.user)
-    shown = {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
-    return _show(request, {**shown, "code_form": form}, 422)
+        _refuse_field(form, "code", problem)
+    return _show_key(request, device, form, 422)
 
 
 @own
+@sensitive_post_parameters()
 @require_POST
 def totp_remove(request: HttpRequest) -> HttpResponse:
-    """Switch it off, with one's password."""
-    if (form := _proven(request)) is not None:
+    """Switch it off, with one's password and a code of the app."""
+    _by_password_alone(request)
+    form = PasswordAndCodeForm(request.POST, auto_id="remove_%s")
+    if not form.is_valid():
+        return _show(request, {"remove_form": form}, 422)
+    field = "password"
+    try:
+        proof.prove_password(request, form.cleaned_data["password"])
+        field = "code"
+        with proof.counted_guess(request, request.user.get_username()):
+            second_factor.check(request.user, form.cleaned_data["code"])
+    except OperatorError as problem:
+        _refuse_field(form, field, problem)
         return _show(request, {"remove_form": form}, 422)
     second_factor.remove(common.actor_of(request), request.user)
     messages.success(request, "Logins ask for no code any more.")
     return redirect("account")
+
+
+def _refuse_field(form: Form, field: str, problem: OperatorError) -> None:
+    """Show why a secret was refused beside its field. A locked name is answered by the login gate instead."""
+    if problem.code in ("locked", "login_busy"):
+        raise problem
+    form.add_error(field, f"{problem.sentence} {problem.fix}")
 
 
 def _by_password_alone(request: HttpRequest) -> None:
@@ -94,23 +133,10 @@ def _by_password_alone(request: HttpRequest) -> None:
         raise PermissionDenied("Your account has no password here: your identity provider keeps it.")
 
 
-def _proven(request: HttpRequest) -> PasswordForm | None:
-    """The form with what is wrong, or None: the password is theirs."""
-    _by_password_alone(request)
-    form = PasswordForm(request.POST)
-    if form.is_valid():
-        with hashing():
-            right = request.user.check_password(form.cleaned_data["password"])
-        if right:
-            return None
-        form.add_error("password", "That isn't your password.")
-        _failed(request)
-    return form
-
-
-def _failed(request: HttpRequest) -> None:
-    """A wrong password here counts as one at the login."""
-    user_login_failed.send(__name__, credentials={"username": request.user.get_username()}, request=request)
+def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int = 200) -> HttpResponse:
+    """Show a device's key with the form for its first code."""
+    shown = {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
+    return _show(request, {**shown, "code_form": form}, status)
 
 
 @never_cache
@@ -119,6 +145,6 @@ def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int 
     context = {
         "by_password": user.has_usable_password(), "has_totp": second_factor.has_one(user),  # type: ignore[union-attr]
         "password_form": OwnPasswordForm(user), "begin_form": PasswordForm(auto_id="begin_%s"),
-        "remove_form": PasswordForm(auto_id="remove_%s"), **(more or {}),
+        "remove_form": PasswordAndCodeForm(auto_id="remove_%s"), **(more or {}),
     }  # fmt: skip
     return common.page(request, "account.html", context, status)

@@ -11,16 +11,18 @@ from django.contrib.auth import get_user_model
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.errors import SluiceError
+from broker_core.errors import OperatorError, SluiceError
 from console.choices import ROLE_PERMISSIONS, Permission, Role, TrayKind
+from console.forms.account import PasswordForm
 from console.forms.people import GrantForm, PersonForm, TokenForm
 from console.models import ApiToken, Grant
-from console.services import operators, second_factor
+from console.services import operators, proof, second_factor
 from console.services import people as service
 from console.units.ages import parse_age
 from console.views import common, tray
@@ -51,7 +53,9 @@ def create(request: HttpRequest) -> HttpResponse:
 @manages
 @require_POST
 def password(request: HttpRequest, name: str) -> HttpResponse:
-    """A new password for somebody."""
+    """Give somebody a new password, with one's own."""
+    if (refused := _unproven(request, f"New password for {name}", "access_password", name)) is not None:
+        return refused
     actor = common.actor_of(request)
     return _with_secret(
         request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor))
@@ -61,7 +65,11 @@ def password(request: HttpRequest, name: str) -> HttpResponse:
 @manages
 @require_POST
 def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
-    """Switch off the second factor of somebody whose app is lost."""
+    """Switch off the second factor of somebody whose app is lost, with one's own password."""
+    if (
+        refused := _unproven(request, f"Second factor off for {name}", "access_second_factor", name)
+    ) is not None:
+        return refused
     return _done(
         request, lambda: second_factor.remove(common.actor_of(request), service.person_named(name)),
         f"Logins of {name} ask for no code any more.",
@@ -132,6 +140,22 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     """Put ending a token into the tray, whoever's it is."""
     get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
     return tray.plan(request, TrayKind.TOKEN_REVOKE, str(token_id))
+
+
+def _unproven(request: HttpRequest, title: str, address: str, name: str) -> HttpResponse | None:
+    """Return the page that asks for the administrator's own password, or None when it was given and is right."""
+    form = PasswordForm(request.POST if "password" in request.POST else None, auto_id="proof_%s")
+    problems: list[str] = []
+    try:
+        if form.is_valid() or not request.user.has_usable_password():  # type: ignore[union-attr]
+            proof.prove_person(request, request.POST.get("password", ""))
+            return None
+    except OperatorError as problem:
+        if problem.code in ("locked", "login_busy"):
+            raise
+        problems = [f"{problem.sentence} {problem.fix}"]
+    context = {"proof_form": form, "proof_title": title, "proof_address": reverse(address, args=[name])}
+    return _show(request, {**context, "proof_problems": problems}, 422)
 
 
 def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 from broker_core.error_codes import entry_of
+from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME
 from console.forms.login import LoginForm
 
-WAIT_S = int(settings.AXES_COOLOFF_TIME * 3600)
-OF_THIS_NAME = f"Too many wrong passwords for this name. Try again in {WAIT_S // 60} minutes."
 FROM_HERE = "Too many logins from this address have failed. Try again a little later."
-FIX = "Wait, or ask another operator for `manage.py axes_reset`."
 
 
 class _Refused(LoginForm):
@@ -29,7 +26,7 @@ class _Refused(LoginForm):
 
 def answer(request: HttpRequest, response: HttpResponse | None, credentials: Any) -> HttpResponse:
     """What django-axes answers when a name is locked: 429, with when to try again."""
-    return refusal(request, "locked", OF_THIS_NAME, WAIT_S)
+    return refusal(request, "locked", LOCKED_NAME, LOCK_S)
 
 
 def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
@@ -39,7 +36,7 @@ def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> Http
     if request.path.startswith("/api/"):
         body = {
             "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "detail": sentence,
-            "code": code, "fix": FIX if code == "locked" else "", "details": {},
+            "code": code, "fix": LOCK_FIX if code == "locked" else "", "details": {},
         }  # fmt: skip
         made = JsonResponse(body, status=status, content_type="application/problem+json")
     else:

@@ -12,13 +12,15 @@ from django.http import HttpRequest, HttpResponse
 
 from broker_core.error_codes import entry_of
 from broker_core.errors import OperatorError
-from console.access.login_limit import LIMIT, hashing
+from console.access.login_limit import LIMIT, LOCK_S, hashing
 from console.services import audit
 from console.web import lockout
 from console.web.client_address import address_of
 
-DOORS = frozenset(
+GUESSABLE = frozenset(
     {
+        "access_password",
+        "access_second_factor",
         "login",
         "second_factor",
         "account_password",
@@ -26,9 +28,10 @@ DOORS = frozenset(
         "account_totp_confirm",
         "account_totp_remove",
         "v1:login",
+        "v1:person-password",
     }
 )
-"""Names of the addresses at which somebody can guess."""
+"""Names of the addresses at which a password or a code can be guessed."""
 
 
 class LoginGateMiddleware:
@@ -48,7 +51,7 @@ class LoginGateMiddleware:
     ) -> HttpResponse | None:
         """Let the request through, or answer 429."""
         match, now = request.resolver_match, time.time()
-        if request.method != "POST" or match is None or match.view_name not in DOORS:
+        if request.method != "POST" or match is None or match.view_name not in GUESSABLE:
             return None
         wait_s = LIMIT.wait_s(address_of(request), now)
         if wait_s <= 0:
@@ -58,9 +61,11 @@ class LoginGateMiddleware:
         return lockout.refusal(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
 
     def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:
-        """Too many passwords are being hashed: 503, on the page as well."""
-        if not (isinstance(problem, OperatorError) and problem.code == "login_busy"):
+        """Answer a locked name with 429, and a form that found too many passwords being hashed with 503."""
+        if not (isinstance(problem, OperatorError) and problem.code in ("locked", "login_busy")):
             return None
+        if problem.code == "locked":
+            return lockout.refusal(request, problem.code, problem.sentence, LOCK_S)
         wait_ms = entry_of(problem.code).retry_after_ms or 0
         return lockout.refusal(
             request, problem.code, f"{problem.sentence} {problem.fix}", math.ceil(wait_ms / 1000)

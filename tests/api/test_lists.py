@@ -10,7 +10,8 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from api.renderers import cell
+from broker_core.safe_text import escape_line
+from broker_core.safe_text import to_csv_cell as cell
 from console.models import Decision, Instance
 from console.services import audit
 from console.services.actors import Actor
@@ -55,7 +56,7 @@ def test_clients_are_csv_by_the_accept_header(api: APIClient, broker: FakeBroker
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1"])
 def test_what_a_spreadsheet_would_run_is_a_text(text: str) -> None:
-    assert cell(text) == f"'{text}"
+    assert cell(text) == f"'{escape_line(text)}"
     assert cell(-1) == -1
 
 

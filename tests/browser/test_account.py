@@ -165,6 +165,8 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         admin = context.new_page()
         admin.goto("/access/")
         admin.get_by_role("button", name=f"Second factor off for {WHO}").click()
+        admin.get_by_label("Your password").fill(PASSWORD)
+        admin.get_by_role("button", name=f"Second factor off for {WHO}").first.click()
         expect(admin.get_by_role("button", name=f"Second factor off for {WHO}")).to_have_count(0)
         give_password(other, NEW)
         expect(other.locator("#feed")).to_be_visible()

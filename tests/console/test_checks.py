@@ -37,3 +37,21 @@ def test_a_provider_whose_client_is_not_installed_is_an_error(
     assert "requirements-oidc.txt" in str(problem.hint)
     settings.SLUICE_OIDC_ISSUER = ""
     assert checks.check_oidc() == []
+
+
+@pytest.mark.parametrize(("name", "place"), [
+    ("SLUICE_JOURNAL_DIRECTORY", "static/journal"),
+    ("SLUICE_ARCHIVE_DIRECTORY", "."),
+    ("SLUICE_SPOOL_DIRECTORY", "journal"),
+    ("SLUICE_LAKE_DIRECTORY", "archive/lake"),
+    ("SLUICE_JOBS_DIRECTORY", "run"),
+    ("SLUICE_DIRECTORY_ROOTS", "static"),
+    ("SLUICE_ACTION_FOLDERS", "journal"),
+])  # fmt: skip
+def test_directories_of_the_environment_do_not_overlap(name: str, place: str, settings: Any) -> None:
+    assert checks.check_directories() == []
+    path = settings.SLUICE_HOME / place
+    setattr(settings, name, [path] if name in ("SLUICE_DIRECTORY_ROOTS", "SLUICE_ACTION_FOLDERS") else path)
+    problems = checks.check_directories()
+    assert problems and all(one.id == "sluice.E006" for one in problems)
+    assert any(name in one.msg or str(path) in one.msg for one in problems)

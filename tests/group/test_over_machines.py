@@ -184,10 +184,8 @@ def installed(tmp_path: Path, database: str, redis: str, engines: tuple[str, ...
                 machine.start("manage.py", "runbroker")
             a.start(
                 "-m",
-                "daphne",
-                "-b",
+                "api.web_server",
                 "127.0.0.1",
-                "-p",
                 str(ports["SLUICE_WEB_PORT"]),
                 "console.project.asgi:application",
             )

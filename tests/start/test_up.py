@@ -148,7 +148,7 @@ def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: 
     done = up.command(*publish, "--address", address)
     assert done.returncode == 0, done.stderr
 
-    (web,) = [pid for pid, command in processes_of(up.home).items() if " -m daphne " in command]
+    (web,) = [pid for pid, command in processes_of(up.home).items() if " -m api.web_server " in command]
     os.kill(web, signal.SIGKILL)
     up.wait_for(r"web died \(SIGKILL\); started again in 0\.5 s")
     up.wait_for(r"web is ready", after=up.wait_for(r"web died"))

@@ -41,6 +41,7 @@ async def running_broker(
     broken: tuple[str, ...] = (),
     files: Files | None = None,
     roots: Sequence[Path] = (Path("/"),),
+    reserved: Sequence[Path] = (),
     link: LinkSettings | None = None,
     link_secrets: Path | None = None,
 ) -> AsyncIterator[Broker]:
@@ -57,6 +58,7 @@ async def running_broker(
             no_websocket,
             files=files,
             roots=roots,
+            reserved=reserved,
             link=link,
             link_secrets=link_secrets,
         )

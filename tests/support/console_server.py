@@ -40,10 +40,9 @@ def main() -> None:
     import django
 
     django.setup()
-    from daphne.endpoints import build_endpoint_description_strings
-    from daphne.server import Server
     from django.core.management import call_command
 
+    from api.web_server import WebServer
     from console.views import styleguide
     from tests.support.redis_process import redis_server
 
@@ -52,10 +51,9 @@ def main() -> None:
     # The style guide is there under DEBUG alone, which would make other pages of a 404 and of a 500.
     styleguide.settings = SimpleNamespace(DEBUG=True)  # type: ignore[assignment]
     run = Path(settings.SLUICE_RUN_DIRECTORY)
-    endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
     behind = real_broker if "real" in scene else several_machines if "machines" in scene else fake_broker
     with redis_server(settings.REDIS_URL, run), behind(run) as application:
-        Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+        WebServer(application, "127.0.0.1", port).run()
     if behind is not real_broker:
         sys.stderr.flush()
         os._exit(

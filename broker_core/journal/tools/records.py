@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from broker_core.batch import HEADER_SIZE, ROW_SIZE, Batch, Rows
+from broker_core.safe_text import escape_json
 from broker_core.subscriptions.topics import TopicPattern
 
 EVERY_TOPIC: Final = TopicPattern("every topic", None, lambda topic: True)
@@ -42,7 +43,7 @@ def lines(batch: Batch, rows: Rows, instance: str, segment: str | None = None) -
             line["headers"] = base64.b64encode(view[head_end - head_length : head_end]).decode()
         if segment is not None:
             line["segment"] = segment
-        yield orjson.dumps(line)
+        yield escape_json(orjson.dumps(line))
 
 
 def _body(body: bytes) -> dict[str, Any]:

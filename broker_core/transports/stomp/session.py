@@ -120,7 +120,7 @@ class Session:
         self._subscribed = Subscribed(engine, self._talk, tails, _begins_subscription)
         self._sending = Sending(self._talk, self._subscribed)
         self._farewell = Farewell(self._talk)
-        self._unfinished = Unfinished(engine.anteroom)
+        self._unfinished = Unfinished(engine.anteroom, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave a name of its own."""
@@ -190,10 +190,15 @@ class Session:
         try:
             self._unfinished.hold(self.reader.holds + self._sending.transactions.nbytes)
         except ClientError as error:
-            self._broken = True
-            self.reader.release(error.with_traceback(None))
-            self._unfinished.hold(0)
-            self.connection.fail(error)
+            self._give_up(error)
+
+    def _give_up(self, error: ClientError) -> None:
+        """Free unfinished frames and transactions, and end the connection."""
+        self._broken = True
+        self.reader.release(error.with_traceback(None))
+        self._sending.transactions.drop()
+        self._unfinished.hold(0)
+        self.connection.fail(error)
 
     def _deeds(self) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
@@ -301,7 +306,7 @@ class Session:
 
     def logged_on(self) -> None:
         """It is known who this is."""
-        self._unfinished.logged_on()
+        self._unfinished.logged_on(self.connection.input_share)
         own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
         self.reader.limits = Limits(body=next(own, None) or MOST_BODY)
 

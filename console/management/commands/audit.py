@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from console.management.safe_command import SafeCommand
 from console.services import audit_chain
 
 HELP = """Each audit event has a digest over its content and over the digest of the event before, so an event that was changed, removed or
@@ -17,7 +18,7 @@ Anyone who can write to the database could rebuild the whole chain. Note the dig
 (SLUICE_AUDIT_SYSLOG, SLUICE_AUDIT_WEBHOOK): an exported digest must be found here, at the same number."""
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Looks through the chain of audit events."""
 
     help = HELP

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from broker_core.access.secrets import hash_token, make_token
+from console.management.safe_command import SafeCommand
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     help = "Make a token with which a console on another machine reaches a broker. Nothing is stored."
     requires_system_checks: list[str] = []
 
@@ -21,7 +22,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, broker: str, label: str, **options: Any) -> None:
         token = make_token()
-        self.stdout.write(
+        self.stdout.write_block(
             "A line for the console's file (SLUICE_BROKERS_TOKENS); it isn't shown again:\n"
             f"{broker} {token}\n"
             "A line for the broker's file (SLUICE_CONTROL_TOKENS):\n"

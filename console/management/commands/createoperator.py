@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from broker_core.errors import OperatorError
 from console.choices import Role
+from console.management.safe_command import SafeCommand
 from console.services import operators
 
 FIRST_OPERATOR = "operator"
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Without a name: makes the first operator if there is none, and says nothing otherwise."""
 
     help = "Make an operator with a random password, which is shown once."
@@ -43,4 +44,4 @@ class Command(BaseCommand):
             )
         except OperatorError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}") from problem
-        self.stdout.write(f"Operator: {name}\nPassword: {password}   (shown this once)")
+        self.stdout.write_block(f"Operator: {name}\nPassword: {password}   (shown this once)")

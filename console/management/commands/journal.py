@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import orjson
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from broker_core.errors import OperatorError, SluiceError
@@ -19,12 +18,14 @@ from broker_core.journal.frontier import Known
 from broker_core.journal.segment import SegmentInfo
 from broker_core.journal.tools import inspect
 from broker_core.journal.tools.search import LogPlace
+from broker_core.safe_text import to_json_line
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
+from console.management.safe_command import SafeCommand
 from console.services.journal_places import known_log, record_log
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.searching`."""
 
     help = "List, search, count, verify, dump, repair or accept the journal of an instance."
@@ -189,7 +190,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {title}: {name}")
 
     def _line(self, document: dict[str, Any]) -> None:
-        self.stdout.write(orjson.dumps(document, default=str).decode())
+        self.stdout.write(to_json_line(document).decode())
 
 
 def _member_of(options: dict[str, Any]) -> str:

@@ -14,15 +14,16 @@ from argparse import REMAINDER
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from console.management.safe_command import SafeCommand
 from console.services import journal_places
 
 BAR = 30
 """Characters of the progress bar on a terminal."""
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Starts the job, shows its progress, ends with its status."""
 
     help = "Run a job of the Spark pipeline, or list them."
@@ -60,7 +61,7 @@ class Command(BaseCommand):
                 try:
                     told = json.loads(line)
                 except ValueError:
-                    self.stdout.write(line, ending="")
+                    self.stdout.write(line)
                     continue
                 if told["event"] == "error":
                     failure = f"{told['message']} {told['fix']}".strip()

@@ -17,13 +17,14 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import Severity, review
 from console.access.policy_secrets import kept
+from console.management.safe_command import SafeCommand
 from console.models import Action, Instance
 from console.queries import policies as read
 from console.queries.document_diff import changes
@@ -33,7 +34,7 @@ from console.services.policy_files import MOST_BYTES
 from console.services.policy_import import Imported
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Policies as files."""
 
     help = __doc__
@@ -87,7 +88,7 @@ class Command(BaseCommand):
             if options["revision"]
             else policies.newest_of(instance)
         )
-        self.stdout.write(policy_files.dump(revision, with_secrets=options["with_secrets"]), ending="")
+        self.stdout.write_block(policy_files.dump(revision, with_secrets=options["with_secrets"]))
 
     def _check(self, options: dict[str, Any]) -> None:
         document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})

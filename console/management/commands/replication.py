@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError
 from rich.console import Console
 
@@ -28,8 +28,10 @@ from broker_core.group import reseed
 from broker_core.group.member import engine_of
 from broker_core.group.ports import Attached
 from broker_core.group.settings import GroupSettings
+from broker_core.safe_text import escape_json
 from console.broker_link import link_to
 from console.management.replication_text import links_as_json, show_group, show_links
+from console.management.safe_command import SafeCommand, SafeConsole
 from console.queries.group import group_now, is_well
 from console.queries.links import links_now
 from console.services.group import change_link, change_member, is_link, named
@@ -59,7 +61,7 @@ _CHANGE = """It holds until it is undone by hand, also over restarts, and goes t
 Who did it and when is shown by `replication status`, and on disk before this ends."""
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """`status` ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, or a link is
     away; `links` for the last alone."""
 
@@ -194,7 +196,7 @@ class Command(BaseCommand):
             self._line(status) if json else show_group(status, self._console())
 
     def _console(self) -> Console:
-        return Console(file=self.stdout._out, width=140)
+        return SafeConsole(file=self.stdout._out, width=140)
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
@@ -235,7 +237,7 @@ class Command(BaseCommand):
         self._line(f"  {sentence}")
 
     def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:
-        self.stdout.write(what if isinstance(what, str) else msgspec.json.encode(what).decode())
+        self.stdout.write(what if isinstance(what, str) else escape_json(msgspec.json.encode(what)).decode())
 
 
 def _group_of(instance: str) -> GroupSettings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import signal
 from argparse import ArgumentParser
@@ -14,20 +13,21 @@ from typing import Any, TypeVar
 
 import uvloop
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from broker_core import logs
 from broker_core.clock import SYSTEM
 from broker_core.config import PolicyDocument
 from broker_core.control import last_words
 from broker_core.errors import SluiceError
+from broker_core.private_files import tighten_trees
 from broker_core.slow_clients.rules.staging import read_stage
-from console.project.home import NOT_OURS
+from console.management.safe_command import SafeCommand
 
 T = TypeVar("T")
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     """Starts the broker with the policy revision that the database holds for it."""
 
     help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
@@ -38,8 +38,15 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
-        os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
         logs.install()
+        for problem in tighten_trees(
+            (
+                settings.SLUICE_JOURNAL_DIRECTORY,
+                settings.SLUICE_ARCHIVE_DIRECTORY,
+                settings.SLUICE_SPOOL_DIRECTORY,
+            )
+        ):
+            self.stderr.write(problem)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (most, most)
@@ -113,7 +120,9 @@ async def _run(instance: str) -> None:
         settings.SLUICE_CONTROL_TOKENS,
     )  # fmt: skip
     broker = Broker(
-        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member, link=link,
+        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
+        reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
+        member=member, link=link,
         ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
     )  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from broker_core.errors import SluiceError
 from console.management import group, startup
+from console.management.safe_command import SafeCommand
 from console.supervisor.group import MOST_MEMBERS
 
 
-class Command(BaseCommand):
+class Command(SafeCommand):
     help = "Start Redis, broker, web, worker and beat, keep them running, and stop them cleanly on Ctrl-C."
     requires_system_checks: list[str] = []  # run by startup.prepare, once what they need is there
 

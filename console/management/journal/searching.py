@@ -7,10 +7,9 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import orjson
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -29,7 +28,9 @@ from broker_core.journal.tools.locate import locate
 from broker_core.journal.tools.records import lines
 from broker_core.journal.tools.search import END_OF_TIME, LogPlace, Query, Search
 from broker_core.journal.tools.tally import COLUMNS, Count, tally
+from broker_core.safe_text import to_json_line
 from broker_core.subscriptions.topics import TopicPattern
+from console.management.safe_command import SafeConsole, SafeOutput
 from console.services import journal_places
 from console.units.ages import parse_age
 
@@ -150,7 +151,7 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     return None if options["directory"] is not None else journal_places.decoder_now(options["instance"])
 
 
-def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+def grep(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the records that match; returns what couldn't be read."""
     left = options["limit"] or MAX_SEQUENCE
     with progress("Searching") as show:
@@ -166,15 +167,15 @@ def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
     return search.problems
 
 
-def find(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+def find(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write where it stands; returns a sentence when it isn't there."""
     with progress("Looking") as show:
         found = locate(place, options["bookmark"], show)
-    out.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
+    out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 
 
-def stat(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+def stat(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the counts; returns what couldn't be read."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
     with progress("Counting") as show:
@@ -184,13 +185,13 @@ def stat(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
         if options["json"]:
             for one in counts:
                 line = {**dict(zip(by, one.values, strict=True)), "records": one.records, "bytes": one.nbytes}
-                out.write(orjson.dumps(line).decode() + "\n")
+                out.write(to_json_line(line).decode())
         else:
             _table(by, counts, options["top"], out)
     return search.problems
 
 
-def _table(by: tuple[str, ...], counts: list[Count], top: int, out: TextIO) -> None:
+def _table(by: tuple[str, ...], counts: list[Count], top: int, out: SafeOutput) -> None:
     # Hours are in order of time, the newest last: those are shown.
     shown = counts[-top:] if by == ("hour",) else counts[:top]
     names = [" ".join(one.values) for one in shown]
@@ -200,7 +201,8 @@ def _table(by: tuple[str, ...], counts: list[Count], top: int, out: TextIO) -> N
         out.write(f"{name:<{width}} {one.records:>15,} {one.nbytes:>20,}\n")
     records, nbytes = sum(one.records for one in counts), sum(one.nbytes for one in counts)
     more = f", {len(counts) - len(shown):,} not shown" if len(shown) < len(counts) else ""
-    out.write(f"{f'{len(counts):,} in all{more}':<{width}} {records:>15,} {nbytes:>20,}\n\n")
+    out.write(f"{f'{len(counts):,} in all{more}':<{width}} {records:>15,} {nbytes:>20,}\n")
+    out.write()
 
 
 @contextmanager
@@ -208,7 +210,7 @@ def progress(what: str) -> Iterator[Show]:
     """A bar on a terminal's stderr; nothing where stderr is something else."""
     bar = Progress(
         TextColumn(what), BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+        console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
     with bar:
         task = bar.add_task(what, total=None)

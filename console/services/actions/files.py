@@ -128,7 +128,7 @@ def _compress_one(folder: int, found: Found) -> int:
         os.unlink(part, dir_fd=folder)
     source = os.open(found.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
     with os.fdopen(source, "rb") as reading:
-        writing = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640, dir_fd=folder)
+        writing = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         with os.fdopen(writing, "wb") as raw:
             with igzip.IGzipFile(fileobj=raw, mode="wb") as packed:
                 shutil.copyfileobj(reading, packed, 1024 * 1024)

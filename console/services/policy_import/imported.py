@@ -83,10 +83,11 @@ class Imported:
             if self._fates[leaf] is None:
                 self._fates[leaf] = _Fate()
 
-    def withdraw(self, part: str, why: str) -> None:
-        """A part that can't be made after all: what was taken into it is left out."""
+    def withdraw(self, part: str, why: str, setting: str = "") -> None:
+        """Leave out what was taken into a part, or into one setting of it, because that can't be made after
+        all."""
         for leaf, fate in self._fates.items():
-            if fate is not None and fate.part == part:
+            if fate is not None and fate.part == part and fate.setting.endswith(setting):
                 self._fates[leaf] = _Fate(why=why)
 
     def is_empty(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings
-from broker_core.config.roots import outside_roots
+from broker_core.config.roots import DirectoryDefaults, misplaced_directories
 from broker_core.errors import OperatorError
 from tests.support.brokers import no_websocket, running_broker, tcp_policy
 
@@ -22,8 +22,9 @@ def naming(journal: Path | str | None = None, spool: Path | str | None = None) -
 
 
 def test_a_directory_below_a_root_is_fine_and_so_is_the_root(tmp_path: Path) -> None:
-    assert outside_roots(naming(tmp_path / "a" / "b", tmp_path), [Path("/srv"), tmp_path]) == []
-    assert outside_roots(naming(), []) == []
+    assert misplaced_directories(naming(tmp_path / "a" / "b", tmp_path / "s"), [Path("/srv"), tmp_path]) == []
+    assert misplaced_directories(naming(tmp_path), [tmp_path]) == []
+    assert misplaced_directories(naming(), []) == []
 
 
 @pytest.mark.parametrize("way", ["/etc", "{root}/../etc", "{root}x", "{root}/link/below", "/"])
@@ -31,7 +32,7 @@ def test_one_that_leads_elsewhere_is_not(tmp_path: Path, way: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to("/etc")
-    (problem,) = outside_roots(naming(way.format(root=root)), [root])
+    (problem,) = misplaced_directories(naming(way.format(root=root)), [root])
     assert problem.startswith("instance: journal_directory: ") and "SLUICE_DIRECTORY_ROOTS" in problem
 
 
@@ -43,7 +44,7 @@ def test_each_setting_is_named_those_of_transports_too(tmp_path: Path) -> None:
             replace(one, pool=PoolSettings(message_disk_path="/x")) for one in policy.transports
         ),
     )
-    assert [problem.rpartition(": ")[0] for problem in outside_roots(policy, [tmp_path])] == [
+    assert [problem.rpartition(": ")[0] for problem in misplaced_directories(policy, [tmp_path])] == [
         "instance: journal_directory",
         "pool: message_disk_path",
         "transport 'tcp': message_disk_path",
@@ -63,3 +64,58 @@ async def test_a_broker_neither_starts_with_one_nor_takes_it_from_a_revision(tmp
         assert broker.engine.policy.revision == 1
         await broker.apply(replace(naming(spool=tmp_path / "spools"), revision=2))
         assert broker.engine.policy.revision == 2
+
+
+@pytest.mark.parametrize("way", ["static", "static/a/b", ".", "run", "log/x", "link/js", "db.sqlite3/x"])
+def test_no_directory_overlaps_what_has_another_purpose(tmp_path: Path, way: str) -> None:
+    for name in ("static", "run", "log"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "static")
+    reserved = [tmp_path / name for name in ("static", "run", "log", "db.sqlite3")]
+    for policy in (naming(journal=tmp_path / way), naming(spool=tmp_path / way)):
+        problems = misplaced_directories(policy, [tmp_path], reserved)
+        assert problems and all("has another purpose" in one for one in problems)
+    assert misplaced_directories(naming(tmp_path / "a", tmp_path / "b"), [tmp_path], reserved) == []
+
+
+@pytest.mark.parametrize(("journal", "archive", "spool", "wrong"), [
+    ("j", "a", "s", False),
+    ("j", "j/archive", "s", False),
+    ("j", "j/../j", "s", True),
+    ("j", "link", "s", True),
+    ("j", "a", "j", True),
+    ("j", "a", "a/below", True),
+    ("j/x", "a", "j", True),
+    ("j", "a", None, False),
+    ("spool", "a", None, True),
+    ("j", "spool/x", None, True),
+    (None, None, "journal/x", True),
+    (None, None, "archive", True),
+    ("archive", None, None, True),
+])  # fmt: skip
+def test_spools_and_segments_lie_apart_from_each_other_and_from_the_defaults(
+    tmp_path: Path, journal: str | None, archive: str | None, spool: str | None, wrong: bool
+) -> None:
+    (tmp_path / "j").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "j")
+
+    def place(name: str | None) -> str | None:
+        return None if name is None else str(tmp_path / name)
+
+    policy = tcp_policy(message_disk_path=place(spool))
+    named = replace(policy.instance, journal_directory=place(journal), archive_directory=place(archive))
+    defaults = DirectoryDefaults(*(tmp_path / name for name in ("journal", "archive", "spool")))
+    problems = misplaced_directories(replace(policy, instance=named), [tmp_path], (), defaults)
+    assert bool(problems) == wrong, problems
+
+
+async def test_a_broker_takes_no_served_directory_at_its_start_and_none_by_a_revision(tmp_path: Path) -> None:
+    served = tmp_path / "static"
+    with pytest.raises(OperatorError) as caught:
+        Broker(naming(served), BrokerPaths.under(tmp_path, "test-1"), no_websocket, reserved=(served,))
+    assert caught.value.code == "outside_roots"
+    async with running_broker(tmp_path / "home", reserved=(served,)) as broker:
+        for check in (broker.check_spools, broker.apply):
+            with pytest.raises(OperatorError) as caught:
+                await check(replace(naming(spool=served / "x"), revision=2))
+            assert caught.value.code == "outside_roots"

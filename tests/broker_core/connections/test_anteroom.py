@@ -9,13 +9,16 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker_core.access import hash_password
 from broker_core.client import AsyncClient
 from broker_core.connections import anteroom, logons
-from broker_core.connections.anteroom import Anteroom
+from broker_core.connections.anteroom import Anteroom, Unfinished
 from broker_core.connections.inbox import ITEM_BYTES
 from broker_core.errors import ClientError
 from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_command, encode_frame_header
@@ -257,3 +260,85 @@ def _ended(connection: socket.socket) -> bool:
     except ConnectionError:
         pass
     return True
+
+
+def part_of_a_frame(share: int, total: int = 15_000_000) -> bytes:
+    return encode_frame_header(PUBLISH, 0, total) + b"x" * share
+
+
+async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publisher_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that hold unfinished frames are given up, the oldest first.
+
+    Whoever finishes its frames is not.
+    """
+    monkeypatch.setattr(anteroom, "UNFINISHED_BYTES", 8_000_000)
+    async with running_broker(tmp_path) as broker:
+        hall, roster = broker.engine.anteroom, broker.engine.roster
+        stalled = [await RawClient.connect(broker, f"stalled-{number}") for number in range(20)]
+        healthy = await RawClient.connect(broker, "healthy")
+        for number, raw in enumerate(stalled):
+            raw.write(part_of_a_frame(900_000))
+            await until(lambda name=raw.name: name not in roster.clients or holds(roster, name))  # type: ignore[misc]
+            assert hall.pool.nbytes <= 8_000_000
+            await healthy.publish("a", [b"x" * 1_000_000], first=number + 1)
+            assert (await healthy.until("persisted"))["sequence"] == number + 1
+        assert "healthy" in roster.clients
+        left = {name for name in roster.clients if name.startswith("stalled")}
+        assert 0 < len(left) < 8
+        assert "stalled-0" not in left and "stalled-19" in left
+        assert (await stalled[0].until("closing"))["code"] == "input_full"
+        for raw in (*stalled, healthy):
+            raw.close()
+        await until(lambda: hall.pool.nbytes == 0 == hall.input)
+
+
+def holds(roster: Any, name: str) -> bool:
+    return bool(roster.clients[name].sink._unfinished.nbytes >= 900_000)
+
+
+def test_the_pool_gives_up_the_oldest_frame_of_the_largest_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anteroom, "UNFINISHED_BYTES", 100)
+    hall, gone = Anteroom(), []
+
+    def frame(share: str, name: str) -> Unfinished:
+        made = Unfinished(hall, lambda _: gone.append(name))
+        made.logged_on(share)
+        return made
+
+    first, second, third = frame("maria", "first"), frame("maria", "second"), frame("maria", "third")
+    other = frame("vera", "other")
+    for one, nbytes in ((first, 30), (second, 30), (third, 10), (other, 25)):
+        one.hold(nbytes)
+    assert (hall.pool.nbytes, gone) == (95, [])
+    first.progress()  # a frame became whole: what first holds now is younger
+    other.hold(35)
+    assert (hall.pool.nbytes, gone) == (75, ["second"])
+    with pytest.raises(ClientError, match="input_full"):
+        frame("joe", "large").hold(101)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.sampled_from(["hold", "progress"]), st.integers(0, 60)), max_size=60
+    )
+)
+def test_the_pool_adds_up_after_any_steps(steps: list[tuple[int, str, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anteroom, "UNFINISHED_BYTES", 100)
+        patch.setattr(anteroom, "INPUT_BYTES", 90)
+        hall = Anteroom()
+        frames = [Unfinished(hall, lambda _: None) for _ in range(8)]
+        for number, one in enumerate(frames):
+            one.logged_on(f"user-{number % 3}")
+        for number, step, nbytes in steps:
+            if step == "progress":
+                frames[number].progress()
+                continue
+            try:
+                frames[number].hold(nbytes)
+            except ClientError:
+                frames[number].hold(0)
+            assert hall.pool.nbytes == hall.input == sum(one.nbytes for one in frames) <= 90

@@ -110,3 +110,27 @@ def test_repair(place: list[str]) -> None:
 def test_a_journal_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="There is no directory"):
         run("ls", f"--directory={tmp_path / 'absent'}")
+
+
+FORGED = b'{"a": 1,\n"b": "\xc2\x9b2J"}'
+TEXT = b'x\n{"bookmark":"a|9|","topic":"forged"}\x1b[2J'
+
+
+@pytest.fixture
+def attacked(tmp_path: Path) -> list[str]:
+    """A journal with a JSON body of two lines, and a text that looks like a record."""
+    journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
+    batch = Batch.parse(build_one_topic("p", "t", [FORGED, TEXT], 1))
+    batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)
+    journal.write([batch])
+    journal.close()
+    return ["--instance=a", f"--directory={tmp_path / 'journal'}", f"--archive={tmp_path / 'archive'}"]
+
+
+@pytest.mark.parametrize("words", [("dump",), ("grep",)])
+def test_bodies_forge_no_records_and_drive_no_terminal(attacked: list[str], words: tuple[str, ...]) -> None:
+    text = run(*words, *attacked)
+    first, second = (json.loads(line) for line in text.splitlines())
+    assert (first["bookmark"], first["data"]) == ("a|1|", {"a": 1, "b": "\x9b2J"})
+    assert (second["bookmark"], second["text"]) == ("a|2|", TEXT.decode())
+    assert not any(one in text.replace("\n", "") for one in "\x1b\x9b\r")

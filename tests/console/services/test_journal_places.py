@@ -11,7 +11,7 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.errors import OperatorError
 from broker_core.journal.journal import Journal
 from console.models import Instance
-from console.services import draft_parts, drafts, journal_places, policies
+from console.services import draft_parts, drafts, journal_places, policies, policy_files
 from console.services.actors import Actor
 
 
@@ -97,3 +97,45 @@ def test_a_place_outside_the_roots_is_refused_by_forms_drafts_and_publishing(
             draft_parts.save(actor, draft, changes, draft.version)
         assert caught.value.code == "bad_policy" and "SLUICE_DIRECTORY_ROOTS" in caught.value.sentence
     policies.change_instance_policy(actor, {"instance": {"journal_directory": str(tmp_path / "below")}})
+
+
+@pytest.mark.parametrize("setting", ["journal_directory", "archive_directory", "message_disk_path"])
+@pytest.mark.parametrize("place", ["static", "static/js", "run", "log", "lake", "link", "."])
+def test_a_served_or_used_directory_is_refused_by_forms_drafts_previews_and_imports(
+    instance: Instance, actor: Actor, settings: Any, setting: str, place: str
+) -> None:
+    home: Path = settings.SLUICE_HOME
+    link = home / "link"
+    if not link.is_symlink():
+        link.symlink_to(home / "static")
+    settings.SLUICE_DIRECTORY_ROOTS = [home]
+    part = "pool" if setting == "message_disk_path" else "instance"
+    changes = {part: {setting: str(home / place)}}
+    with pytest.raises(OperatorError) as caught:
+        policies.change_instance_policy(actor, changes)
+    assert caught.value.code == "bad_policy" and "overlaps" in caught.value.sentence
+    draft = drafts.make(actor, f"{setting} in {place}"[:50])
+    with pytest.raises(OperatorError) as caught:
+        draft_parts.save(actor, draft, changes, draft.version)
+    assert caught.value.code == "bad_policy"
+    edited = drafts.edit(actor, draft.pk, changes)
+    assert any("overlaps" in one for one in drafts.preview(edited).problems)
+    with pytest.raises(OperatorError):
+        drafts.publish(actor, edited.pk, reason="x")
+
+
+def test_an_import_leaves_out_directories_that_a_policy_may_not_name(
+    instance: Instance, actor: Actor, settings: Any
+) -> None:
+    home: Path = settings.SLUICE_HOME
+    settings.SLUICE_DIRECTORY_ROOTS = [home / "journal"]
+    text = f"""<AMPSConfig><MessageDiskPath>{home}/static</MessageDiskPath><TransactionLog>
+        <JournalDirectory>{home}/journal/new</JournalDirectory>
+        <JournalArchiveDirectory>/etc</JournalArchiveDirectory></TransactionLog></AMPSConfig>"""
+    made = policy_files.make_draft(actor, instance, "amps", text)
+    assert made.draft.document["instance"]["journal_directory"] == f"{home}/journal/new"
+    assert made.draft.document["instance"].get("archive_directory") is None
+    assert made.draft.document["pool"].get("message_disk_path") is None
+    why = {one.where.rpartition("/")[2]: one.why for one in made.imported.left_out}
+    assert any("SLUICE_DIRECTORY_ROOTS" in one for one in why.values())
+    assert drafts.preview(made.draft).problems == []

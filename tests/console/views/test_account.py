@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from console.access.login_limit import MOST_FAILURES
 from console.models import AuditEvent
+from console.services.proof import PROOF_S, RECENT_LOGIN_S
+from console.services.sessions import LOGIN_AT
+from console.web.login_gate import GUESSABLE
 from tests.support.control_plane import PASSWORD
 
 NEW = "another-quite-long-one"
@@ -41,7 +46,8 @@ def with_app(user: Any, client: Client) -> None:
     page = client.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
     assert re.search(r'<img src="data:image/svg\+xml[^"]*" alt="QR code of the key"', page)
     assert re.search(r"data-totp-key>([A-Z2-7]{4} ?)+<", page)
-    assert client.post("/account/totp/confirm/", {"code": code_of(user)}).status_code == 302
+    sent = {"code": code_of(user), "proof": shown_proof(page)}
+    assert client.post("/account/totp/confirm/", sent).status_code == 302
 
 
 def test_a_new_password_ends_the_other_sessions(operator: Any) -> None:
@@ -116,9 +122,11 @@ def test_without_the_password_there_is_no_second_page(operator: Any) -> None:
 def test_switching_it_off_takes_the_password(operator: Any) -> None:
     mine = come_in()
     with_app(operator, mine)
-    assert mine.post("/account/totp/remove/", {"password": "wrong"}).status_code == 422
+    wrong = {"password": "wrong", "code": code_of(operator, 1)}
+    assert mine.post("/account/totp/remove/", wrong).status_code == 422
     assert TOTPDevice.objects.exists()
-    assert mine.post("/account/totp/remove/", {"password": PASSWORD}).status_code == 302
+    right = {"password": PASSWORD, "code": code_of(operator, 1)}
+    assert mine.post("/account/totp/remove/", right).status_code == 302
     assert is_in(come_in())
 
 
@@ -126,7 +134,9 @@ def test_an_administrator_switches_off_what_is_lost(operator: Any, viewer: Any) 
     with_app(viewer, come_in(name="vera"))
     admin = come_in()
     assert "Second factor off for vera" in admin.get("/access/").content.decode()
-    admin.post("/access/people/vera/second-factor/")
+    page = admin.post("/access/people/vera/second-factor/").content.decode()
+    assert "Your password" in page
+    admin.post("/access/people/vera/second-factor/", {"password": PASSWORD})
     assert is_in(come_in(name="vera"))
     event = AuditEvent.objects.get(action="operator.second_factor_off")
     assert (event.actor, event.object) == ("maria", "operator vera")
@@ -157,3 +167,182 @@ def test_the_api_takes_the_code_with_the_password(operator: Any, viewer: Any, se
     settings.SLUICE_REQUIRE_TOTP = True
     refused = log_in(username="vera")
     assert (refused.status_code, refused.json()["code"]) == (403, "second_factor_missing")
+
+
+def shown_proof(page: str) -> str:
+    found = re.search(r'name="proof" value="([^"]+)"', page)
+    return found.group(1) if found else ""
+
+
+def shown_key(page: str) -> str:
+    found = re.search(r"data-totp-key>([A-Z2-7 ]+)<", page)
+    return found.group(1) if found else ""
+
+
+def app_code(key: str, ahead: int = 0) -> str:
+    """Return the code that an app with this key shows now, or `ahead` steps of 30 s later."""
+    text = key.replace(" ", "")
+    app = TOTP(base64.b32decode(text + "=" * (-len(text) % 8)), step=30)
+    app.time = time.time() + 30 * ahead
+    return f"{app.token():06d}"
+
+
+def test_a_stolen_session_is_shown_no_key_and_replaces_no_second_factor(operator: Any) -> None:
+    mine = come_in()
+    with_app(operator, mine)
+    owners = TOTPDevice.objects.get(confirmed=True).key
+    for code in ("000000", "123456"):
+        page = mine.post("/account/totp/confirm/", {"code": code}).content.decode()
+        assert "data-totp-key" not in page
+    assert TOTPDevice.objects.get().key == owners
+
+
+def test_a_session_that_gave_the_password_does_not_replace_a_second_factor_either(operator: Any) -> None:
+    mine = come_in()
+    with_app(operator, mine)
+    owners = TOTPDevice.objects.get(confirmed=True).key
+    answer = mine.post("/account/totp/begin/", {"password": PASSWORD})
+    assert (answer.status_code, shown_key(answer.content.decode())) == (422, "")
+    assert TOTPDevice.objects.get().key == owners
+
+
+def test_a_code_is_taken_with_the_proof_of_the_first_step_alone(operator: Any) -> None:
+    mine, other = come_in(), come_in()
+    page = mine.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
+    key, proof = shown_key(page), shown_proof(page)
+    for session, sent in ((mine, ""), (mine, proof + "x"), (other, proof), (come_in(), proof)):
+        answer = session.post("/account/totp/confirm/", {"code": app_code(key), "proof": sent})
+        assert (answer.status_code, shown_key(answer.content.decode())) == (422, "")
+    assert not TOTPDevice.objects.filter(confirmed=True).exists()
+    wrong = mine.post("/account/totp/confirm/", {"code": "000000", "proof": proof}).content.decode()
+    assert (shown_key(wrong), shown_proof(wrong)) == (key, proof)
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    sent = {"code": app_code(key), "proof": proof}
+    assert mine.post("/account/totp/confirm/", sent).status_code == 302
+    used_again = {"code": app_code(key, 1), "proof": proof}
+    assert mine.post("/account/totp/confirm/", used_again).status_code == 422
+
+
+def test_the_proof_ends_after_minutes_and_with_the_next_key(
+    operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = come_in()
+    first = mine.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
+    second = mine.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
+    assert shown_key(first) != shown_key(second)
+    sent = {"code": app_code(shown_key(first)), "proof": shown_proof(first)}
+    assert mine.post("/account/totp/confirm/", sent).status_code == 422
+    now = time.time()
+    monkeypatch.setattr("django.core.signing.time.time", lambda: now + PROOF_S + 1)
+    sent = {"code": app_code(shown_key(second)), "proof": shown_proof(second)}
+    assert mine.post("/account/totp/confirm/", sent).status_code == 422
+    assert not TOTPDevice.objects.filter(confirmed=True).exists()
+
+
+def test_where_everybody_must_have_one_each_login_is_shown_a_key_of_its_own(
+    operator: Any, settings: Any
+) -> None:
+    """Somebody who knows the password and looks at the key first doesn't know the key that the owner takes."""
+    settings.SLUICE_REQUIRE_TOTP = True
+    thief, owner = come_in(), come_in()
+    seen = shown_key(thief.get("/login/second-factor/").content.decode())
+    taken = shown_key(owner.get("/login/second-factor/").content.decode())
+    assert seen != taken
+    assert owner.post("/login/second-factor/", {"code": app_code(taken)})["Location"] == "/"
+    thief.post("/login/second-factor/", {"code": app_code(seen, 1)})
+    assert not is_in(thief)
+
+
+def test_switching_it_off_takes_a_code_as_well(operator: Any) -> None:
+    mine = come_in()
+    with_app(operator, mine)
+    assert mine.post("/account/totp/remove/", {"password": PASSWORD}).status_code == 422
+    assert TOTPDevice.objects.exists()
+
+
+RIGHT_AND_WRONG: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    "login": ("/login/", {"username": "maria", "password": PASSWORD}, {"password": "wrong"}),
+    "v1:login": ("/api/v1/auth/login", {"username": "maria", "password": PASSWORD}, {"password": "wrong"}),
+    "account_password": (
+        "/account/password/",
+        {"old_password": PASSWORD, "new_password1": NEW, "new_password2": NEW},
+        {"old_password": "wrong"},
+    ),
+    "account_totp_begin": ("/account/totp/begin/", {"password": PASSWORD}, {"password": "wrong"}),
+    "account_totp_confirm": ("/account/totp/confirm/", {"code": "", "proof": ""}, {"code": "000000"}),
+    "account_totp_remove": ("/account/totp/remove/", {"password": PASSWORD, "code": ""}, {"password": "wrong"}),
+    "access_password": ("/access/people/vera/password/", {"password": PASSWORD}, {"password": "wrong"}),
+    "access_second_factor": (
+        "/access/people/vera/second-factor/", {"password": PASSWORD}, {"password": "wrong"},
+    ),
+    "v1:person-password": (
+        "/api/v1/people/vera/password", {"own_password": PASSWORD}, {"own_password": "wrong"},
+    ),
+    "second_factor": ("/login/second-factor/", {"code": ""}, {"code": "000000"}),
+}  # fmt: skip
+
+
+def test_the_law_covers_every_address_that_compares_a_secret() -> None:
+    assert set(RIGHT_AND_WRONG) == GUESSABLE
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT_AND_WRONG))
+def test_a_locked_name_answers_a_right_secret_as_it_answers_a_wrong_one(
+    name: str, operator: Any, viewer: Any
+) -> None:
+    path, right, changed = RIGHT_AND_WRONG[name]
+    mine = come_in()
+    right = dict(right)
+    if name == "account_totp_confirm":
+        page = mine.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
+        right = {"code": app_code(shown_key(page)), "proof": shown_proof(page)}
+    elif name in ("second_factor", "account_totp_remove"):
+        with_app(operator, mine)
+        right["code"] = code_of(operator, 1)
+        mine.get("/account/")  # shows the message of success, which isn't the answer's
+    sender = {"second_factor": come_in, "login": Client}.get(name, lambda: mine)()
+    for _ in range(8):
+        Client().post("/login/", {"username": "maria", "password": "wrong"})
+    before = (get_user_model().objects.get(username="vera").password, TOTPDevice.objects.count())
+
+    def answer(sent: dict[str, str]) -> tuple[int, str]:
+        more = {"content_type": "application/json"} if path.startswith("/api/") else {}
+        got = sender.post(path, sent, **more)
+        said = re.sub(r'name="csrfmiddlewaretoken" value="[^"]*"|nonce-\S+', "", got.content.decode())
+        return got.status_code, said
+
+    refused = answer({**right, **changed})
+    assert refused[0] == 429
+    assert answer(right) == refused
+    assert (get_user_model().objects.get(username="vera").password, TOTPDevice.objects.count()) == before
+    assert get_user_model().objects.get(username="maria").check_password(PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["maria", "vera"])
+def test_a_stolen_session_of_an_administrator_resets_nobody(name: str, operator: Any, viewer: Any) -> None:
+    """The reset shows a new password: with it, the session would become the account."""
+    mine, users = come_in(), get_user_model().objects
+    with_app(viewer, come_in(name="vera"))
+    before = users.get(username=name).password
+    for sent in ({}, {"password": "wrong"}):
+        assert mine.post(f"/access/people/{name}/password/", sent).status_code == 422
+        mine.post(f"/access/people/{name}/second-factor/", sent)
+    for body in ({}, {"own_password": "wrong"}):
+        answer = mine.post(f"/api/v1/people/{name}/password", body, content_type="application/json")
+        assert answer.status_code == 422
+    assert users.get(username=name).password == before
+    assert TOTPDevice.objects.filter(user=viewer, confirmed=True).exists()
+
+
+def test_an_administrator_without_a_password_here_resets_soon_after_the_login(
+    operator: Any, viewer: Any
+) -> None:
+    mine = come_in()
+    operator.set_unusable_password()
+    operator.save()
+    mine.force_login(operator)
+    assert mine.post("/access/people/vera/password/").status_code == 200
+    session = mine.session
+    session[LOGIN_AT] = time.time() - RECENT_LOGIN_S - 1
+    session.save()
+    assert mine.post("/access/people/vera/password/").status_code == 422

@@ -1,0 +1,72 @@
+"""The base of every command of Sluice: what it writes is escaped, whatever the texts in it hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import BaseCommand, OutputWrapper
+from rich.console import Console
+from rich.segment import Segment
+
+from broker_core.safe_text import escape_block, escape_line
+
+
+class SafeOutput(OutputWrapper):
+    """A command's output, one escaped line a call. Its own line breaks are written with `write_block`."""
+
+    def write(
+        self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
+    ) -> None:
+        """Write one line. A carriage return at its beginning stays: a bar of progress is written over."""
+        end = self.ending if ending is None else ending
+        text = msg[: -len(end)] if end and msg.endswith(end) else msg
+        start = "\r" if text.startswith("\r") else ""
+        super().write(start + self._escape(text[len(start) :]), style_func, end)
+
+    def write_block(self, text: str) -> None:
+        """Write several lines of a text of our own, each escaped."""
+        for line in text.rstrip("\n").split("\n"):
+            self.write(line)
+
+    def _escape(self, text: str) -> str:
+        return escape_line(text)
+
+
+class SafeErrors(SafeOutput):
+    """A command's errors: a message of several lines has the later ones indented."""
+
+    def _escape(self, text: str) -> str:
+        return escape_block(text)
+
+
+class SafeCommand(BaseCommand):
+    """A management command whose `stdout` and `stderr` escape control characters."""
+
+    stdout: SafeOutput
+    stderr: SafeErrors
+
+    def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
+        super().__init__(stdout, stderr, **options)
+        self.stdout = SafeOutput(self.stdout._out)
+        self.stderr = SafeErrors(self.stderr._out)
+        self.stderr.style_func = self.style.ERROR
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Run as Django does; streams that `call_command` is given are escaped as well."""
+        if (given := options.pop("stdout", None)) is not None:
+            self.stdout = SafeOutput(given)
+        if (given := options.pop("stderr", None)) is not None:
+            self.stderr = SafeErrors(given)
+        return super().execute(*args, **options)
+
+
+class SafeConsole(Console):
+    """rich's console; texts in its tables and sentences are escaped, its own styles are not."""
+
+    def _render_buffer(self, buffer: Any) -> str:
+        return super()._render_buffer([one if one.control else _escaped(one) for one in buffer])
+
+
+def _escaped(segment: Segment) -> Segment:
+    return Segment("\n".join(map(escape_line, segment.text.split("\n"))), segment.style)

@@ -1,0 +1,192 @@
+"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become whole."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+from websockets.sync.client import connect
+
+from api.bounded_http import HEAD_WITHIN_S
+from api.unfinished_requests import MAX_PER_ADDRESS
+from tests.support.console_server import NAME, PASSWORD
+from tests.support.consoles import running_console
+
+MIB = 1024 * 1024
+WAIT_S = 60
+
+
+class Web(NamedTuple):
+    """A running web process."""
+
+    address: str
+    pid: int
+
+    def connect(self) -> socket.socket:
+        there = urlsplit(self.address)
+        return socket.create_connection((there.hostname or "", there.port or 0), timeout=WAIT_S)
+
+    def resident_mib(self) -> float:
+        return psutil.Process(self.pid).memory_info().rss / MIB
+
+    def answers(self) -> bool:
+        return requests.get(f"{self.address}/healthz", timeout=WAIT_S).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with running_console() as (address, process):
+        yield Web(address, process.pid)
+
+
+def read_answer(line: socket.socket) -> tuple[int, dict[str, object]]:
+    response = http.client.HTTPResponse(line)
+    response.begin()
+    body = response.read()
+    return response.status, json.loads(body) if body.startswith(b"{") else {}
+
+
+def send_until_refused(line: socket.socket, part: bytes, nbytes: int) -> int:
+    """Send up to so many bytes; return how many the web process took."""
+    sent = 0
+    with suppress(OSError):
+        while sent < nbytes:
+            line.sendall(part)
+            sent += len(part)
+    return sent
+
+
+@pytest.mark.parametrize("path", ["/login/", "/api/v1/auth/login", "/nowhere"])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "multipart/form-data", "application/x-www-form-urlencoded"]
+)
+def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: str) -> None:
+    before = web.resident_mib()
+    with web.connect() as line:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {800 * MIB}\r\n\r\n"
+        line.sendall(head.encode())
+        status, problem = read_answer(line)
+        assert (status, problem["code"]) == (413, "body_too_large")
+        send_until_refused(line, bytes(MIB), 64 * MIB)
+    assert web.resident_mib() < before + 64
+    assert web.answers()
+
+
+def test_a_chunked_body_is_refused_at_the_bound_and_leaves_no_file(web: Web) -> None:
+    before, files = web.resident_mib(), set(Path(tempfile.gettempdir()).iterdir())
+    with web.connect() as line:
+        line.sendall(
+            b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+            b"Content-Type: multipart/form-data\r\n\r\n"
+        )
+        send_until_refused(line, b"100000\r\n" + bytes(MIB) + b"\r\n", 200 * MIB)
+        open_files = [one.path for one in psutil.Process(web.pid).open_files()]
+    assert web.resident_mib() < before + 64
+    assert not [path for path in open_files if path.startswith(tempfile.gettempdir()) and "deleted" in path]
+    assert not [
+        one
+        for one in set(Path(tempfile.gettempdir()).iterdir()) - files
+        if one.name.startswith("tmp") and one.is_file()
+    ]
+    assert web.answers()
+
+
+def test_a_body_over_the_chunked_bound_gets_413(web: Web) -> None:
+    with web.connect() as line:
+        line.sendall(b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(5):
+            line.sendall(b"100000\r\n" + bytes(MIB) + b"\r\n")
+        assert read_answer(line)[0] == 413
+
+
+def test_a_body_at_the_bound_is_read(web: Web) -> None:
+    answer = requests.post(
+        f"{web.address}/api/v1/auth/login", data=b" " * (4 * MIB - 2) + b"{}",
+        headers={"Content-Type": "application/json"}, timeout=WAIT_S,
+    )  # fmt: skip
+    assert answer.status_code == 400
+
+
+def closes_within(line: socket.socket, seconds: float, drip: bytes = b"") -> bool:
+    """Whether the web process ends the connection in time, although more bytes come each second."""
+    end = time.monotonic() + seconds
+    line.settimeout(1)
+    while time.monotonic() < end:
+        try:
+            if not line.recv(65_536):
+                return True
+        except TimeoutError:
+            pass
+        except OSError:
+            return True
+        with suppress(OSError):
+            line.sendall(drip)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [
+    b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ", b"\r\n",
+], ids=["nothing", "half a line", "half the headers", "an empty line"])  # fmt: skip
+def test_a_head_that_never_becomes_whole_ends_at_its_deadline(web: Web, start: bytes) -> None:
+    with web.connect() as line:
+        line.sendall(start)
+        assert closes_within(line, HEAD_WITHIN_S + WAIT_S, drip=b"a" if start else b"")
+
+
+@pytest.mark.slow
+def test_unfinished_requests_of_an_address_are_bounded_and_others_are_answered(web: Web) -> None:
+    with ExitStack() as lines:
+        opened = [lines.enter_context(web.connect()) for _ in range(300)]
+        for line in opened:
+            with suppress(OSError):  # the oldest make room
+                line.sendall(b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+        assert web.answers()
+        mine = psutil.Process(web.pid)
+        until(lambda: established(mine) <= MAX_PER_ADDRESS + 20)
+        assert web.answers()
+
+
+def established(process: psutil.Process) -> int:
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections("tcp"))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_the_live_feed_outlives_every_deadline_of_a_request(web: Web) -> None:
+    session = requests.Session()
+    page = session.get(f"{web.address}/login/", timeout=WAIT_S).text
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert token is not None
+    sent = {"username": NAME, "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
+    session.post(f"{web.address}/login/", data=sent, timeout=WAIT_S, headers={"Referer": web.address})
+    cookie = f"sessionid={session.cookies['sessionid']}"
+    address = web.address.replace("http://", "ws://") + "/live/"
+    with connect(
+        address, additional_headers={"Cookie": cookie}, origin=web.address, open_timeout=WAIT_S
+    ) as feed:  # type: ignore[arg-type]
+        end, messages = time.monotonic() + HEAD_WITHIN_S + 5, 0
+        while time.monotonic() < end:
+            with suppress(TimeoutError):
+                feed.recv(timeout=5)
+                messages += 1
+        feed.ping().wait(WAIT_S)
+    assert messages
