@@ -19,6 +19,7 @@ from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.delivery.turns import TURN_NS
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
+    DatabaseEntry,
     DelayEntry,
     InstanceStatus,
     JournalTotals,
@@ -106,6 +107,8 @@ class Statistics:
         """The policy that it was last told of, where that can't be followed here."""
         self.ended: LastWords | None = None
         """Why the process before this one ended."""
+        self.database: DatabaseEntry | None = None
+        """State of the control plane's database; set by the reporter that uses it."""
 
     async def second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
@@ -235,6 +238,7 @@ class Statistics:
             log=str(engine.journal.identity),
             refused=self.refused,
             ended=self.ended,
+            database=self.database,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

@@ -89,7 +89,10 @@ class ReplicatedLog(Generic[Owner]):
         engine: EngineLog,
         settings: GroupSettings,
         confirmations: Confirmations,
+        may_begin: bool = True,
     ) -> None:
+        """`may_begin`: whether a journal without records may make the log where the log service has none."""
+        self._may_begin = may_begin
         self._journal, self._outlet, self._clock = journal, outlet, clock
         self._engine, self._settings = engine, settings
         self._thread = ThreadPoolExecutor(1, "journal")
@@ -230,7 +233,8 @@ class ReplicatedLog(Generic[Owner]):
     async def _find(self, standing: Standing) -> tuple[Attached, Place]:
         """The engine's log, and how far this journal has applied it. OperatorError when it isn't the one."""
         try:
-            attached = await self._engine.attach(None if standing.sequence else self._journal.identity)
+            begins = self._may_begin and not standing.sequence
+            attached = await self._engine.attach(self._journal.identity if begins else None)
             self._check_identity(attached)
         except OperatorError as problem:
             if problem.code == "engine_lost" and standing.sequence and not standing.generation:

@@ -32,7 +32,8 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     code: Annotated[
         str,
         Meta(
-            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest policy."
+            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest"
+            " policy, or can't use the database."
         ),
     ] = ""
     problem: str = ""
@@ -87,12 +88,20 @@ def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
             "fix": refused.fix,
         }
         if refused is not None
-        else {}
+        else _database(status)
     )
     return BrokerEntry(
         **_who(at), **wrong, answers=True, revision=status.revision, clients=sum(status.clients_by_state.values()),
         rates=status.rates, durable_sequence=status.durable_sequence, uptime_s=status.uptime_s, **_certificate(at),
     )  # fmt: skip
+
+
+def _database(status: InstanceStatus) -> dict[str, str]:
+    """Return what is wrong with the broker's database, as fields of an entry."""
+    entry = status.database
+    if entry is None or not entry.code:
+        return {}
+    return {"code": entry.code, "problem": entry.message, "fix": entry.fix}
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import NotRequired, TypedDict
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connection
 
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.requests import GetStatus
@@ -14,8 +13,11 @@ from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
 from console.live.workers import key_of, without_worker
 from console.queries.brokers import instances
+from console.queries.database import database_problem
 
 WORKER_KEY = key_of("")
+DATABASE_OF = "database of broker"
+"""Name of the part that says how a broker's database is; with the broker's name where there are several."""
 
 
 class Part(TypedDict):
@@ -34,12 +36,10 @@ def readiness() -> list[Part]:
 
 
 def _database() -> Part:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError as problem:
-        return {"name": "database", "ok": False, "problem": type(problem).__name__}
-    return {"name": "database", "ok": True, "problem": ""}
+    problem = database_problem()
+    if problem is None:
+        return {"name": "database", "ok": True, "problem": ""}
+    return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}
 
 
 def _redis() -> tuple[Part, Part]:
@@ -71,7 +71,18 @@ def _workers() -> list[Part]:
 def _brokers() -> list[Part]:
     """Each broker that this process is told of; of one alone there isn't a name."""
     told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
-    return [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
+    several = len(told) > 1
+    parts = [_part(f"broker {one.address.name}" if several else "broker", one) for one in told]
+    return parts + [part for one in told for part in _database_of(one, several=several)]
+
+
+def _database_of(told: Told[InstanceStatus], *, several: bool) -> list[Part]:
+    """Return a part for a broker that can't use the database, or runs the policy on its own disk."""
+    entry = told.answer.database if told.answer is not None else None
+    if entry is None or not entry.code:
+        return []
+    name = f"{DATABASE_OF}{f' {told.address.name}' if several else ''}"
+    return [{"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}]
 
 
 def _part(name: str, told: Told[InstanceStatus]) -> Part:

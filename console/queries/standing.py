@@ -12,7 +12,7 @@ from django.utils import timezone
 from console import current
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import Part, readiness
+from console.queries.readiness import DATABASE_OF, Part, readiness
 
 RESTART_TOLD = timedelta(minutes=15)
 """How long a restart is said on every page; on time axes it stays."""
@@ -42,6 +42,11 @@ _PARTS = {  # the worst first
         "Clients can't be seen or acted on. What is shown is what was known before.",
         "Look at log/broker.log, and whether it runs.",
     ),
+    "database": (
+        "The database can't be written",
+        "Changes, decisions and runs can't be stored.",
+        "Look at its disk, its locks and its log; `/readyz` names the reason.",
+    ),
     "redis": (
         "Redis doesn't answer",
         "Pages don't move by themselves, and nothing that is planned runs.",
@@ -55,11 +60,26 @@ _PARTS = {  # the worst first
 }
 
 
+_DATABASE_OF_BROKER = {
+    "policy_from_disk": (
+        "The broker {} runs the policy on its own disk",
+        "It can't read the database: changes of the policy don't reach it until it can.",
+    ),
+    "policy_not_stored": (
+        "The broker {} can't store its policy on its own disk",
+        "It couldn't start while the database is away.",
+    ),
+    "database_away": (
+        "The broker {} can't use the database",
+        "It goes on with its policy. Decisions, losses and events wait in its memory.",
+    ),
+}
+
+
 def standings() -> list[Standing]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
     instance = Instance.objects.filter(name=current.instance_name()).first()
     parts, own = readiness(), current.instance_name()
-    forget("database")  # it answered above
     missed = [part for part in parts if _missed(part["name"], ok=part["ok"])]
     found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
@@ -70,6 +90,7 @@ def standings() -> list[Standing]:
     away = {_member_of(part): part for part in missed if part in mine}
     found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
     found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
+    found += [_no_database(part, own) for part in missed if part["name"].startswith(DATABASE_OF)]
     if blind:
         return found
     return [*found, *_restarted(instance), *_not_in_force(instance, away), *_alerts(instance)]
@@ -99,7 +120,9 @@ def _away(name: str, instance: Instance | None) -> Standing:
     since = missed_since(name)
     if name == "broker" and instance is not None:
         since = min(since, last_heard(instance) or since)
-    return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
+    return Standing(
+        name, word, sentence, fix, since, severe=name != "worker", blind=name not in ("worker", "database")
+    )
 
 
 def _member_of(part: Part) -> str:
@@ -122,6 +145,16 @@ def _no_worker(part: Part) -> Standing:
     return Standing(
         part["name"], f"No worker serves the journal of {name}", "What is to be done with its segments waits.",
         part.get("fix", ""), missed_since(part["name"]), severe=False,
+    )  # fmt: skip
+
+
+def _no_database(part: Part, own: str) -> Standing:
+    """Return the entry of a broker that can't use the database, or runs the policy on its own disk."""
+    name = part["name"].removeprefix(DATABASE_OF).strip() or own
+    word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
+    return Standing(
+        part["name"], word.format(name), sentence, part.get("fix", ""), missed_since(part["name"]),
+        severe=True,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 
 from broker_core.errors import SluiceError
 from broker_core.journal.frontier import Known
@@ -20,7 +19,7 @@ from broker_core.journal.tools import inspect
 from broker_core.journal.tools.search import LogPlace
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
-from console.services.journal_places import known_log, record_log
+from console.services.journal_places import accept_log, known_log_now
 
 
 class Command(BaseCommand):
@@ -152,17 +151,12 @@ class Command(BaseCommand):
     def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1)
+            accept_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1)
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> Known | None:
-        """What the control plane knows of the log; nothing of a copy elsewhere, or without a database."""
-        if options["directory"] is not None:
-            return None
-        try:
-            return known_log(options["instance"])
-        except DatabaseError:
-            return None
+        """Return what the control plane or the stored policy knows of the log; None for a copy."""
+        return None if options["directory"] is not None else known_log_now(options["instance"])
 
     def _told(self, report: dict[str, Any], options: dict[str, Any]) -> None:
         if options["json"]:
