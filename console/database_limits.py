@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django.db.backends.signals import connection_created
 
 from broker_core.errors import OperatorError
@@ -25,20 +25,26 @@ def limit_waits(*, statements: bool = True) -> None:
     def bound(connection: Any, **_: Any) -> None:
         set_limits(connection, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S if statements else 0)
 
+    for database in connections.settings.values():
+        if database["ENGINE"] == "django.db.backends.sqlite3":
+            # Already while it opens: switching to the write-ahead log waits for a lock.
+            database.setdefault("OPTIONS", {})["timeout"] = LOCK_TIMEOUT_S
     connection_created.connect(bound, weak=False, dispatch_uid=_UID)
 
 
 def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
-    """Bound the waits of one open connection; 0 is no limit. Raises DatabaseError."""
+    """Bound the waits of one open connection of PostgreSQL; 0 is no limit. Raises DatabaseError.
+
+    For SQLite there is `timeout` in its settings.
+    """
+    if connection.vendor != "postgresql":
+        return
     with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            # Not by `options` of the connection: PgBouncer refuses connections that have them.
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)",
-                [f"{int(lock_s * 1_000)}ms", f"{int(statement_s * 1_000)}ms"],
-            )
-        elif connection.vendor == "sqlite":
-            cursor.execute(f"PRAGMA busy_timeout = {int(lock_s * 1_000)}")
+        # Not by `options` of the connection: PgBouncer refuses connections that have them.
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)",
+            [f"{int(lock_s * 1_000)}ms", f"{int(statement_s * 1_000)}ms"],
+        )
 
 
 def database_error(problem: BaseException) -> OperatorError:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.apps import apps
-from django.conf import settings
-from django.db import Error, connection, transaction
+from django.db import Error, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
@@ -60,65 +60,76 @@ def database_problem() -> OperatorError | None:
         _guard.release()
 
 
-def forget_result() -> None:
-    """Ask the database again the next time."""
-    global _last
-    _last = None
+def reading_problem() -> OperatorError | None:
+    """Return why the database can't be read; None when it can."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except Error as problem:
+        return database_error(problem)
+    return None
 
 
 def _probe() -> OperatorError | None:
+    """Look at the database through a connection that is closed afterwards, whose waits are short."""
+    if connection.in_atomic_block or (connection.vendor == "sqlite" and connection.is_in_memory_db()):
+        return _full() or _examine(connection)
+    own = connection.copy()
+    if own.vendor == "sqlite":
+        own.settings_dict["OPTIONS"]["timeout"] = LOCK_TIMEOUT_S
     try:
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
-        connection.ensure_connection()
-        before = _limits()
-        set_limits(connection, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
-        try:
-            _write()
-            return _full() or _locked()
-        finally:
-            with suppress(Error):
-                _restore(before)
+        set_limits(own, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
+        return _full() or _examine(own)
     except Error as problem:
         # A full disk shows itself in many ways: SQLite can't make its log, or its index of that.
         return _full() or database_error(problem)
+    finally:
+        with suppress(Error):
+            own.close()
 
 
-def _write() -> None:
-    """Write a row in place of the one before, and commit."""
-    with transaction.atomic():
-        before = list(WriteProbe.objects.values_list("pk", flat=True))
-        WriteProbe.objects.create(at=timezone.now(), filler=os.urandom(PROBE_BYTES))
-        WriteProbe.objects.filter(pk__in=before).delete()
+def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
+    """Write a row in place of the one before, commit, and look for locks. Raises Error."""
+    table = database.ops.quote_name(WriteProbe._meta.db_table)
+    before = database.get_autocommit()
+    if before:
+        database.set_autocommit(False)
+    with database.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table}")
+        row = [database.ops.adapt_datetimefield_value(timezone.now()), os.urandom(PROBE_BYTES)]
+        cursor.execute(f"INSERT INTO {table} (at, filler) VALUES (%s, %s)", row)
+    if before:
+        database.commit()
+        database.set_autocommit(True)
+    return _locked(database)
 
 
 def _full() -> OperatorError | None:
-    if connection.vendor != "sqlite":
+    """Return the error for an SQLite whose file system has no room; None for any other database."""
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():
         return None
-    name = str(connection.settings_dict["NAME"])
-    place = Path(name.removeprefix("file:").partition("?")[0])
-    if "memory" in name or not place.parent.is_dir():
-        return None
-    found = os.statvfs(place.parent)
+    place = Path(str(connection.settings_dict["NAME"])).parent
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return None  # opening the file says what is wrong
     free = found.f_bavail * found.f_frsize
     if free >= LEAST_FREE_BYTES:
         return None
     return OperatorError(
-        "database_full",
-        f"The database's disk has {free} bytes left.",
-        f"Free disk space where {settings.DATABASES['default']['NAME']} is.",
+        "database_full", f"The database's disk has {free} bytes left.", f"Free disk space in {place}."
     )
 
 
-def _locked() -> OperatorError | None:
+def _locked(database: BaseDatabaseWrapper) -> OperatorError | None:
     """Return the error for a table that another session of PostgreSQL has locked.
 
     SQLite locks the whole file, which the write finds.
     """
-    if connection.vendor != "postgresql" or _lock() is None:
+    if database.vendor != "postgresql" or _lock(database) is None:
         return None
     time.sleep(LOCKED_AGAIN_S)
-    found = _lock()
+    found = _lock(database)
     if found is None:
         return None
     table, pid, application = found
@@ -129,30 +140,9 @@ def _locked() -> OperatorError | None:
     )
 
 
-def _lock() -> tuple[Any, ...] | None:
+def _lock(database: BaseDatabaseWrapper) -> tuple[Any, ...] | None:
     tables = [model._meta.db_table for model in apps.get_models()]
-    with connection.cursor() as cursor:
+    with database.cursor() as cursor:
         cursor.execute(_LOCKED, [tables])
         found: tuple[Any, ...] | None = cursor.fetchone()
         return found
-
-
-def _limits() -> list[str]:
-    """Return the session's own limits, to be restored."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
-        else:
-            cursor.execute("PRAGMA busy_timeout")
-        return [str(value) for value in cursor.fetchone()]
-
-
-def _restore(before: list[str]) -> None:
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)",
-                before,
-            )
-        else:
-            cursor.execute(f"PRAGMA busy_timeout = {int(before[0])}")

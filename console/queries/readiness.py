@@ -13,7 +13,7 @@ from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
 from console.live.workers import key_of, without_worker
 from console.queries.brokers import instances
-from console.queries.database import database_problem
+from console.queries.database import database_problem, reading_problem
 
 WORKER_KEY = key_of("")
 DATABASE_OF = "database of broker"
@@ -29,14 +29,17 @@ class Part(TypedDict):
     fix: NotRequired[str]
 
 
-def readiness() -> list[Part]:
-    """Ask each part, with short time-outs."""
+def readiness(*, write: bool = True) -> list[Part]:
+    """Ask each part, with short time-outs.
+
+    `write=False`: without a write to the database, for pages. Brokers write each ten seconds, and say how that goes.
+    """
     alive, worker = _redis()
-    return [_database(), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
+    return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
 
 
-def _database() -> Part:
-    problem = database_problem()
+def _database(*, write: bool = True) -> Part:
+    problem = database_problem() if write else reading_problem()
     if problem is None:
         return {"name": "database", "ok": True, "problem": ""}
     return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}

@@ -42,11 +42,6 @@ _PARTS = {  # the worst first
         "Clients can't be seen or acted on. What is shown is what was known before.",
         "Look at log/broker.log, and whether it runs.",
     ),
-    "database": (
-        "The database can't be written",
-        "Changes, decisions and runs can't be stored.",
-        "Look at its disk, its locks and its log; `/readyz` names the reason.",
-    ),
     "redis": (
         "Redis doesn't answer",
         "Pages don't move by themselves, and nothing that is planned runs.",
@@ -79,7 +74,8 @@ _DATABASE_OF_BROKER = {
 def standings() -> list[Standing]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
     instance = Instance.objects.filter(name=current.instance_name()).first()
-    parts, own = readiness(), current.instance_name()
+    parts, own = readiness(write=False), current.instance_name()
+    forget("database")  # it answered above
     missed = [part for part in parts if _missed(part["name"], ok=part["ok"])]
     found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
@@ -120,9 +116,7 @@ def _away(name: str, instance: Instance | None) -> Standing:
     since = missed_since(name)
     if name == "broker" and instance is not None:
         since = min(since, last_heard(instance) or since)
-    return Standing(
-        name, word, sentence, fix, since, severe=name != "worker", blind=name not in ("worker", "database")
-    )
+    return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
 def _member_of(part: Part) -> str:
