@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import resource
@@ -31,6 +32,7 @@ from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
+from broker_core.control.policy_file import PolicyFile, StoredPolicy, to_staged
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.group import GroupRequests
 from broker_core.control.requests.instance import InstanceRequests
@@ -65,6 +67,8 @@ from broker_core.transports.listeners import ListenerFactory, Listeners
 
 log = structlog.get_logger("sluice.broker")
 TICK_S = TICK_MS / 1_000
+FRONTIER_INTERVAL_TICKS = 60
+"""Ticks between two looks at whether the stored policy's frontier is old."""
 BROKEN = os.EX_IOERR
 """The exit code of a broker whose log takes nothing more."""
 
@@ -100,14 +104,15 @@ class Broker:
         link: LinkSettings | None = None,
         ports_apart: int = 0,
         link_secrets: Path | None = None,
+        policy_file: PolicyFile | None = None,
     ) -> None:
         """Open the journal of an instance and make ready to serve it.
 
         `roots`: the policy names directories below these alone, and none that overlaps one of `reserved`.
         `member`: of a group, whose log it shares. `link`: where control planes on other machines come in.
         `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
-        that has what links to other sites prove themselves with. Raises OperatorError outside_roots, and as
-        `Journal.open`.
+        that has what links to other sites prove themselves with. `policy_file`: where each policy is stored
+        when it is in force. Raises OperatorError outside_roots, and as `Journal.open`.
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
@@ -155,6 +160,11 @@ class Broker:
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)
         self._ticking: asyncio.Task[None] | None = None
+        self._policy_file = policy_file
+        self._storing_policy = asyncio.Lock()
+        self._stored_frontier = 0
+        self.policy_stored_at = 0
+        """When the policy in force was last stored on this disk, ms UTC; 0 while it isn't."""
         self.on_shut_down: Callable[[], None] | None = None
         """How an action ends the process; set by whoever runs it."""
 
@@ -179,6 +189,7 @@ class Broker:
         self.engine.confirmations.start()
         self.engine.spawn(self.engine.confirmations.run())
         await self.links.apply(self.engine.policy)
+        await self._store_policy()
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
@@ -221,6 +232,46 @@ class Broker:
             )
             raise
         self.statistics.refused = None
+        await self._store_policy()
+
+    @property
+    def lacks_stored_policy(self) -> bool:
+        """Whether the disk refused the policy in force."""
+        return self._policy_file is not None and not self.policy_stored_at
+
+    async def _store_policy(self) -> None:
+        """Store the policy in force, and how far the log is durable, for a start without the database.
+
+        A disk that refuses is logged and reported; the policy is in force all the same.
+        """
+        if self._policy_file is None:
+            return
+        async with self._storing_policy:  # two at once could leave the older one
+            engine, now = self.engine, self.engine.clock.now_ns() // 1_000_000
+            frontier = engine.frontier.durable
+            stored = StoredPolicy(
+                instance=engine.instance,
+                stored_at=now,
+                policy=engine.policy.to_dict(),
+                staged=to_staged(engine.guard.stage),
+                log=str(engine.journal.identity),
+                frontier=frontier,
+                journal=str(self.paths.journal),
+                archive=str(self.paths.archive),
+            )
+            try:
+                await asyncio.to_thread(self._policy_file.save, stored)
+            except OSError as problem:
+                if self.policy_stored_at or not self._stored_frontier:
+                    log.error("policy_not_stored", path=str(self._policy_file.path), why=str(problem))
+                self.policy_stored_at = 0
+                return
+            self.policy_stored_at, self._stored_frontier = now, frontier
+
+    async def _store_frontier(self) -> None:
+        """Store the policy again when the log has grown, or when the disk refused it before."""
+        if not self.policy_stored_at or self.engine.frontier.durable != self._stored_frontier:
+            await self._store_policy()
 
     async def _put_in_force(self, policy: PolicyDocument, stage: Stage | None) -> None:
         if policy.instance.name != self.engine.instance:
@@ -263,7 +314,7 @@ class Broker:
         ]
 
     async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(TICK_S)
             try:
                 # Before what may fail: leases, resume points and kept positions don't depend on anybody's statistics.
@@ -275,6 +326,8 @@ class Broker:
                 LAST.latest, LAST.chore = "chore", "report"
                 if on_tick is not None:
                     await on_tick(snapshot)
+                if number % FRONTIER_INTERVAL_TICKS == 0:
+                    await self._store_frontier()
             except Exception:
                 # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
                 log.exception("tick_failed")
@@ -293,9 +346,12 @@ class Broker:
             self._ticking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticking
+        ticked = self._ticking is not None
         await self._listeners.close()
         await self.links.close()
         await self.engine.close()
+        if ticked:  # a policy that no start has come to an end with isn't stored
+            await self._store_frontier()
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
 

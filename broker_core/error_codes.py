@@ -280,6 +280,36 @@ CODES: Final = MappingProxyType({
     "bad_control_link": ErrorCode("The control link between machines can't be set up as configured", _OPERATOR, _AWAY, None, SHORTLY),
     "unknown_member": ErrorCode("The instance has no such member, or its policy doesn't list it as sync (`listed`)", _OPERATOR, HTTPStatus.NOT_FOUND),
     "database_away": ErrorCode("The control plane's database can't be reached or written, for example because its disk is full. A change may have been made nevertheless", Told(0), _AWAY, None, SHORTLY),
+    "policy_from_disk": ErrorCode(
+        "The broker runs the policy that is stored on its own disk, because it can't read the "
+        "database. It reads it as soon as the database answers",
+        _OPERATOR,
+    ),
+    "policy_unavailable": ErrorCode(
+        "A broker starts for the first time, or its stored policy can't be used, and the database "
+        "can't be read: it waits for the database",
+        _OPERATOR,
+    ),
+    "policy_file_damaged": ErrorCode(
+        "The broker's stored policy can't be used: its checksum, its format or its instance is "
+        "wrong. The file was renamed; `file`",
+        _OPERATOR,
+    ),
+    "policy_not_stored": ErrorCode(
+        "The broker can't store its policy on its own disk, so it can't start without the "
+        "database",
+        _OPERATOR,
+    ),
+    "database_locked": ErrorCode(
+        "Another session has locked a table of the database, or all of it, so that it can't be "
+        "read or written",
+        _OPERATOR, _AWAY, None, SHORTLY,
+    ),
+    "database_read_only": ErrorCode(
+        "The database can be read and not written",
+        _OPERATOR, _AWAY, None, SHORTLY,
+    ),
+    "database_full": ErrorCode("The database has no room on its disk", _OPERATOR, _AWAY, None, SHORTLY),
     "no_worker": ErrorCode("No worker serves the queue of the broker's machine, so what is to be done with its journal has to wait", _OPERATOR),
     "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
@@ -306,6 +336,16 @@ CODES: Final = MappingProxyType({
     "engine_lost": ErrorCode("The engine's log isn't the one that the member has applied, or has less of it; `engine`, `applied`, `journal`", _OPERATOR),
     "event_loop": ErrorCode("Events have triggered each other too often", _OPERATOR),
     "folder_refused": ErrorCode("Actions may not use that directory", _OPERATOR, _BAD),
+    "group_log_lost": ErrorCode(
+        "A member has no journal, the log service has no log, and the control plane knows records "
+        "of the group; `known`",
+        _OPERATOR,
+    ),
+    "group_log_other": ErrorCode(
+        "A member has no journal, and the log service's log isn't one that the control plane "
+        "knows of the group; `engine`, `known`",
+        _OPERATOR,
+    ),
     "group_not_installed": ErrorCode("A group's engine needs packages that aren't installed", _OPERATOR),
     "java_missing": ErrorCode("Spark needs a newer Java", _OPERATOR),
     "journal_archived": ErrorCode("The segment has been archived already", _OPERATOR, _CONFLICT),

@@ -17,6 +17,7 @@ from broker_core.control import listing
 from broker_core.documents import columns, requests
 from broker_core.documents.clients import ClientEntry, ClientsPage
 from broker_core.documents.instance import (
+    DatabaseEntry,
     DelayEntry,
     InstanceStatus,
     Rates,
@@ -114,6 +115,21 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
         ended=next((one.ended for one in parts if one.ended is not None), None),
         problems=problems(parts),
         stalls=_stall_totals([one.stalls for one in parts]),
+        database=_database(parts),
+    )
+
+
+def _database(parts: Sequence[InstanceStatus]) -> DatabaseEntry | None:
+    """Return the entry of the first member with a problem, with the member's name, and the sums of all."""
+    entries = [(one.member, one.database) for one in parts if one.database is not None]
+    if not entries:
+        return None
+    member, shown = next(((name, one) for name, one in entries if one.code), entries[0])
+    return structs.replace(
+        shown,
+        message=f"{member}: {shown.message}" if shown.message else "",
+        waiting=sum(one.waiting for _, one in entries),
+        dropped=sum(one.dropped for _, one in entries),
     )
 
 

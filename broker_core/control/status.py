@@ -19,6 +19,7 @@ from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.delivery.turns import TURN_NS
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
+    DatabaseEntry,
     DelayEntry,
     InstanceStatus,
     JournalTotals,
@@ -112,6 +113,8 @@ class Statistics:
         """Of the event loop."""
         self.problems: Callable[[], list[ProblemEntry]] = list
         """Returns the problems of the group and the links; set by whoever has them."""
+        self.database: DatabaseEntry | None = None
+        """State of the control plane's database; set by the reporter that uses it."""
 
     async def second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
@@ -243,6 +246,7 @@ class Statistics:
             ended=self.ended,
             problems=self.problems(),
             stalls=self.stalls.totals,
+            database=self.database,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

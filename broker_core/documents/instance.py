@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, Moment
+from broker_core.documents.base import Document, Moment, MomentOrNone
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
@@ -126,6 +126,38 @@ class RefusedRevision(Document, frozen=True, kw_only=True):
     fix: str = ""
 
 
+class DatabaseEntry(Document, frozen=True, kw_only=True):
+    """The control plane's database, as the broker sees it."""
+
+    away_since: Annotated[
+        MomentOrNone,
+        Meta(description="Since when the broker can't read or write it, ms UTC; null while it can."),
+    ] = None
+    code: Annotated[
+        str,
+        Meta(
+            description="`policy_from_disk`, `database_away` or `policy_not_stored`; empty when all is well."
+        ),
+    ] = ""
+    message: str = ""
+    fix: str = ""
+    policy: Annotated[
+        Literal["database", "disk"],
+        Meta(description="Where the policy in force was read. `disk`: the copy that the broker stores."),
+    ] = "database"
+    policy_stored_at: Annotated[
+        MomentOrNone, Meta(description="When the broker last stored its policy on its disk, ms UTC.")
+    ] = None
+    waiting: Annotated[
+        int,
+        Meta(description="Decisions, losses and events in the broker's memory that aren't in the database."),
+    ] = 0
+    dropped: Annotated[
+        int,
+        Meta(description="Decisions, losses and events that the memory had no room for, since the start."),
+    ] = 0
+
+
 class JournalTotals(Document, frozen=True, kw_only=True):
     """The journal's files."""
 
@@ -170,6 +202,10 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     problems: Annotated[
         list[ProblemEntry], Meta(description="Problems of its group and of its links, while they last.")
     ] = []
+    database: Annotated[
+        DatabaseEntry | None,
+        Meta(description="The control plane's database; null when the broker reports to none."),
+    ] = None
 
 
 class Snapshot(Document, frozen=True, kw_only=True):

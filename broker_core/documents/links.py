@@ -62,6 +62,14 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     gaps: Annotated[int, Meta(description="Stretches of the log that were removed before they were carried.")]
     connected_at: MomentOrNone
     """Since when it carries."""
+    set_back_at: MomentOrNone = None
+    """When the destination last came back with less than it had confirmed, as from an older backup."""
+    set_back_had: Annotated[
+        int, Meta(description="Newest record that the destination had confirmed then.")
+    ] = 0
+    set_back_has: Annotated[
+        int, Meta(description="Newest record that it had then: what is behind it is carried again.")
+    ] = 0
 
 
 class Links(Document, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     """Something happened to a client: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop, slow, or a
     sample of how far it is behind. `state` is its delivery, or of a disconnect why. Of the broker itself, whose name begins
     with $: clock_jumped, with how far in `state`; event_loop_stalled, with how long and why;
-    member_downgraded, member_upgraded, link_downgraded and link_upgraded, with the figures."""
+    member_downgraded, member_upgraded, link_downgraded, link_upgraded and link_set_back, with the figures."""
 
     at: Moment
     client: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any, Final, NamedTuple
+from uuid import UUID, uuid4
 
 import structlog
 
@@ -27,6 +27,18 @@ log = structlog.get_logger("sluice.group")
 RETRY_S: Final = 1.0
 
 
+class KnownGroup(NamedTuple):
+    """Knowledge of a group's past: every log that a member reported, and the newest record of any of them."""
+
+    logs: frozenset[UUID] = frozenset()
+    sequence: int = 0
+
+    @classmethod
+    def of(cls, known: Known) -> KnownGroup:
+        """Return what one log is known of as a group's."""
+        return cls(frozenset() if known.log is None else frozenset((known.log,)), known.sequence)
+
+
 class Member:
     """Makes the log of a broker that belongs to a group."""
 
@@ -34,6 +46,7 @@ class Member:
         self.settings = settings
         self._engine = engine
         self._log: ReplicatedLog[Any] | None = None
+        self._known = KnownGroup()
         self._clock: Clock | None = None
         self._confirmations: Confirmations | None = None
 
@@ -41,15 +54,19 @@ class Member:
         """Where the others' words go: the broker's one waiting."""
         self._confirmations = confirmations
 
-    async def identity(self, directory: Path, archive: Path | None) -> Known | None:
-        """Which log a member that has none yet is to begin with: the group's. None for one that has its own.
+    async def identity(
+        self, directory: Path, archive: Path | None, known: KnownGroup | None = None
+    ) -> Known | None:
+        """Return the group's log, with which a member without a journal begins; None where there is one.
 
-        Waits for the engine as long as it takes. OperatorError wrong_stream.
+        `known`: what the control plane knows of the group; a group that has had records isn't begun again.
+        Waits for the log service as long as it takes. Raises OperatorError wrong_stream, group_log_lost and
+        group_log_other.
         """
-        instance = self.settings.instance
+        instance, self._known = self.settings.instance, known or KnownGroup()
         if read_mark(directory, instance) is not None or discover(directory, instance, archive):
             return None
-        offered, why = uuid4(), ""
+        offered, why = uuid4() if self._may_begin else None, ""
         while True:
             try:
                 found = await self._engine.attach(offered)
@@ -58,14 +75,27 @@ class Member:
                     why = str(problem)
                     log.warning("engine_away", why=why, member=self.settings.member)
                 await asyncio.sleep(RETRY_S)
+            except OperatorError as problem:
+                if problem.code != "engine_lost":
+                    raise
+                await self._engine.close()
+                raise log_lost(instance, str(directory), self._known) from None
             else:
+                if not self._may_begin and found.log not in self._known.logs:
+                    await self._engine.close()
+                    raise log_other(instance, found.log, self._known)
                 return Known(found.log, 0)
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the group is new, for all that is known: only then may this member make its log."""
+        return self._known.sequence == 0
 
     def log(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]:
         """The log, to be started. `confirms_with` comes first."""
         assert self._confirmations is not None
         self._log = made = ReplicatedLog(
-            journal, outlet, clock, self._engine, self.settings, self._confirmations
+            journal, outlet, clock, self._engine, self.settings, self._confirmations, self._may_begin
         )
         self._clock = clock
         return made
@@ -101,6 +131,38 @@ class Member:
     def _made(self) -> ReplicatedLog[Any]:
         assert self._log is not None, "`log` comes first"
         return self._log
+
+
+def log_lost(instance: str, directory: str, known: KnownGroup) -> OperatorError:
+    """Return the error for a group that has had records, and has neither a log nor this member's journal."""
+    return OperatorError(
+        "group_log_lost",
+        f"The log service has no log of {instance}, there is no journal in {directory},"
+        f" and {known.sequence} records of {_named(known)} are known.",
+        "On the member whose journal has most: `manage.py replication init`; then `replication reseed` on"
+        " the others. If no journal is left, restore a backup of one and do the same. If everything is lost"
+        " and the group is to begin anew: `manage.py replication init --empty`, which gives the sequences"
+        " from 1 on to other records.",
+        known=known.sequence,
+    )
+
+
+def log_other(instance: str, found: UUID, known: KnownGroup) -> OperatorError:
+    """Return the error for a member without a journal at a log service whose log the group never had."""
+    return OperatorError(
+        "group_log_other",
+        f"The log service's log of {instance} is {found},"
+        f" and the control plane knows {known.sequence} records of {_named(known)}.",
+        "Name the log service of its own group (SLUICE_GROUP_ENGINES). If this member is to join that log:"
+        " `manage.py replication join --yes`.",
+        engine=str(found),
+        known=known.sequence,
+    )
+
+
+def _named(known: KnownGroup) -> str:
+    logs = sorted(str(log) for log in known.logs)
+    return f"log {', '.join(logs)}" if logs else "a log"
 
 
 def engine_of(settings: GroupSettings) -> EngineLog:

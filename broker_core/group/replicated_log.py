@@ -94,7 +94,10 @@ class ReplicatedLog(Generic[Owner]):
         engine: EngineLog,
         settings: GroupSettings,
         confirmations: Confirmations,
+        may_begin: bool = True,
     ) -> None:
+        """`may_begin`: whether a journal without records may make the log where the log service has none."""
+        self._may_begin = may_begin
         self._journal, self._outlet, self._clock = journal, outlet, clock
         self._engine, self._settings = engine, settings
         self._thread = ThreadPoolExecutor(1, "journal")
@@ -263,8 +266,9 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _find_once(self, standing: Standing, *, elsewhere: bool = False) -> tuple[Attached, Place]:
         try:
+            begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
-                None if standing.sequence else self._journal.identity, elsewhere=elsewhere
+                self._journal.identity if begins else None, elsewhere=elsewhere
             )
             self._check_identity(attached)
         except OperatorError as problem:

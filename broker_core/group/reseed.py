@@ -16,6 +16,7 @@ from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, NamedTuple
+from uuid import UUID, uuid4
 
 from msgspec import Struct, json
 
@@ -124,6 +125,51 @@ def held_in(places: Places, instance: str) -> Held | None:
 
 
 # init
+
+
+def plan_empty(places: Places, instance: str, member: str, found: Attached | None, known: int) -> Plan:
+    """Plan a log that begins with record 1, of a group whose every journal is lost.
+
+    `known`: records that the control plane knows of it. Raises OperatorError log_exists, journal_there.
+    """
+    places.journal.mkdir(parents=True, exist_ok=True)
+    own = held_in(places, instance)
+    if own is not None or discover(places.journal, instance, places.archive):
+        raise OperatorError(
+            "journal_there",
+            f"{places.journal} has segments of {instance}.",
+            "Leave --empty out, and the new log goes on behind them.",
+        )
+    if found is not None:
+        raise OperatorError(
+            "log_exists",
+            f"The engine has a log of {instance} already: log {found.log}, with {found.last} entries.",
+            "To join it: `replication join`.",
+            log=str(found.log),
+        )
+    log = uuid4()
+    return Plan(
+        "init", instance, member, str(places.journal), None, str(log), 1, 0, 0, "", None, "",
+        [
+            f"give up {known} records that the control plane knows of {instance}: nobody has them",
+            f"make a log {log} at the engine that begins with record 1",
+            "let bookmarks of before name other records",
+        ],
+    )  # fmt: skip
+
+
+async def begin_empty(plan: Plan, engine: EngineLog, now: str, say: Say) -> Receipt:
+    """Make the log as planned. Raises OperatorError log_exists when there is one by now, and engine_away."""
+    try:
+        made = await engine.begin(Beginning(UUID(plan.log), plan.generation))
+    except EngineAwayError as problem:
+        raise OperatorError(
+            "engine_away", f"The log couldn't be made: {problem}.", "Nothing was changed. Try again."
+        ) from None
+    finally:
+        await engine.close()
+    say(f"the engine has log {made.log}, generation {made.generation}")
+    return Receipt(plan, now, made.generation, 0, 0, "")
 
 
 def plan_init(

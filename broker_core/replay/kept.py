@@ -97,6 +97,8 @@ class ManagedReplay(Kept, tag="managed"):
     caught_up: bool = False
     ended: Literal["", "completed", "cancelled"] = ""
     ended_at: int = 0
+    carried: int = 0
+    """Newest record that a link's destination has confirmed; not every record below `position` is carried."""
 
     @property
     def owner(self) -> str:

@@ -314,6 +314,34 @@ class ManagedReplays:
         if _moving(replay) != before:
             self._kept.note(replay)
 
+    def restart(self, name: str, position: int, topic: str, filter: str | None, carried: int) -> None:
+        """Make a link's replay anew in its place: from `position`, of this topic and filter.
+
+        `carried`: newest record that the destination has. The old definition gives way to the new one in one
+        write, here and at a group's other members. Nothing is done while the replay is subscribed.
+        Raises OperatorError unknown_replay.
+        """
+        old = self.get(name)
+        if name in self._active:
+            return
+        made = msgspec.structs.replace(
+            old, topic=topic, filter=filter, position=position, first=min(old.first, position), certain=0,
+            began_at=0, recorded_at=0, begun=True, caught_up=False, carried=carried,
+            created_at=max(self._clock.now_ns(), old.created_at + 1),
+        )  # fmt: skip
+        self._kept.drop(old, tell=False)
+        self._kept.keep(made)
+
+    def note_carried(self, name: str, sequence: int) -> None:
+        """Record that a link's destination has confirmed everything that is carried up to `sequence`.
+
+        Raises OperatorError unknown_replay.
+        """
+        replay = self.get(name)
+        if sequence > replay.carried:
+            replay.carried = sequence
+            self._kept.note(replay)
+
     def serves(self, name: str) -> bool:
         """Whether its client is subscribed to it here."""
         return name in self._active

@@ -4,6 +4,10 @@ and acknowledges here what the destination says is persisted there.
 So the place where it is belongs to a managed replay, which is kept here, holds the log, and is never ahead of what the destination
 has; and what comes twice after a kill of either side the destination knows by its number. Every loss ends in
 the same way: both ends are closed, and made again from that place.
+
+The replay also has the newest number that the destination has confirmed. A destination that has less was
+restored from a backup: the process that carries the link next, here or at another member of a group, goes back
+to where the destination is.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.documents.links import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
-from broker_core.names import LINK_PREFIX, site_client
+from broker_core.names import BROKER_NAME, LINK_PREFIX, site_client
 from broker_core.protocols import commands
 from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
 from broker_core.sites.records import parts_of
@@ -54,6 +58,14 @@ class UnderWay(NamedTuple):
     accepted_at: int
     carried: int
     """Messages of it that were sent."""
+
+
+class SetBack(NamedTuple):
+    """Loss at a destination: when it was found (ns), and up to which record the destination had, and has."""
+
+    at: int
+    had: int
+    has: int
 
 
 class Store(MemoryPublishStore):
@@ -90,8 +102,7 @@ class Link:
         self._state_since = engine.clock.now_ns()
         self._error: SluiceError | None = None
         self._instance = ""
-        self._there = 0
-        """The newest record that the destination has said it has; less another time, and it has lost some."""
+        self._set_back: SetBack | None = None
         self._connected_at = 0
         self._carried = self._gaps = 0
         self._near: NearEnd | None = None
@@ -170,6 +181,7 @@ class Link:
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if near.begun.done():
                 self._check_log(self._store.stored)
+                self._note_carried(self._store.stored)
                 self._carrying()
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return next(end.result() for end in ends if end.done())
@@ -209,21 +221,25 @@ class Link:
             )
 
     async def _enter(self, near: NearEnd, stored: int) -> None:
-        """Subscribe where the managed replay stands. It is of one topic and filter: when the policy changes them it is made anew, in
-        its place. A destination that has less than it had gets what it lost: before anything newer, whose numbers would shut it out."""
+        """Subscribe where the managed replay is.
+
+        The replay is of one topic and filter: when the policy changes them it is made anew in its place. A
+        destination that has less than it had gets the lost records first: the numbers of newer ones would
+        shut them out.
+        """
         settings, managed = self.settings, self._engine.managed
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)
             changed = (kept.topic, kept.filter) != (settings.topic, settings.filter)
-            if not kept.ended and (changed or stored < self._there):
-                behind = min(stored, kept.position - 1) if stored < self._there else kept.position - 1
-                bookmark = str(Bookmark(self._engine.instance, behind)) if behind else EPOCH_TEXT
-                managed.cancel(self._client)
-                managed.forget(self._client)
-        if stored < self._there:
-            log.warning("link_set_back", link=settings.name, had=self._there, has=stored)
-        self._there = stored
+            lost = stored < kept.carried
+            if not kept.ended and (changed or lost):
+                position = min(stored + 1, kept.position) if lost else kept.position
+                if lost:
+                    self._note_set_back(kept.carried, stored)
+                managed.restart(
+                    self._client, position, settings.topic, settings.filter, min(stored, kept.carried)
+                )
         near.begin(
             self._client,
             commands.Subscribe(
@@ -237,6 +253,19 @@ class Link:
             ),
         )
 
+    def _note_set_back(self, had: int, has: int) -> None:
+        """Report that the destination has lost records: in the log, on `$SLUICE.clients` and in the entry."""
+        now = self._clock.now_ns()
+        self._set_back = SetBack(now, had, has)
+        log.warning("link_set_back", link=self.settings.name, had=had, has=has)
+        name = self.settings.name
+        sentence = f"{name} had confirmed record {had} and has {has}: {has + 1} to {had} are carried again"
+        self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
+
+    def _note_carried(self, sequence: int) -> None:
+        with suppress(OperatorError):
+            self._engine.managed.note_carried(self._client, sequence)
+
     def _carrying(self) -> None:
         self._enter_state("carrying")
         self._error, self._connected_at = None, self._clock.now_ns()
@@ -247,8 +276,8 @@ class Link:
             self._gaps += self._near.gaps
             self._near.leave()
         self._near = self._far = None
-        if self._store is not None:
-            self._there = max(self._there, self._store.stored)
+        if self._store is not None and self._state == "carrying":
+            self._note_carried(self._store.stored)
         await far.close()
         self._store = None
 
@@ -320,6 +349,7 @@ class Link:
             upto = done.upto
             self._carried += done.carried
         if upto:
+            self._note_carried(store.stored)  # with the position, or before it
             near.acknowledge(upto)
         near.may_write(store.nbytes < UNDER_WAY)
 
@@ -377,7 +407,15 @@ class Link:
             carried=self._carried,
             gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
             connected_at=self._connected_at // 1_000_000 or None,
+            **self._shown_set_back(),
         )
+
+    def _shown_set_back(self) -> dict[str, Any]:
+        """Return what `LinkEntry` says of the last time that the destination came back with less."""
+        found = self._set_back
+        if found is None:
+            return {}
+        return {"set_back_at": found.at // 1_000_000, "set_back_had": found.had, "set_back_has": found.has}
 
     def _confirming(self) -> dict[str, Any]:
         """What `LinkEntry` says of whether it is waited for."""

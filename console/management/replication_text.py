@@ -77,6 +77,13 @@ def show_links(now: LinksNow, console: Console) -> None:
                 console,
                 f"  {link.entry.client}: {link.entry.gaps} stretches of the log were removed before they were carried",
             )
+        if link.entry.set_back_at:
+            at = datetime.fromtimestamp(link.entry.set_back_at / 1_000, UTC)
+            _say(
+                console,
+                f"  {link.entry.client}: came back with less at {at:%Y-%m-%d %H:%M} UTC; it had confirmed"
+                f" record {link.entry.set_back_had}; from {link.entry.set_back_has + 1} on it is carried again",
+            )
     for told in now.away:
         if told.error is not None:
             _say(

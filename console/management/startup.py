@@ -15,16 +15,18 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.private_files import tighten_trees
 from console.broker_addresses import journal_queue, name_of
+from console.database_limits import database_error, limit_waits
 from console.management import banner
 from console.services import policies
 from console.services.actors import SYSTEM
+from console.services.journal_places import policy_file
 from console.supervisor import ports, ready, redis_source, sockets
 from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import Supervisor
@@ -56,7 +58,10 @@ def lock_home() -> TextIOWrapper | None:
 
 
 def prepare(*, console: bool = True) -> PolicyDocument:
-    """Everything that must hold before a process starts: Redis, database, free ports, an operator for the console."""
+    """Prepare what processes need before they start: Redis, database, free ports, an operator.
+
+    A database that is away doesn't keep a broker from starting that has its policy on its own disk.
+    """
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
     places = (
@@ -67,13 +72,41 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     for problem in tighten_trees((settings.SLUICE_HOME, *places)):
         say(problem)
     check_given_redis()
-    check_database()
     call_command("check", fail_level="ERROR", stdout=StringIO())
-    call_command("migrate", interactive=False, verbosity=0)
-    policy = policy_in_force()
+    answers = True
+    try:
+        policy = prepare_database()
+    except OperatorError as problem:
+        if not problem.code.startswith("database_"):
+            raise
+        stored = policy_file(settings.SLUICE_INSTANCE).load()
+        if stored is None:
+            raise
+        say(problem.sentence)
+        say(
+            f"Starting with revision {stored.revision}, as stored on this disk, without migrations and"
+            " without the ports of the environment. If this release is new: `manage.py migrate` when the database"
+            " answers."
+        )
+        policy, answers = stored.document, False
     check_ports(policy.transports, console=console)
-    if console:
+    if console and answers:
         call_command("createoperator")
+    return policy
+
+
+def prepare_database() -> PolicyDocument:
+    """Migrate the database, and make the default policy where there is none.
+
+    Raises OperatorError database_away, database_locked, database_read_only, database_full.
+    """
+    limit_waits(statements=False)
+    check_database()
+    try:
+        call_command("migrate", interactive=False, verbosity=0)
+        policy = policy_in_force()
+    except DatabaseError as problem:
+        raise database_error(problem) from problem
     return policy
 
 

@@ -19,6 +19,7 @@ from console.models.replay import ManagedReplay
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
 from console.models.tray import TrayItem
+from console.models.write_probe import WriteProbe
 
 __all__ = [
     "Action",
@@ -58,4 +59,5 @@ __all__ = [
     "RunHold",
     "Transport",
     "TrayItem",
+    "WriteProbe",
 ]

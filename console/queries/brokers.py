@@ -33,7 +33,8 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     code: Annotated[
         str,
         Meta(
-            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest policy."
+            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest"
+            " policy, or can't use the database."
         ),
     ] = ""
     problem: str = ""
@@ -108,11 +109,20 @@ def _wrong(status: InstanceStatus) -> dict[str, Any]:
             "problem": refused.message,
             "fix": refused.fix,
         }
+    database = _database(status)
     severe = next((one for one in status.problems if one.severe), None)
-    if severe is None:
-        return {}
+    if database or severe is None:
+        return database
     said = f"{severe.title}: {severe.message}"
     return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
+
+
+def _database(status: InstanceStatus) -> dict[str, str]:
+    """Return what is wrong with the broker's database, as fields of an entry."""
+    entry = status.database
+    if entry is None or not entry.code:
+        return {}
+    return {"code": entry.code, "problem": entry.message, "fix": entry.fix}
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.instance import DatabaseEntry, InstanceStatus
 from broker_core.documents.links import LinkEntry
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.documents.stalls import StallCause
@@ -106,6 +106,7 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         for one in status.pools:
             pool.add_metric([*broker, one.name], getattr(one, key))
         yield pool
+    yield from _database(broker, status.database)
     delay = GaugeMetricFamily(
         "sluice_delivery_seconds", "From accepted to handed over, of the last ten seconds", labels=["instance", "member", "quantile"]
     )  # fmt: skip
@@ -214,6 +215,35 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
         for one in links:
             counter.add_metric([*broker, one.name], counted(one))
         yield counter
+
+
+def _database(broker: Name, entry: DatabaseEntry | None) -> Iterator[Metric]:
+    """Yield what a broker reports of the control plane's database; nothing for one that reports to none."""
+    if entry is None:
+        return
+    for key, words, value in (
+        (
+            "database_away",
+            "Whether the broker can't read or write the database",
+            entry.away_since is not None,
+        ),
+        (
+            "policy_from_disk",
+            "Whether the policy in force is the one on the broker's disk",
+            entry.policy == "disk",
+        ),
+        ("database_waiting", "Decisions, losses and events that wait in the broker's memory", entry.waiting),
+    ):
+        gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance", "member"])
+        gauge.add_metric(broker, float(value))
+        yield gauge
+    dropped = CounterMetricFamily(
+        "sluice_database_dropped",
+        "Decisions, losses and events that the broker's memory had no room for",
+        labels=["instance", "member"],
+    )
+    dropped.add_metric(broker, float(entry.dropped))
+    yield dropped
 
 
 def _healths(broker: Name, healths: Mapping[Health, int]) -> Metric:

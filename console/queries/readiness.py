@@ -6,7 +6,6 @@ from typing import NotRequired, TypedDict
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connection
 
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.problems import ProblemEntry
@@ -18,8 +17,11 @@ from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
 from console.live.workers import key_of, without_worker
 from console.queries.brokers import instances
+from console.queries.database import database_problem, reading_problem
 
 WORKER_KEY = key_of("")
+DATABASE_OF = "database of broker"
+"""Name of the part that says how a broker's database is; with the broker's name where there are several."""
 
 
 class Part(TypedDict):
@@ -38,19 +40,20 @@ class Part(TypedDict):
     """Of a broker: the newest stall of its event loop."""
 
 
-def readiness() -> list[Part]:
-    """Ask each part, with short time-outs."""
+def readiness(*, write: bool = True) -> list[Part]:
+    """Ask each part, with short time-outs.
+
+    `write=False`: without a write to the database, for pages. Brokers write each ten seconds, and say how that goes.
+    """
     alive, worker = _redis()
-    return [_database(), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
+    return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
 
 
-def _database() -> Part:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError as problem:
-        return {"name": "database", "ok": False, "problem": type(problem).__name__}
-    return {"name": "database", "ok": True, "problem": ""}
+def _database(*, write: bool = True) -> Part:
+    problem = database_problem() if write else reading_problem()
+    if problem is None:
+        return {"name": "database", "ok": True, "problem": ""}
+    return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}
 
 
 def _redis() -> tuple[Part, Part]:
@@ -82,8 +85,19 @@ def _workers() -> list[Part]:
 def _brokers() -> list[Part]:
     """Each broker that this process is told of; of one alone there isn't a name."""
     told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
-    brokers = [_part(f"broker {one.address.name}" if len(told) > 1 else "broker", one) for one in told]
-    return [*brokers, *(part for name in instances() for part in _problems(name, told))]
+    several = len(told) > 1
+    brokers = [_part(f"broker {one.address.name}" if several else "broker", one) for one in told]
+    databases = [part for one in told for part in _database_of(one, several=several)]
+    return [*brokers, *databases, *(part for name in instances() for part in _problems(name, told))]
+
+
+def _database_of(told: Told[InstanceStatus], *, several: bool) -> list[Part]:
+    """Return a part for a broker that can't use the database, or runs the policy on its own disk."""
+    entry = told.answer.database if told.answer is not None else None
+    if entry is None or not entry.code:
+        return []
+    name = f"{DATABASE_OF}{f' {told.address.name}' if several else ''}"
+    return [{"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}]
 
 
 def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:

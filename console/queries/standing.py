@@ -15,7 +15,7 @@ from broker_core.documents.stalls import CAUSES, StallEntry
 from console import current
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import Part, problem_name, readiness
+from console.queries.readiness import DATABASE_OF, Part, problem_name, readiness
 from console.units import format as formats
 
 RESTART_TOLD = timedelta(minutes=15)
@@ -59,10 +59,26 @@ _PARTS = {  # the worst first
 }
 
 
+_DATABASE_OF_BROKER = {
+    "policy_from_disk": (
+        "The broker {} runs the policy on its own disk",
+        "It can't read the database: changes of the policy don't reach it until it can.",
+    ),
+    "policy_not_stored": (
+        "The broker {} can't store its policy on its own disk",
+        "It couldn't start while the database is away.",
+    ),
+    "database_away": (
+        "The broker {} can't use the database",
+        "It goes on with its policy. Decisions, losses and events wait in its memory.",
+    ),
+}
+
+
 def standings() -> list[Standing]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
     instance = Instance.objects.filter(name=current.instance_name()).first()
-    parts, own = readiness(), current.instance_name()
+    parts, own = readiness(write=False), current.instance_name()
     forget("database")  # it answered above
     missed = [part for part in parts if "entry" not in part and _missed(part["name"], ok=part["ok"])]
     found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
@@ -74,6 +90,7 @@ def standings() -> list[Standing]:
     away = {_member_of(part): part for part in missed if part in mine}
     found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
     found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
+    found += [_no_database(part, own) for part in missed if part["name"].startswith(DATABASE_OF)]
     if blind:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
@@ -166,6 +183,16 @@ def _no_worker(part: Part) -> Standing:
     return Standing(
         part["name"], f"No worker serves the journal of {name}", "What is to be done with its segments waits.",
         part.get("fix", ""), missed_since(part["name"]), severe=False,
+    )  # fmt: skip
+
+
+def _no_database(part: Part, own: str) -> Standing:
+    """Return the entry of a broker that can't use the database, or runs the policy on its own disk."""
+    name = part["name"].removeprefix(DATABASE_OF).strip() or own
+    word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
+    return Standing(
+        part["name"], word.format(name), sentence, part.get("fix", ""), missed_since(part["name"]),
+        severe=True,
     )  # fmt: skip
 
 

@@ -2,26 +2,37 @@
 
 Live snapshots go over the channel layer, which may drop them: the next second brings another. What must not be lost
 (decisions, reports, samples) goes to the database, in a thread, and is tried again when the database is away.
+Decisions and losses wait in the broker's bounded memory meanwhile; those that it had no room for are counted.
+`database` of the status says since when the database is away and why, and whether the policy in force is the
+one on the broker's disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import structlog
 from channels.layers import get_channel_layer
+from django.db import Error
 
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
 from broker_core.documents.clients import ClientEntry
-from broker_core.documents.instance import Snapshot
+from broker_core.documents.instance import DatabaseEntry, Snapshot
 from broker_core.documents.records import DecisionEntry
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.staging import read_stage
 from console.broker_addresses import name_of
+from console.database_limits import database_error
 from console.live import newest
 from console.queries.policies import instance_named
+from console.reporters.database_thread import DatabaseThread
+from console.reporters.events import EventReporter
+from console.reporters.start import policy_from_disk
 from console.services import policies, reports, rollouts
 from console.services.ledger import record_losses
 from console.services.logons import record_refused
@@ -32,6 +43,20 @@ SLICE = 100
 """Clients written in one turn of the loop."""
 RECONCILE_EVERY = 5
 """Ticks between two looks at the database for a newer revision."""
+ANSWER_TIMEOUT_S = 10.0
+"""A call into the database that takes longer counts as a database that is away."""
+CLOSE_TIMEOUT_S = 8.0
+"""How long a broker that ends waits for the database to take its last report."""
+_NO_ANSWER = OperatorError(
+    "database_away",
+    "The database has accepted a request and doesn't answer it.",
+    "Look at its process, its sessions and its locks.",
+)
+_NOT_STORED = OperatorError(
+    "policy_not_stored",
+    "The broker can't store its policy on its own disk: it couldn't start without the database.",
+    "Make room in SLUICE_HOME, and let the broker's user write there.",
+)
 log = structlog.get_logger("sluice.reporter")
 
 
@@ -62,8 +87,17 @@ class Written:
 class BrokerReporter:
     """Called by the broker once a second with its snapshot."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: Broker, thread: DatabaseThread | None = None, database: DatabaseEntry | None = None
+    ) -> None:
+        """`database`: how the database was when the broker started."""
         self._broker = broker
+        self._thread = thread or DatabaseThread("database")
+        self._database = database or DatabaseEntry()
+        self._dropped = 0
+        self.events: EventReporter | None = None
+        """Reporter of events, whose waiting events count too."""
+        broker.statistics.database = self._database
         self._layer = get_channel_layer()
         self._stored: asyncio.Task[None] | None = None
         self._written = Written()
@@ -79,6 +113,7 @@ class BrokerReporter:
         if self._stored is None or self._stored.done():
             self._ticks += 1
             self._stored = asyncio.create_task(self._store(snapshot), name="store-report")
+        self._show_database()
 
     async def _tell(self, snapshot: Snapshot) -> None:
         try:
@@ -113,53 +148,153 @@ class BrokerReporter:
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
-        made, decisions = self._broker.engine.decisions.made, self._new_decisions(self._kept)
+        await asyncio.to_thread(reports.record_second, snapshot)  # into Redis
         try:
-            await asyncio.to_thread(reports.record_second, snapshot)
-            await asyncio.to_thread(reports.record_report, snapshot)
-            await asyncio.to_thread(
-                reports.record_decisions, decisions, self._broker.engine.instance, self._broker.member
-            )
-            self._kept = made
-            await self._store_losses()
-            await self._store_refused(snapshot.at // MINUTE_MS)
-            if decisions:
-                await asyncio.to_thread(lambda: rollouts.check(instance_named(self._broker.engine.instance)))
-            if self._ticks % RECONCILE_EVERY == 0:
-                await self._reconcile()
+            await self._store_rows(snapshot)
+        except Error as problem:
+            self._note_away(database_error(problem))
         except Exception as problem:
             log.warning("report_not_stored", why=repr(problem))
+        else:
+            self._note_there()
+
+    async def _store_rows(self, snapshot: Snapshot) -> None:
+        engine, member, run = self._broker.engine, self._broker.member, self._thread.run
+        made, decisions = engine.decisions.made, self._new_decisions(self._kept)
+        if self._database.away_since is not None:
+            await self._reconcile()  # first: the operators' word counts before anything is reported
+        await run(reports.record_report, snapshot)
+        await run(reports.record_decisions, decisions, engine.instance, member)
+        self._count_dropped("decisions", made - self._kept - len(decisions))
+        self._kept = made
+        await self._store_losses()
+        await self._store_refused(snapshot.at // MINUTE_MS)
+        if decisions:
+            await run(lambda: rollouts.check(instance_named(engine.instance)))
+        if self._ticks % RECONCILE_EVERY == 0:
+            await self._reconcile()
 
     async def _store_losses(self) -> None:
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
         losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
-        await asyncio.to_thread(record_losses, losses, instance, self._broker.member)
+        await self._thread.run(record_losses, losses, instance, self._broker.member)
+        self._count_dropped("losses", entered - self._lost - number)
         self._lost = entered
+
+    def _count_dropped(self, name: str, number: int) -> None:
+        """Record that the memory had no room for `number` entries while the database was away."""
+        if number > 0:
+            self._dropped += number
+            log.error(
+                "not_in_the_database", entries=name, number=number, why="the database was away too long"
+            )
+
+    # How the database is.
+
+    @property
+    def _waiting(self) -> int:
+        """Decisions, losses and events in memory that the database doesn't have."""
+        engine = self._broker.engine
+        decisions = min(engine.decisions.made - self._kept, len(engine.decisions.recent))
+        losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
+        return decisions + losses + (self.events.waiting if self.events is not None else 0)
+
+    @property
+    def _unstored(self) -> int:
+        """Decisions, losses and events that the memory had no room for, since the start."""
+        engine = self._broker.engine
+        decisions = max(engine.decisions.made - self._kept - len(engine.decisions.recent), 0)
+        losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
+        return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
+
+    def _note_away(self, problem: OperatorError) -> None:
+        before = self._database
+        shown = self._from_disk(problem) if before.policy == "disk" else problem
+        if before.away_since is None or before.message != shown.sentence:
+            log.warning("database_away", code=problem.code, why=problem.sentence, fix=problem.fix)
+        self._set(away_since=before.away_since or time.time_ns() // 1_000_000)
+        self._show(shown)
+
+    def _from_disk(self, why: SluiceError) -> OperatorError:
+        return policy_from_disk(self._broker.engine.policy.revision, why)
+
+    def _note_there(self) -> None:
+        if self._database.away_since is not None:
+            log.info("database_back", dropped=self._unstored)
+        refused = self._broker.statistics.refused
+        self._set(away_since=None)
+        if self._database.policy == "disk" and refused is not None:
+            self._show(self._from_disk(OperatorError.received(refused.code, refused.message, refused.fix)))
+        elif self._database.code != "policy_not_stored":
+            self._show(None)
+
+    def _show(self, problem: OperatorError | None) -> None:
+        if problem is None:
+            self._set(code=DatabaseEntry().code, message="", fix="")
+        else:
+            self._set(code=problem.code, message=problem.sentence, fix=problem.fix)
+
+    def _show_database(self) -> None:
+        """Renew the entry. A call that doesn't end counts as a database that is away."""
+        if self._thread.waited_s > ANSWER_TIMEOUT_S:
+            self._note_away(_NO_ANSWER)
+        lacks, entry = self._broker.lacks_stored_policy, self._database
+        if lacks and not entry.code:
+            self._show(_NOT_STORED)
+        elif not lacks and entry.code == _NOT_STORED.code:
+            self._show(None)
+        stored_at = self._broker.policy_stored_at or None
+        self._set(policy_stored_at=stored_at, waiting=self._waiting, dropped=self._unstored)
+
+    def _set(self, **changes: Any) -> None:
+        self._database = msgspec.structs.replace(self._database, **changes)
+        self._broker.statistics.database = self._database
 
     async def _store_refused(self, minute: int) -> None:
         refusals, instance = self._broker.engine.logons.refusals, self._broker.engine.instance
         if refused := refusals.take(minute):
             try:
-                await asyncio.to_thread(record_refused, refused, instance)
+                await self._thread.run(record_refused, refused, instance)
             except Exception:
                 refusals.put_back(refused)
                 raise
 
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
-        wanted = await asyncio.to_thread(policies.orders, self._broker.engine.instance)
-        engine, stage = self._broker.engine, read_stage(wanted["staged"])
-        running = engine.guard.stage
-        now = (engine.policy.revision, running.document.revision if running is not None else None)
-        if now != (wanted["policy"]["revision"], stage.document.revision if stage is not None else None):
-            await self._broker.apply(PolicyDocument.from_dict(wanted["policy"]), stage)
+        engine = self._broker.engine
+        wanted = await self._thread.run(policies.orders, engine.instance)
+        policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
+        # Whole documents: a database that was restored may have another policy under the same number.
+        if (engine.policy, engine.guard.stage) != (policy, stage):
+            if policy.revision < engine.policy.revision and stage is None:
+                log.warning("policy_set_back", running=engine.policy.revision, database=policy.revision)
+            try:
+                await self._broker.apply(policy, stage)
+            except SluiceError as problem:  # the status has it (`refused`); reports go on
+                log.warning(
+                    "policy_refused", revision=policy.revision, code=problem.code, why=problem.sentence
+                )
+                return
+        if self._database.policy == "disk":
+            log.info("policy_from_database", revision=policy.revision)
+            self._set(policy="database")
 
     async def close(self) -> None:
-        """Store the last decisions."""
-        if self._stored is not None:
-            await asyncio.wait([self._stored], timeout=5)
-        snapshot = self._broker.statistics.snapshot()
-        await self._store(snapshot)
-        with suppress(Exception):  # it was said above if the database is away
-            await self._store_refused(snapshot.at // MINUTE_MS + 1)
+        """Store the last decisions; CLOSE_TIMEOUT_S at most."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._stored is not None:
+                    await asyncio.wait([self._stored])
+                snapshot = self._broker.statistics.snapshot()
+                await self._store(snapshot)
+                with suppress(Exception):  # it was said above if the database is away
+                    await self._store_refused(snapshot.at // MINUTE_MS + 1)
+        except TimeoutError:
+            if self._stored is not None:
+                self._stored.cancel()
+        if self._waiting:
+            log.warning(
+                "not_in_the_database", number=self._waiting, why="the database was away when the broker ended"
+            )
+        self._thread.close()

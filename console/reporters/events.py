@@ -14,12 +14,16 @@ import structlog
 
 from broker_core.broker import Broker
 from broker_core.control.watching import Happened, Listening, Watch
+from console.reporters.database_thread import DatabaseThread
 from console.services.actions import watching
 from console.services.actions.triggers import Event, crossed
 
 LOOK_EVERY = 5
 """Ticks between two looks at which actions there are, and at file systems."""
 EVENTS_AT_ONCE = 200
+CLOSE_TIMEOUT_S = 5.0
+"""How long a broker that ends waits for the database to take the last events."""
+CLOSE_ATTEMPTS = 20
 log = structlog.get_logger("sluice.events")
 
 
@@ -31,6 +35,9 @@ class EventReporter:
         self._watch = Watch(broker.engine, shared=bool(broker.member))
         self._waiting: list[Happened] = []
         self._working: asyncio.Task[None] | None = None
+        self._thread = DatabaseThread("database-events")
+        self._begun = False
+        """Whether actions on the broker's start have their runs."""
         self._ticks = 0
         self._told_dropped = 0
         self._segments = self._sealed()
@@ -38,8 +45,22 @@ class EventReporter:
         self._wanted = watching.Wanted()
 
     async def started(self) -> None:
-        """The broker listens: actions on its start get their runs."""
+        """Start the runs of actions on the broker's start. While the database is away, `tick` tries again."""
         await self._guarded(self._start())
+
+    def begin(self) -> None:
+        """Do the same beside the loop."""
+        self._working = asyncio.create_task(self._guarded(self._start()), name="events")
+
+    @property
+    def waiting(self) -> int:
+        """Events in memory that aren't runs yet."""
+        return len(self._waiting) + self._watch.capacity - self._watch.room
+
+    @property
+    def dropped(self) -> int:
+        """Events that the queue had no room for, since the start."""
+        return self._watch.dropped
 
     def tick(self) -> None:
         """Do what is due, beside the loop; one piece of work at a time."""
@@ -47,23 +68,33 @@ class EventReporter:
             self._working = asyncio.create_task(self._guarded(self._work()), name="events")
 
     async def close(self) -> None:
-        """The broker has stopped: what waits gets its runs, and so do actions on its end."""
-        if self._working is not None:
-            await asyncio.wait([self._working], timeout=5)
-        self._watch.happened("shutdown", {})
-        for _ in range(20):
-            await self._guarded(self._flush())
-            if not self._waiting and self._watch.room == self._watch.capacity:
-                return
+        """Start the runs of waiting events and of actions on the broker's end; CLOSE_TIMEOUT_S at most."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._working is not None:
+                    await asyncio.wait([self._working])
+                self._watch.happened("shutdown", {})
+                for _ in range(CLOSE_ATTEMPTS):
+                    await self._guarded(self._flush())
+                    if not self.waiting:
+                        break
+        except TimeoutError:
+            pass
+        if self.waiting:
+            log.warning("events_lost", number=self.waiting, why="the database was away when the broker ended")
+        self._thread.close()
 
     async def _start(self) -> None:
-        self._wanted = await asyncio.to_thread(watching.begin, self._engine.instance, self._member)
+        self._wanted = await self._thread.run(watching.begin, self._engine.instance, self._member)
+        self._begun = True
         self._listen()
 
     async def _work(self) -> None:
+        if not self._begun:
+            await self._start()
         self._ticks += 1
         if self._ticks % LOOK_EVERY == 0:
-            self._wanted = await asyncio.to_thread(watching.wanted, self._engine.instance)
+            self._wanted = await self._thread.run(watching.wanted, self._engine.instance)
             self._listen()
             self._look_at_segments()
             await self._look_at_file_systems()
@@ -79,7 +110,7 @@ class EventReporter:
             # Taken out first: what is under way must not be started again by whoever closes.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
             try:
-                await asyncio.to_thread(watching.happened, self._engine.instance, _events(part), self._member)
+                await self._thread.run(watching.happened, self._engine.instance, _events(part), self._member)
             except Exception:
                 self._waiting = part + self._waiting
                 raise

@@ -5,6 +5,7 @@ And how what is in them is read, for whoever looks without a broker.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -13,8 +14,10 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from broker_core.config import PolicyDocument
+from broker_core.control.policy_file import PolicyFile, StoredPolicy
 from broker_core.errors import OperatorError
 from broker_core.filters import DecoderOf
+from broker_core.group.member import KnownGroup
 from broker_core.journal.frontier import Known
 from broker_core.journal.segment import discover
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -44,11 +47,29 @@ def directories_of(instance_name: str) -> Directories:
 
 
 def directories_now(instance_name: str) -> Directories:
-    """The same where there may be no database: then the installation's own count."""
+    """Return them where there may be no database: then the stored policy's, or the installation's own."""
     try:
         return directories_of(instance_name)
     except DatabaseError:
-        return default_directories()
+        stored = _stored_policy(instance_name)
+        if stored is None or not stored.journal:
+            return default_directories()
+        return Directories(Path(stored.journal), Path(stored.archive))
+
+
+def known_log_now(instance_name: str, member: str = "") -> Known | None:
+    """Return what the database knows of the log, or while it is away what was stored with the policy."""
+    try:
+        return known_log(instance_name, member)
+    except DatabaseError:
+        stored = _stored_policy(instance_name)
+        return stored.known if stored is not None else None
+
+
+def _stored_policy(instance_name: str) -> StoredPolicy | None:
+    with suppress(OperatorError):
+        return policy_file(instance_name).load()
+    return None
 
 
 def decoder_now(instance_name: str) -> DecoderOf | None:
@@ -80,13 +101,24 @@ def directories_to_open(instance_name: str) -> Directories:
         return wanted
     for earlier in _earlier(instance_name):
         if discover(earlier, instance_name):
-            raise OperatorError(
-                "journal_elsewhere",
-                f"The policy says that the journal of {instance_name} is in {wanted.journal}, and its segments are in {earlier}.",
-                f"Move the files that begin with {instance_name}. from there, or take the setting back.",
-                wanted=str(wanted.journal), found=str(earlier),
-            )  # fmt: skip
+            raise elsewhere(instance_name, wanted.journal, earlier)
     return wanted
+
+
+def elsewhere(instance_name: str, wanted: Path, found: Path) -> OperatorError:
+    """Return the error for a journal that isn't where the policy says."""
+    return OperatorError(
+        "journal_elsewhere",
+        f"The policy says that the journal of {instance_name} is in {wanted},"
+        f" and its segments are in {found}.",
+        f"Move the files that begin with {instance_name}. from there, or take the setting back.",
+        wanted=str(wanted), found=str(found),
+    )  # fmt: skip
+
+
+def policy_file(instance_name: str) -> PolicyFile:
+    """Return the file in which this installation's broker stores its policy."""
+    return PolicyFile.under(settings.SLUICE_HOME, instance_name)
 
 
 def known_log(instance_name: str, member: str = "") -> Known | None:
@@ -96,6 +128,22 @@ def known_log(instance_name: str, member: str = "") -> Known | None:
         return None if copy is None else Known(copy.log, copy.frontier)
     instance = Instance.objects.filter(name=instance_name).first()
     return None if instance is None else Known(instance.log, instance.frontier)
+
+
+def known_group(instance_name: str) -> KnownGroup:
+    """Return the logs that the instance, or any member of its group, has had, and their newest record."""
+    copies = list(Member.objects.filter(instance__name=instance_name).values_list("log", "frontier"))
+    alone = Instance.objects.filter(name=instance_name).exclude(log=None).values_list("log", "frontier")
+    found = [*copies, *alone]
+    return KnownGroup(frozenset(log for log, _ in found), max((frontier for _, frontier in found), default=0))
+
+
+def accept_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:
+    """Record in the database and beside the stored policy that an operator has made `log` the instance's."""
+    with suppress(OperatorError, OSError):
+        policy_file(instance_name).save_log(log, frontier)
+    with suppress(DatabaseError):
+        record_log(instance_name, log, frontier, member)
 
 
 def record_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -129,5 +130,48 @@ async def test_publishers_of_every_member_wait_for_a_sync_destination(tmp_path: 
                 assert modes == ["sync", "sync"]
             finally:
                 await there.close()
+    finally:
+        await newyork.kill()
+
+
+async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_member(tmp_path: Path) -> None:
+    at_newyork, for_links = free_port(), free_port()
+    home = tmp_path / "newyork"
+    newyork = Site(home, site("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    kept = secrets(tmp_path, "ny")
+    try:
+        async with running_engines(tmp_path, 1) as engines:
+            async with running_members(tmp_path, engines.urls, "b", link_secrets=kept) as (b,):
+                a = await start_member(tmp_path, "a", engines.urls, link_secrets=kept)
+                for member in (a, b):
+                    policy = member.broker.engine.policy
+                    await member.broker.apply(replace(policy, destinations=(to("ny", for_links),)))
+                await publish(b.address, 1, 50)
+                await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=60)
+                first, second = (a, b) if a.broker.links.listed()[0].state == "carrying" else (b, a)
+                assert first is a, "it came first"
+                await until(lambda: a.broker.links.listed()[0].behind == 0, seconds=60)
+                await newyork.kill()
+                shutil.copytree(home, tmp_path / "backup", ignore=shutil.ignore_patterns("*.sock"))
+                await newyork.start()
+                await publish(second.address, 51, 100)
+                await until(lambda: a.broker.links.listed()[0].behind == 0, seconds=60)
+                told = second.broker.engine.managed.get("link.ny")
+                await until(lambda: second.broker.engine.managed.get("link.ny").carried >= 100, seconds=60)
+                await newyork.kill()
+                await a.stop()
+                shutil.rmtree(home)
+                shutil.move(tmp_path / "backup", home)
+                await newyork.start()
+                await publish(second.address, 101, 120, "feed-2")
+                there = Reader(newyork.address)
+                try:
+                    await until(lambda: len(there.had) >= 120, seconds=90)
+                    assert [number for _, number in there.had] == list(range(1, 121))
+                finally:
+                    await there.close()
+                entry = second.broker.links.listed()[0]
+                assert entry.set_back_at and entry.set_back_has < entry.set_back_had, told
     finally:
         await newyork.kill()

@@ -141,3 +141,31 @@ async def test_london_from_an_older_backup_says_that_the_other_side_has_more(tmp
                 await publish(feed, 201, 210)
             await until_shown(broker, state="carrying", behind=0)
         await has(newyork, 210)
+
+
+async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_was_restarted(
+    tmp_path: Path,
+) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = _to(sync_policy(cable.port), to("ny", cable.port))
+        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 100)
+                await has(newyork, 100)
+                await newyork.kill()
+                shutil.copytree(tmp_path / "newyork", tmp_path / "backup", ignore=_SOCKETS)
+                await newyork.start()
+                await publish(feed, 101, 200)
+                await has(newyork, 200)
+                await until_shown(broker, state="carrying", behind=0)
+        await newyork.kill()
+        shutil.rmtree(tmp_path / "newyork")
+        shutil.move(tmp_path / "backup", tmp_path / "newyork")
+        await newyork.start()
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 201, 210)
+                await has(newyork, 210)
+            told = await until_shown(broker, state="carrying", behind=0, gaps=0)
+            assert told["set_back_at"] and told["set_back_has"] < told["set_back_had"]

@@ -14,6 +14,7 @@ from typing import Any
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
 from broker_core.control.link import LinkSettings
+from broker_core.control.policy_file import PolicyFile
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import Files
 from tests.support.law import Law
@@ -44,6 +45,7 @@ async def running_broker(
     reserved: Sequence[Path] = (),
     link: LinkSettings | None = None,
     link_secrets: Path | None = None,
+    policy_file: PolicyFile | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
     have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
@@ -61,6 +63,7 @@ async def running_broker(
             reserved=reserved,
             link=link,
             link_secrets=link_secrets,
+            policy_file=policy_file,
         )
         law = Law(broker)
         errors: list[str] = []

@@ -24,7 +24,7 @@ from broker_core.broker import Broker, BrokerPaths
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
 from broker_core.group.jetstream import JetStream
-from broker_core.group.member import Member
+from broker_core.group.member import KnownGroup, Member
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.files import Files
 from broker_core.journal.journal import Journal
@@ -82,6 +82,7 @@ async def start_member(
     port: int = 0,
     link_secrets: Path | None = None,
     ca: str = "",
+    known_group: KnownGroup | None = None,
     **instance: Any,
 ) -> Running:
     """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
@@ -89,7 +90,7 @@ async def start_member(
     member = Member(settings, JetStream(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
-    known = await member.identity(paths.journal, paths.archive)
+    known = await member.identity(paths.journal, paths.archive, known_group)
     policy = group_policy(port, **instance)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
     running = Running(broker, member)

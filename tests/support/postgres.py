@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -36,20 +36,63 @@ def main(arguments: list[str]) -> int:
         return subprocess.run(command, env={**os.environ, "DATABASE_URL": url}).returncode
 
 
+class Cluster:
+    """A running PostgreSQL, to be stopped, started and locked by a test. `url` is its DATABASE_URL."""
+
+    def __init__(self, directory: Path, binaries: Path, lent: dict[str, Any]) -> None:
+        self.directory, self._binaries, self._lent = directory, binaries, lent
+        self._data = directory / "data"
+        # The one spelling of a socket's directory that libpq and django-environ both read.
+        self.url = f"postgres://{ROLE}@/{ROLE}?host={quote(str(directory))}"
+
+    def start(self) -> None:
+        options = " ".join(f"-c {setting}" for setting in FAST)
+        where = f"-k {self.directory} -c listen_addresses='' {options}"
+        log = self.directory / "log"
+        _run((self._binaries / "pg_ctl", "-D", self._data, "-l", log, "-w", "-o", where, "start"), self._lent)
+
+    def stop(self) -> None:
+        _run((self._binaries / "pg_ctl", "-D", self._data, "-m", "immediate", "stop"), self._lent)
+
+    def run_sql(self, statement: str) -> None:
+        """Run one statement as the owner, in a session of its own, which may write whatever the database's default is."""
+        both = ("SET default_transaction_read_only = off", statement)
+        words = ("-h", self.directory, "-U", ROLE, "-d", ROLE, "-v", "ON_ERROR_STOP=1")
+        asked = [word for one in both for word in ("-c", one)]
+        _run((self._binaries / "psql", *words, *asked), self._lent)
+
+    def ask_password(self, password: str) -> str:
+        """Let in nobody but a role `app` with this password any more, and return the DATABASE_URL that has it."""
+        with suppress(SystemExit):
+            self.run_sql("CREATE ROLE app LOGIN SUPERUSER")
+        self.run_sql(f"ALTER ROLE app PASSWORD '{password}'")
+        path = self._data / "pg_hba.conf"
+        path.write_text(f"local all {ROLE} trust\nlocal all all scram-sha-256\n")
+        self.run_sql("SELECT pg_reload_conf()")
+        return f"postgres://app:{password}@/{ROLE}?host={quote(str(self.directory))}"
+
+
 @contextmanager
 def temporary_cluster() -> Iterator[str]:
     """Start a cluster with one empty database; yields its DATABASE_URL."""
+    with running_cluster() as cluster:
+        yield cluster.url
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Start a cluster with one empty database."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("PostgreSQL isn't installed. On Debian: apt-get install postgresql")
     directory = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir="/tmp"))  # short: a socket's path is limited
     lent = _lent_user(directory)
-    data = directory / "data"
+    cluster = Cluster(directory, binaries, lent)
     try:
         initdb = (
             binaries / "initdb",
             "-D",
-            data,
+            directory / "data",
             "-U",
             ROLE,
             "--auth=trust",
@@ -59,15 +102,13 @@ def temporary_cluster() -> Iterator[str]:
             "--no-sync",
         )
         _run(initdb, lent)
-        options = " ".join(f"-c {setting}" for setting in FAST)
-        where = f"-k {directory} -c listen_addresses='' {options}"
-        _run((binaries / "pg_ctl", "-D", data, "-l", directory / "log", "-w", "-o", where, "start"), lent)
+        cluster.start()
         try:
             _run((binaries / "createdb", "-h", directory, "-U", ROLE, ROLE), lent)
-            # The one spelling of a socket's directory that libpq and django-environ both read.
-            yield f"postgres://{ROLE}@/{ROLE}?host={quote(str(directory))}"
+            yield cluster
         finally:
-            _run((binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"), lent)
+            with suppress(SystemExit):  # a test may have stopped it
+                cluster.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

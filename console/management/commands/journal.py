@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.frontier import Known
@@ -22,7 +21,7 @@ from broker_core.safe_text import to_json_line
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
 from console.management.safe_command import SafeCommand
-from console.services.journal_places import known_log, record_log
+from console.services.journal_places import accept_log, known_log_now
 
 
 class Command(SafeCommand):
@@ -160,18 +159,14 @@ class Command(SafeCommand):
     def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1, _member_of(options))
+            accept_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1, _member_of(options))
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> Known | None:
-        """What the control plane knows of the log; nothing of a copy elsewhere, or without a database."""
+        """Return what the control plane or the stored policy knows of the log; None for a copy."""
         if options["directory"] is not None:
             return None
-        member = _member_of(options)
-        try:
-            return known_log(options["instance"], member)
-        except DatabaseError:
-            return None
+        return known_log_now(options["instance"], _member_of(options))
 
     def _told(self, report: dict[str, Any], options: dict[str, Any]) -> None:
         if options["json"]:

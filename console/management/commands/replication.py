@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from getpass import getuser
@@ -35,7 +34,7 @@ from console.management.safe_command import SafeCommand, SafeConsole
 from console.queries.group import group_now, is_well
 from console.queries.links import links_now
 from console.services.group import change_link, change_member, is_link, named
-from console.services.journal_places import directories_now, record_log
+from console.services.journal_places import accept_log, directories_now, known_group, known_log_now
 
 BY_ITSELF = "a broker by itself"
 _STATUS = """The group as the member on this machine sees it, and every link to another site as the member says that carries it.
@@ -130,6 +129,11 @@ class Command(SafeCommand):
             action="store_true",
             help="set aside the engine's log, if it is a different one or has lost its end",
         )
+        init.add_argument(
+            "--empty",
+            action="store_true",
+            help="make a log that begins with record 1: all journals and the engine's log are lost",
+        )
         for one in (join, renew):
             one.add_argument(
                 "--from",
@@ -206,7 +210,9 @@ class Command(SafeCommand):
         source = None if given is None else reseed.Places(given, options["from_archive"])
         now = datetime.now(UTC)
         found = asyncio.run(reseed.find(engine_of(group)))
-        if act == "init":
+        if act == "init" and options["empty"]:
+            plan = reseed.plan_empty(own, instance, group.member, found, _known_records(instance))
+        elif act == "init":
             plan = reseed.plan_init(own, instance, group.member, found, replace=options["replace"])
         else:
             stamp = now.strftime("%Y%m%dT%H%M%SZ")
@@ -261,13 +267,23 @@ def _done(
     now: str,
     say: reseed.Say,
 ) -> reseed.Receipt:
+    if act == "init" and plan.own is None:
+        return asyncio.run(reseed.begin_empty(plan, engine_of(group), now, say))
     if act == "init":
         return asyncio.run(reseed.init(plan, own, found, engine_of(group), now, say))
     assert found is not None, "the plan refuses without a log"
     return reseed.reseed(plan, own, source, found, now, say)
 
 
+def _known_records(instance: str) -> int:
+    """Return how many records the database, or the stored policy, knows of the instance."""
+    try:
+        return known_group(instance).sequence
+    except DatabaseError:
+        known = known_log_now(instance)
+        return known.sequence if known is not None else 0
+
+
 def _record(instance: str, member: str, receipt: reseed.Receipt) -> None:
-    """The database compares what it knows of the log with what a broker finds when it starts. One that is away learns it then."""
-    with suppress(DatabaseError):
-        record_log(instance, UUID(receipt.plan.log), receipt.records, member)
+    """Tell the database and the stored policy, which the broker compares with its journal when it starts."""
+    accept_log(instance, UUID(receipt.plan.log), receipt.records, member)

@@ -17,18 +17,17 @@ from django.core.management.base import CommandError
 
 from broker_core import logs
 from broker_core.clock import SYSTEM
-from broker_core.config import PolicyDocument
 from broker_core.control import last_words
-from broker_core.errors import SluiceError
+from broker_core.documents.instance import Snapshot
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.private_files import tighten_trees
-from broker_core.slow_clients.rules.staging import read_stage
 from console.management.safe_command import SafeCommand
 
 T = TypeVar("T")
 
 
 class Command(SafeCommand):
-    """Starts the broker with the policy revision that the database holds for it."""
+    """Starts the broker with the database's policy, or with the stored one while the database is away."""
 
     help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
 
@@ -89,29 +88,39 @@ async def _run(instance: str) -> None:
     from broker_core.engine.interpreter import spare_the_loop
     from broker_core.engine.loop_monitor import LoopMonitor
     from broker_core.group.member import member_of
+    from console.database_limits import limit_waits
     from console.reporters.broker import BrokerReporter
+    from console.reporters.database_thread import DatabaseThread
     from console.reporters.events import EventReporter
-    from console.services.journal_places import directories_to_open, known_log
-    from console.services.policies import orders
+    from console.reporters.start import read_start_orders
+    from console.services.journal_places import policy_file
 
-    wanted = await asyncio.to_thread(orders, instance)
-    policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
-    directories = await asyncio.to_thread(directories_to_open, instance)
-    paths = BrokerPaths(
-        directories.journal,
-        directories.archive,
-        settings.SLUICE_SPOOL_DIRECTORY,
-        _control(instance),
-    )
+    limit_waits()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    group = settings.SLUICE_GROUP
-    known = await asyncio.to_thread(known_log, instance, group.member if group is not None else "")
+    group, file, thread = settings.SLUICE_GROUP, policy_file(instance), DatabaseThread("database")
+
+    def note_waiting(problem: OperatorError) -> None:
+        last_words.note(_control(instance), problem, SYSTEM.now_ns())
+
+    orders = await _unless(
+        stopping,
+        read_start_orders(instance, group.member if group is not None else "", file, thread, note_waiting),
+    )
+    if orders is None:
+        return
+    paths = BrokerPaths(
+        orders.directories.journal,
+        orders.directories.archive,
+        settings.SLUICE_SPOOL_DIRECTORY,
+        _control(instance),
+    )
+    known = orders.known
     member = member_of(None if group is None else replace(group, instance=instance))
     if member is not None:
-        beginning = await _unless(stopping, member.identity(paths.journal, paths.archive))
+        beginning = await _unless(stopping, member.identity(paths.journal, paths.archive, orders.group))
         if stopping.is_set():
             return
         known = beginning or known
@@ -120,25 +129,27 @@ async def _run(instance: str) -> None:
         settings.SLUICE_CONTROL_TOKENS,
     )  # fmt: skip
     broker = Broker(
-        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
+        orders.policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
         reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
-        member=member, link=link,
-        ports_apart=settings.SLUICE_PORTS_APART,
+        member=member, link=link, ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
+        policy_file=file,
     )  # fmt: skip
     broker.on_shut_down = stopping.set
-    reporter, events = BrokerReporter(broker), EventReporter(broker)
+    reporter = BrokerReporter(broker, thread, orders.database)
+    events = EventReporter(broker)
+    reporter.events = events
 
-    async def tick(snapshot: dict[str, Any]) -> None:
+    async def tick(snapshot: Snapshot) -> None:
         events.tick()
         await reporter.report(snapshot)
 
     await broker.start(tick)
     monitor = LoopMonitor(broker.stalls, paths.control, broker.member)
     monitor.start()
-    if stage is not None:
-        await broker.apply(policy, stage)
-    await events.started()
+    if orders.stage is not None:
+        await broker.apply(orders.policy, orders.stage)
+    events.begin()
     spare_the_loop()
     try:
         await stopping.wait()

@@ -1,0 +1,168 @@
+"""`<instance>.policy.json`: the last policy in force, on the broker's own disk.
+
+One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
+staged policy if there is one, and how far which log was durable in which directory. The policy has password
+hashes, so the file is for its owner alone. It is replaced whole; a file that can't be believed is renamed,
+never used and never removed.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.journal.files import Files, replace_durably, sweep_temporaries
+from broker_core.journal.frontier import Known
+from broker_core.slow_clients.rules.staging import Stage, read_stage
+
+FORMAT: Final = "sluice-policy-1"
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+
+class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the file. `stored_at` is ms UTC; `log` is the log's UUID, "" where none is known."""
+
+    instance: str
+    stored_at: int
+    policy: dict[str, Any]
+    staged: dict[str, Any] | None = None
+    log: str = ""
+    frontier: int = 0
+    journal: str = ""
+    archive: str = ""
+
+    @property
+    def revision(self) -> int:
+        """Revision that the operators see: the staged one while there is one."""
+        document = self.policy if self.staged is None else self.staged["policy"]
+        return int(document["revision"])
+
+    @property
+    def document(self) -> PolicyDocument:
+        """The policy. Raises OperatorError bad_policy."""
+        return PolicyDocument.from_dict(self.policy)
+
+    @property
+    def stage(self) -> Stage | None:
+        """The staged policy. Raises OperatorError bad_policy."""
+        return read_stage(self.staged)
+
+    @property
+    def known(self) -> Known | None:
+        """Which log the instance had, and how far it was durable; None when no start has ended well."""
+        return Known(UUID(self.log), self.frontier) if self.log else None
+
+
+class _Envelope(msgspec.Struct):
+    format: str
+    revision: int
+    sha256: str
+    content: msgspec.Raw
+
+
+def to_staged(stage: Stage | None) -> dict[str, Any] | None:
+    """Return a stage as `read_stage` reads it."""
+    if stage is None:
+        return None
+    return {"policy": stage.document.to_dict(), "client": stage.client, "share": stage.share}
+
+
+def encode_policy(stored: StoredPolicy) -> bytes:
+    """Return the file's bytes."""
+    content = msgspec.json.encode(stored)
+    envelope = _Envelope(FORMAT, stored.revision, sha256(content).hexdigest(), msgspec.Raw(content))
+    return msgspec.json.encode(envelope)
+
+
+def decode_policy(raw: bytes, instance: str) -> StoredPolicy:
+    """Read the file's bytes. Raises ValueError with the reason when they can't be believed."""
+    try:
+        envelope = msgspec.json.decode(raw, type=_Envelope)
+        if envelope.format != FORMAT:
+            raise ValueError(f"its format is {envelope.format[:40]!r}, and this release reads {FORMAT}")
+        content = bytes(envelope.content)
+        if sha256(content).hexdigest() != envelope.sha256:
+            raise ValueError("its checksum is wrong")
+        stored = msgspec.json.decode(content, type=StoredPolicy)
+        if stored.instance != instance:
+            raise ValueError(f"it is the policy of {stored.instance[:64]!r}")
+        if stored.revision != envelope.revision:
+            raise ValueError(f"it says revision {envelope.revision}, and its policy is {stored.revision}")
+        stored.document, stored.stage, stored.known  # noqa: B018 (each raises when it can't be read)
+    except (msgspec.MsgspecError, KeyError, TypeError) as problem:
+        raise ValueError(f"it can't be read: {problem}") from None
+    except SluiceError as problem:
+        raise ValueError(problem.sentence) from None
+    return stored
+
+
+class PolicyFile:
+    """The file of one broker. Its calls read and write the disk."""
+
+    def __init__(self, path: Path, instance: str, files: Files | None = None) -> None:
+        self.path = path
+        self._instance = instance
+        self._files = files or Files()
+
+    @classmethod
+    def under(cls, home: Path, instance: str) -> PolicyFile:
+        """Return the file of an instance in the data directory."""
+        return cls(home / "policy" / f"{instance}.policy.json", instance)
+
+    def load(self) -> StoredPolicy | None:
+        """Return the stored policy; None when there is no file.
+
+        Raises OperatorError policy_file_damaged when it can't be believed; it has been renamed then.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise _damaged(self.path, problem.strerror or str(problem), "it is where it was") from None
+        try:
+            return decode_policy(raw, self._instance)
+        except ValueError as problem:
+            raise _damaged(self.path, str(problem), self._set_aside()) from None
+
+    def save(self, stored: StoredPolicy) -> None:
+        """Replace the file, durably. Raises OSError; the file before is whole then."""
+        self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        sweep_temporaries(self._files, self.path)
+        replace_durably(self._files, self.path, encode_policy(stored), mode=FILE_MODE)
+
+    def save_log(self, log: UUID, frontier: int) -> None:
+        """Record that an operator has made `log` the instance's.
+
+        Raises OSError, and OperatorError policy_file_damaged.
+        """
+        stored = self.load()
+        if stored is not None:
+            self.save(msgspec.structs.replace(stored, log=str(log), frontier=frontier))
+
+    def _set_aside(self) -> str:
+        for number in range(1, 100):
+            aside = self.path.with_name(f"{self.path.name}.damaged.{number}")
+            if not aside.exists():
+                break
+        try:
+            self.path.replace(aside)
+        except OSError as problem:
+            return f"it couldn't be renamed ({problem.strerror or problem})"
+        return f"it was renamed to {aside.name}"
+
+
+def _damaged(path: Path, why: str, done: str) -> OperatorError:
+    return OperatorError(
+        "policy_file_damaged",
+        f"The stored policy {path} can't be used: {why}; {done}.",
+        "Start the database. The broker reads its policy there, and stores it again.",
+        file=str(path),
+    )

@@ -1,0 +1,85 @@
+"""Limits on how long a process waits for the database: for a lock, and for one statement."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+from django.db import DatabaseError, connections
+from django.db.backends.signals import connection_created
+
+from broker_core.errors import OperatorError
+
+LOCK_TIMEOUT_S: Final = 4
+STATEMENT_TIMEOUT_S: Final = 30
+_UID: Final = "sluice-database-limits"
+
+
+def limit_waits(*, statements: bool = True) -> None:
+    """Bound the waits of every connection that this process opens from now on.
+
+    A locked table is then an error after LOCK_TIMEOUT_S. `statements=False`: statements may take as long as
+    they need, as those of migrations do.
+    """
+
+    def bound(connection: Any, **_: Any) -> None:
+        set_limits(connection, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S if statements else 0)
+
+    for database in connections.settings.values():
+        if database["ENGINE"] == "django.db.backends.sqlite3":
+            # Already while it opens: switching to the write-ahead log waits for a lock.
+            database.setdefault("OPTIONS", {})["timeout"] = LOCK_TIMEOUT_S
+    connection_created.connect(bound, weak=False, dispatch_uid=_UID)
+
+
+def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
+    """Bound the waits of one open connection of PostgreSQL; 0 is no limit. Raises DatabaseError.
+
+    For SQLite there is `timeout` in its settings.
+    """
+    if connection.vendor != "postgresql":
+        return
+    with connection.cursor() as cursor:
+        # Not by `options` of the connection: PgBouncer refuses connections that have them.
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)",
+            [f"{int(lock_s * 1_000)}ms", f"{int(statement_s * 1_000)}ms"],
+        )
+
+
+def database_error(problem: BaseException) -> OperatorError:
+    """Return the named error for what the database's driver raised."""
+    text = " ".join(str(problem).split())
+    words, state = text.lower(), _sqlstate(problem)
+    if state == "55P03" or "lock timeout" in words or "is locked" in words:
+        return OperatorError(
+            "database_locked", f"The database is locked: {text}.", "End the session that holds the lock."
+        )
+    if state == "25006" or "read-only" in words or "readonly" in words:
+        return OperatorError(
+            "database_read_only",
+            f"The database can't be written: {text}.",
+            "Point DATABASE_URL at the primary, or set default_transaction_read_only to off; make SQLite's"
+            " file and directory writable.",
+        )
+    if state in ("53100", "53200") or "is full" in words or "no space left" in words:
+        return OperatorError(
+            "database_full", f"The database has no room: {text}.", "Free disk space where the database is."
+        )
+    if "no such table" in words or state == "42P01":
+        return OperatorError(
+            "database_away", f"The database lacks a table: {text}.", "Run `manage.py migrate`."
+        )
+    return OperatorError(
+        "database_away",
+        f"The database doesn't answer: {text or type(problem).__name__}.",
+        "Start the database, or correct DATABASE_URL.",
+    )
+
+
+def _sqlstate(problem: BaseException) -> str:
+    """PostgreSQL's five characters for what went wrong; "" where there are none."""
+    cause = problem.__cause__ if isinstance(problem, DatabaseError) else problem
+    with suppress(AttributeError):
+        return str(cause.sqlstate or "")  # type: ignore[union-attr]
+    return ""

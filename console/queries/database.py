@@ -1,0 +1,148 @@
+"""Readiness of the database: a small write that is committed, and the locks that other sessions hold."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import Error, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.database_limits import database_error, set_limits
+from console.models import WriteProbe
+
+LOCK_TIMEOUT_S: Final = 1.5
+STATEMENT_TIMEOUT_S: Final = 2.5
+RESULT_S: Final = 2.0
+"""How long a result is given again: anybody may ask `/readyz`, and each probe is a write."""
+PROBE_BYTES: Final = 16 * 1024
+"""More than a page of either database, so that a file system without room refuses it."""
+LEAST_FREE_BYTES: Final = 1024 * 1024
+"""Of SQLite's file system: its log may have room of before for a probe, and none for anything else."""
+LOCKED_AGAIN_S: Final = 0.2
+"""A lock that is still there after this time isn't one of a vacuum or of a quick migration."""
+_LOCKED = """
+    SELECT c.relname, a.pid, a.application_name FROM pg_locks l
+    JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.granted AND l.pid <> pg_backend_pid() AND c.relname = ANY(%s)
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    ORDER BY c.relname LIMIT 1"""
+_guard = threading.Lock()
+_last: tuple[float, OperatorError | None] | None = None
+
+
+def database_problem() -> OperatorError | None:
+    """Return why the database can't be used; None when it can be read and written. Takes seconds at most."""
+    global _last
+    if connection.in_atomic_block:
+        return _probe()
+    if not _guard.acquire(timeout=2 * STATEMENT_TIMEOUT_S):
+        return OperatorError(
+            "database_away",
+            "The database doesn't answer.",
+            "Look at its process, its sessions and its locks.",
+        )
+    try:
+        if _last is not None and time.monotonic() - _last[0] < RESULT_S:
+            return _last[1]
+        found = _probe()
+        _last = time.monotonic(), found
+        return found
+    finally:
+        _guard.release()
+
+
+def reading_problem() -> OperatorError | None:
+    """Return why the database can't be read; None when it can."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except Error as problem:
+        return database_error(problem)
+    return None
+
+
+def _probe() -> OperatorError | None:
+    """Look at the database through a connection that is closed afterwards, whose waits are short."""
+    if connection.in_atomic_block or (connection.vendor == "sqlite" and connection.is_in_memory_db()):
+        return _full() or _examine(connection)
+    own = connection.copy()
+    if own.vendor == "sqlite":
+        own.settings_dict["OPTIONS"]["timeout"] = LOCK_TIMEOUT_S
+    try:
+        set_limits(own, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
+        return _full() or _examine(own)
+    except Error as problem:
+        # A full disk shows itself in many ways: SQLite can't make its log, or its index of that.
+        return _full() or database_error(problem)
+    finally:
+        with suppress(Error):
+            own.close()
+
+
+def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
+    """Write a row in place of the one before, commit, and look for locks. Raises Error."""
+    table = database.ops.quote_name(WriteProbe._meta.db_table)
+    before = database.get_autocommit()
+    if before:
+        database.set_autocommit(False)
+    with database.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table}")
+        row = [database.ops.adapt_datetimefield_value(timezone.now()), os.urandom(PROBE_BYTES)]
+        cursor.execute(f"INSERT INTO {table} (at, filler) VALUES (%s, %s)", row)
+    if before:
+        database.commit()
+        database.set_autocommit(True)
+    return _locked(database)
+
+
+def _full() -> OperatorError | None:
+    """Return the error for an SQLite whose file system has no room; None for any other database."""
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():
+        return None
+    place = Path(str(connection.settings_dict["NAME"])).parent
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return None  # opening the file says what is wrong
+    free = found.f_bavail * found.f_frsize
+    if free >= LEAST_FREE_BYTES:
+        return None
+    return OperatorError(
+        "database_full", f"The database's disk has {free} bytes left.", f"Free disk space in {place}."
+    )
+
+
+def _locked(database: BaseDatabaseWrapper) -> OperatorError | None:
+    """Return the error for a table that another session of PostgreSQL has locked.
+
+    SQLite locks the whole file, which the write finds.
+    """
+    if database.vendor != "postgresql" or _lock(database) is None:
+        return None
+    time.sleep(LOCKED_AGAIN_S)
+    found = _lock(database)
+    if found is None:
+        return None
+    table, pid, application = found
+    return OperatorError(
+        "database_locked",
+        f"The table {table} is locked by the session {pid}{f' of {application}' if application else ''}.",
+        f"End that session, for example with SELECT pg_terminate_backend({pid}).",
+    )
+
+
+def _lock(database: BaseDatabaseWrapper) -> tuple[Any, ...] | None:
+    tables = [model._meta.db_table for model in apps.get_models()]
+    with database.cursor() as cursor:
+        cursor.execute(_LOCKED, [tables])
+        found: tuple[Any, ...] | None = cursor.fetchone()
+        return found

@@ -1,0 +1,165 @@
+"""Orders for a broker's start: the database's, or while that can't be read the policy on the broker's disk.
+
+A broker without either waits for the database: it has nothing to start with, and a default policy would let
+in clients that the operators' policy refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from django.db import Error
+
+from broker_core.config import PolicyDocument
+from broker_core.control.policy_file import PolicyFile, StoredPolicy
+from broker_core.documents.instance import DatabaseEntry
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.group.member import KnownGroup
+from broker_core.journal.frontier import Known
+from broker_core.journal.segment import discover
+from broker_core.slow_clients.rules.staging import Stage, read_stage
+from console.database_limits import database_error
+from console.reporters.database_thread import DatabaseThread
+from console.services.journal_places import (
+    Directories,
+    default_directories,
+    directories_to_open,
+    elsewhere,
+    known_group,
+    known_log,
+)
+from console.services.policies import orders
+
+START_TIMEOUT_S: Final = 15.0
+"""How long a start waits for the database before it takes the stored policy."""
+RETRY_DELAY_S: Final = 2.0
+REPEAT_LOG_S: Final = 60.0
+"""How often a broker that waits for the database says so."""
+log = structlog.get_logger("sluice.start")
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrders:
+    """Policy, directories, and what is known of the log. `database` says how the database is."""
+
+    policy: PolicyDocument
+    stage: Stage | None
+    directories: Directories
+    known: Known | None
+    group: KnownGroup
+    database: DatabaseEntry
+
+
+async def read_start_orders(
+    instance: str,
+    member: str,
+    file: PolicyFile,
+    thread: DatabaseThread,
+    on_waiting: Callable[[OperatorError], None],
+    timeout_s: float = START_TIMEOUT_S,
+) -> StartOrders:
+    """Read the database, else the stored policy; wait for the database where there is neither.
+
+    `on_waiting` is called once when the wait begins. Raises OperatorError journal_elsewhere, bad_policy.
+    """
+    stored, damage = await asyncio.to_thread(_load, file)
+    waiting_since = said_at = 0.0
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await thread.run(_from_database, instance, member, stored)
+        except (Error, TimeoutError) as problem:
+            away = _named(problem, timeout_s)
+        if stored is not None:
+            log.error(
+                "policy_from_disk", revision=stored.revision, stored_at=stored.stored_at, file=str(file.path),
+                code=away.code, why=away.sentence, fix=away.fix,
+            )  # fmt: skip
+            return _from_disk(stored, away)
+        now = time.monotonic()
+        if not waiting_since:
+            waiting_since = now
+            on_waiting(_unavailable(instance, away, damage))
+        if not said_at or now - said_at >= REPEAT_LOG_S:
+            said_at = now
+            log.error(
+                "policy_unavailable", waited_s=round(now - waiting_since), code=away.code, why=away.sentence,
+                stored_policy=damage or "none", fix=away.fix,
+            )  # fmt: skip
+        await asyncio.sleep(RETRY_DELAY_S)
+
+
+def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
+    """Return the stored policy, or None and why it can't be used ("" where there is none)."""
+    try:
+        return file.load(), ""
+    except OperatorError as problem:
+        log.error(problem.code, why=problem.sentence, fix=problem.fix)
+        return None, problem.sentence
+
+
+def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> StartOrders:
+    ordered = orders(instance)
+    policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"])
+    known, group = known_log(instance, member), known_group(instance)
+    if stored is not None:
+        revision = stage.document.revision if stage is not None else policy.revision
+        if revision < stored.revision:
+            # Restored from a backup, or another database: console and broker have to agree all the same.
+            log.warning("policy_set_back", stored=stored.revision, database=revision)
+        if not group.logs and stored.known is not None:
+            known, group = stored.known, KnownGroup.of(stored.known)
+    return StartOrders(policy, stage, directories_to_open(instance), known, group, DatabaseEntry())
+
+
+def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
+    policy, default = stored.document, default_directories()
+    directories = Directories(
+        Path(policy.instance.journal_directory or default.journal),
+        Path(policy.instance.archive_directory or default.archive),
+    )
+    if stored.journal and not discover(directories.journal, stored.instance, directories.archive):
+        earlier = Path(stored.journal)
+        if earlier != directories.journal and discover(earlier, stored.instance):
+            raise elsewhere(stored.instance, directories.journal, earlier)
+    group = KnownGroup.of(stored.known) if stored.known is not None else KnownGroup()
+    shown = policy_from_disk(stored.revision, away)
+    entry = DatabaseEntry(
+        away_since=time.time_ns() // 1_000_000, code=shown.code, message=shown.sentence, fix=shown.fix,
+        policy="disk", policy_stored_at=stored.stored_at,
+    )  # fmt: skip
+    return StartOrders(policy, stored.stage, directories, stored.known, group, entry)
+
+
+def policy_from_disk(revision: int, why: SluiceError) -> OperatorError:
+    """Return the error of a broker that runs the stored policy, because of another one."""
+    return OperatorError(
+        "policy_from_disk",
+        f"Revision {revision} is in force as stored on the broker's disk. {why.sentence}",
+        why.fix,
+    )
+
+
+def _unavailable(instance: str, away: OperatorError, damage: str) -> OperatorError:
+    return OperatorError(
+        "policy_unavailable",
+        f"{instance} waits for the database: there is no stored policy to start with. {away.sentence}"
+        + (f" {damage}" if damage else ""),
+        away.fix,
+    )
+
+
+def _named(problem: BaseException, timeout_s: float) -> OperatorError:
+    if isinstance(problem, TimeoutError):
+        return OperatorError(
+            "database_away",
+            f"The database didn't answer within {timeout_s:g} s.",
+            "Look at the database's sessions and locks, and at DATABASE_URL.",
+        )
+    return database_error(problem)

@@ -1,0 +1,120 @@
+"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import OperationalError
+
+from broker_core.broker import Broker
+from broker_core.documents.instance import DatabaseEntry
+from broker_core.documents.records import DecisionEntry
+from broker_core.engine.decisions import KEPT
+from console.models import Decision
+from console.reporters import broker as reporting
+from console.reporters.broker import BrokerReporter
+from console.reporters.database_thread import DatabaseThread
+from console.services import policies, reports
+from tests.support.brokers import running_broker, until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
+
+
+def decide(broker: Broker, number: int) -> None:
+    """Decisions as rules make them."""
+    decisions = broker.engine.decisions
+    for _ in range(number):
+        decisions.recent.append(
+            DecisionEntry(
+                id=decisions.identity(),
+                at=1,
+                client="slow",
+                transport="tcp",
+                pool="instance",
+                action="disconnect",
+                reason="slow_client",
+                rule="r",
+                mode="enforce",
+                revision=1,
+                signal="age",
+                observed=1,
+                limit=1,
+                unit="ms",
+                sentence="It was too slow.",
+            )
+        )
+        decisions.made += 1
+
+
+def entry_of(broker: Broker) -> DatabaseEntry:
+    entry = broker.statistics.database
+    assert entry is not None
+    return entry
+
+
+async def report_until(reporter: BrokerReporter, broker: Broker, condition: Any) -> None:
+    async def tick() -> None:
+        while True:
+            await reporter.report(broker.statistics.snapshot())
+            await asyncio.sleep(0.05)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        await until(condition, seconds=60)
+    finally:
+        ticking.cancel()
+
+
+async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sync_to_async(policies.ensure_instance)("test-1")
+    async with running_broker(tmp_path) as broker:
+        wanted = {"policy": broker.engine.policy.to_dict(), "staged": None}
+        monkeypatch.setattr(policies, "orders", lambda _: wanted)
+        reporter = BrokerReporter(broker)
+        record, away = reports.record_report, True
+
+        def refused(*arguments: Any) -> None:
+            if away:
+                raise OperationalError("the connection was refused")
+            record(*arguments)
+
+        monkeypatch.setattr(reports, "record_report", refused)
+        decide(broker, 10)
+        await report_until(reporter, broker, lambda: entry_of(broker).waiting == 10 and entry_of(broker).code)
+        entry = entry_of(broker)
+        assert entry.code == "database_away" and "refused" in entry.message and entry.away_since
+        decide(broker, KEPT + 90)
+        await report_until(reporter, broker, lambda: entry_of(broker).dropped == 100)
+        assert entry_of(broker).waiting == KEPT
+        away = False
+        await report_until(
+            reporter, broker, lambda: not entry_of(broker).code and not entry_of(broker).waiting
+        )
+        assert entry_of(broker).dropped == 100, "they are counted once"
+        await reporter.close()
+        assert await sync_to_async(Decision.objects.count)() == KEPT
+
+
+async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sync_to_async(policies.ensure_instance)("test-1")
+    monkeypatch.setattr(reporting, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reporting, "CLOSE_TIMEOUT_S", 0.5)
+    goes_on = threading.Event()
+    async with running_broker(tmp_path) as broker:
+        reporter = BrokerReporter(broker, DatabaseThread("stands still"))
+        monkeypatch.setattr(reports, "record_report", lambda *_: goes_on.wait(60))
+        decide(broker, 1)
+        await report_until(reporter, broker, lambda: entry_of(broker).code == "database_away")
+        assert "doesn't answer" in entry_of(broker).message
+        async with asyncio.timeout(30):
+            await reporter.close()
+        goes_on.set()
