@@ -82,6 +82,16 @@ class Member(Peer, Protocol):
     @property
     def publishing(self) -> Publishes: ...
 
+    @property
+    def knows_sequence(self) -> bool:
+        """Whether its logon was told the newest number under its name, so that it may number what it publishes."""
+
+    def check_numbered(self) -> None:
+        """Refuse numbered messages where it doesn't. ClientError behind."""
+
+    def prepared(self) -> None:
+        """One of its subscribes has begun, or was refused."""
+
     def identified(self, command: commands.Logon, identity: Identity) -> None: ...
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...
     def resume_bookmark(self, ending: Ending) -> str | None: ...

@@ -17,6 +17,8 @@ SHARED_OWNER: Final = "shared:queues"
 """As whose shared subscriptions are kept. No client can have a name with a colon."""
 FORMER_OWNER: Final = "stomp:queues"
 """The same in releases in which only STOMP had them."""
+STEERED: Final = ("rate", "rate_max_gap", "conflation", "conflation_key", "paused", "steered_at")
+"""What operators and the client change of a managed replay."""
 MAX_DELIVERIES: Final = 10
 """How often consumers may fail with a record of a shared subscription, unless they say otherwise."""
 
@@ -97,6 +99,8 @@ class ManagedReplay(Kept, tag="managed"):
     caught_up: bool = False
     ended: Literal["", "completed", "cancelled"] = ""
     ended_at: int = 0
+    steered_at: int = 0
+    """When it was last paused, resumed or paced."""
 
     @property
     def owner(self) -> str:
@@ -133,6 +137,33 @@ class ManagedReplay(Kept, tag="managed"):
         self.began_at = self.began_at or self.position
         self.position = position
         return True
+
+    def note_progress(self, position: int, certain: int) -> None:
+        """Note how far it has come, and the first record that its client may not have. Neither moves back."""
+        kept_from = self.kept_from
+        self.advance(position)
+        self.certain = max(certain, kept_from)
+
+    def merge(self, told: ManagedReplay) -> None:
+        """Take what another member of the group told of the same replay. What its client has had, and an end, are never taken back;
+        of what operators steer, the later counts. The order in which members tell makes no difference."""
+        kept_from = max(self.kept_from, told.kept_from)
+        if told.steering > self.steering:
+            for name in STEERED:
+                setattr(self, name, getattr(told, name))
+        self.recorded_at = max(self.recorded_at, told.recorded_at)
+        self.position = max(self.position, told.position)
+        self.certain = kept_from if kept_from < self.position else 0
+        self.began_at = min(filter(None, (self.began_at, told.began_at)), default=0)
+        self.begun = self.begun or told.begun
+        self.delivered_messages = max(self.delivered_messages, told.delivered_messages)
+        if (told.ended_at, told.ended) > (self.ended_at, self.ended):
+            self.ended, self.ended_at = told.ended, told.ended_at
+
+    @property
+    def steering(self) -> tuple[int, tuple[str, ...]]:
+        """When operators changed it last, and what they made of it: greater is later, and all members take the same."""
+        return self.steered_at, tuple(str(getattr(self, name)) for name in STEERED)
 
     def goal(self, newest: int) -> int:
         """The last sequence there is to deliver, as far as is known: `newest` is the log's."""
