@@ -172,7 +172,7 @@ class Broker:
         )
 
     def addresses(self) -> dict[str, str]:
-        """Return where clients find this broker, by transport; this machine's name stands for all of its addresses."""
+        """Return where clients find this broker, by transport. The host's name stands for all addresses."""
         return {
             one.name: one.address(socket.gethostname(), self._listeners.port_of(one))
             for one in self.engine.policy.transports

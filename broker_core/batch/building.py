@@ -146,7 +146,7 @@ def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accep
 
 
 def renumber(buf: bytearray, first_publisher_sequence: int) -> None:
-    """Give a batch's records other numbers of their publisher, in place, from that on with the distances that they had."""
+    """Write another first publisher sequence into the header, in place, and renew its checksum."""
     _PUBLISHER_SEQUENCE.pack_into(buf, 72, first_publisher_sequence)
     seal(buf)
 

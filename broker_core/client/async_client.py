@@ -97,8 +97,8 @@ class AsyncClient(Steering):
         `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
         the broker, while everything else of this client goes on.
 
-        `needs_sequence` goes to the next address at once where a broker can't say which messages of this client it has, as a
-        member of a group that is cut off from it; by default the client goes there with its first message.
+        `needs_sequence` leaves a broker at once that can't say which messages of this client it has, as a member
+        that is cut off from its group; by default the client goes to the next address with its first message.
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
@@ -304,15 +304,21 @@ class AsyncClient(Steering):
             self._first.set_result(None)
 
     def _connected_unsure(self, link: Link, ack: replies.Ack) -> None:
-        """Read from a member of a group that is cut off from it. Who has something to publish goes to the next address."""
+        """Read from a member that is cut off from its group; go to the next address with what is published."""
         behind = ClientError(
             "behind",
             f"This broker of {ack.instance} is cut off from its group.",
             "Nothing: the client tries the next address.",
         )
-        if self._needs_sequence:
+
+        def go_elsewhere() -> None:
+            self.errors.append(behind)
+            link.abort(behind)
+
+        if self._needs_sequence or self._publisher.store.nbytes:
+            self.errors.append(behind)
             raise behind
-        self._publisher.connected_unsure(lambda: link.abort(behind))
+        self._publisher.connected_unsure(go_elsewhere)
         self.instance = ack.instance or ""
         self._up = True
         self._subscriptions.connected(self.instance, link)

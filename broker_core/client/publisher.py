@@ -302,8 +302,10 @@ class Publisher:
             link.send_command(commands.Flush(id=number))
 
     def _keep_own(self, known_sequence: int) -> None:
-        """Number anew what the broker can't have, though its answer covers the numbers: it was never sent, or the answer is greater
-        than all that this client has numbered, and so isn't about its messages."""
+        """Number anew what the broker can't have, though its answer covers the numbers.
+
+        Either it was never sent, or the answer is greater than all numbers of this client, so it is about another's messages.
+        """
         foreign = self._told and known_sequence >= self._next
         own = list(self.store.pending(0 if foreign else self._sent_upto))
         if not own or own[0].first > known_sequence:
@@ -318,14 +320,7 @@ class Publisher:
         self._flushes = {number: (self._next - 1, waiter) for number, (_, waiter) in self._flushes.items()}
 
     def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
-        """Logged on at a broker that can't say which numbers it has: nothing is sent there, and with the first message the client
-        goes elsewhere. Raises ClientError behind when there are some."""
-        if self.store.nbytes:
-            raise ClientError(
-                "behind",
-                f"The broker can't say which messages of {self._name} are in its group's log.",
-                "Nothing: the client tries the next address.",
-            )
+        """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
         self._go_elsewhere = go_elsewhere
 
     def disconnected(self) -> None:

@@ -91,7 +91,7 @@ class TransportSettings:
         return self.kind, self.host, self.port, self.tls
 
     def address(self, machine: str, port: int) -> str:
-        """Return where clients of other machines find it. `machine` names this one, where it listens on all addresses."""
+        """Return its address for other machines; `machine` is the host of one that listens on all addresses."""
         scheme = _SCHEMES[self.kind] + ("s" if self.tls is not None else "")
         host = machine if self.host in _ALL_ADDRESSES else self.host
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -315,7 +315,8 @@ class Connection:
             case commands.Subscribe():
                 self.services.subscribing.subscribe(self, command)
                 if self.preparing and self.services.frontier.end is not None:
-                    # What follows is meant to come after it; but more of them share one read of the log's end.
+                    # What follows is meant to come after it; but more of them share one read of the log's
+                    # end.
                     self.inbox.hold(Hold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
@@ -361,9 +362,9 @@ class Connection:
     async def _let_in_after(
         self, publishing: Publishing, command: commands.Logon, identity: Identity
     ) -> None:
-        """Let a client in after what other brokers told it is known here, and with nothing in the answer that others may lack.
+        """Let a client in when this broker knows what others told it, and they have what the answer says.
 
-        Without a confirmed read of the log's end it is told no `sequence`, and may publish nothing that is numbered.
+        Without a confirmed read of the log's end the client is told no `sequence`, and may number nothing.
         """
         end = await self.services.frontier.confirm()
         self.knows_sequence = end is not None and await publishing.known(command.name)
@@ -442,12 +443,12 @@ class Connection:
         self.services.judging.begun(self, target, window)
 
     def prepared(self) -> None:
-        """One of its subscribes has begun, or was refused: with the last of them the client is read from again."""
+        """Go on reading from the client when none of its subscribes is being prepared any more."""
         if not self.preparing and not self._over:
             self.inbox.release(Hold.END)
 
     def check_numbered(self) -> None:
-        """Refuse numbered messages of a client that wasn't told which of its numbers are in the log. ClientError behind."""
+        """Raise ClientError behind when the client wasn't told which of its numbers are in the log."""
         if not self.knows_sequence:
             raise make_behind_error(self._instance)
 
@@ -550,7 +551,7 @@ class Connection:
 
 
 def _may_overtake(item: Item) -> bool:
-    """Return whether what comes next may be taken while a subscribe is prepared: another one, or what isn't of this protocol."""
+    """Return whether an item may be taken while a subscribe is prepared: another one, or another protocol's."""
     if isinstance(item, Frame) and item.kind != COMMAND:
         return False
     if not isinstance(item, Frame | str):

@@ -84,13 +84,13 @@ class Member(Peer, Protocol):
 
     @property
     def knows_sequence(self) -> bool:
-        """Whether its logon was told the newest number under its name, so that it may number what it publishes."""
+        """Whether its logon was answered with a `sequence`, so that it may number its messages."""
 
     def check_numbered(self) -> None:
-        """Refuse numbered messages where it doesn't. ClientError behind."""
+        """Raise ClientError behind unless the client may number its messages."""
 
     def prepared(self) -> None:
-        """One of its subscribes has begun, or was refused."""
+        """Go on reading from the client when none of its subscribes is being prepared any more."""
 
     def identified(self, command: commands.Logon, identity: Identity) -> None: ...
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...

@@ -40,8 +40,10 @@ class Following(Protocol):
         """This process, among all that append."""
 
     async def caught_up(self) -> int | None:
-        """Wait until all that any of them has acknowledged before is here: the newest record then. None when that can't be told
-        within a few seconds."""
+        """Read the end of the log with confirmation: wait until all that any broker has acknowledged before is here.
+
+        Returns the newest record then, or None when that can't be told within a few seconds.
+        """
 
     def addresses(self, transport: str) -> list[str]:
         """Where clients of a transport find the other brokers."""

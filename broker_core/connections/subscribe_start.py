@@ -42,18 +42,20 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     )
 
 
-def needs_end(command: commands.Subscribe, services: Services) -> bool:
-    """Return whether a subscribe needs a confirmed read of the end of a log that other brokers append to as well.
+def needs_end(command: commands.Subscribe, services: Services, topics: JournaledTopics) -> bool:
+    """Return whether a subscribe needs a confirmed read of the end of a log that other brokers append to.
 
-    What is new begins there, and whether something is kept for a client under a name is told in the log.
+    Live delivery begins there, and the log tells what other brokers keep for a client under a name.
     """
     if services.frontier.end is None:
         return False
-    if command.bookmark is None or needs_preparing(command):
+    if needs_preparing(command):
         return True
     journal = services.facilities.journal
     log = Log(services.facilities.instance, journal.first_sequence, services.frontier.durable)
     try:
+        if command.bookmark is None:
+            return not topics.covers_nothing(TopicPattern.parse(command.topic))
         return depends_on_end(parse_bookmark(command.bookmark), log)
     except ClientError:
         return False  # which is said where it is looked up
@@ -72,7 +74,7 @@ def names_another_site(command: commands.Subscribe, services: Services) -> After
 
 
 def make_behind_error(instance: str) -> ClientError:
-    """Make the refusal of a member of a group that can't read the end of its log with confirmation."""
+    """Make the error of a member that can't read the end of its group's log with confirmation."""
     return ClientError(
         "behind",
         f"This broker of {instance} can't be sure that it has all of the log.",

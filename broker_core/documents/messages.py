@@ -36,9 +36,7 @@ class BrowsedPage(Document, frozen=True, kw_only=True):
     complete: Annotated[bool, Meta(description="Whether there is no more, up to the newest record on disk.")]
     behind: Annotated[
         bool,
-        Meta(
-            description="Whether this member of a group has no more, and can't be sure that it has all of the log."
-        ),
+        Meta(description="Whether this member of a group has no more, and can't know whether that is all."),
     ] = False
 
 

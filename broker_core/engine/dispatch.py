@@ -195,7 +195,8 @@ class Dispatch:
         return not (carried and self._confirmations.unsure and self.publisher_sequence(name))
 
     async def known(self, name: str) -> bool:
-        """Wait until it may be, no longer than anybody is waited for; False when it isn't known for how long that would be."""
+        """Wait until it may be, no longer than anybody is waited for; False when it isn't known for how long
+        that would be."""
         upto = self._frontier.durable
         while not self.knows(name) and self._confirmations.upto < upto:
             if self._confirmations.deaf:

@@ -192,7 +192,8 @@ class Engine:
         self.everywhere.wake()
 
     def _close_those_told_less(self) -> None:
-        """Close clients that were told no `sequence` while this member was cut off, and have one: they log on again."""
+        """Close clients that were told no `sequence` while this member was cut off, and have one: they log on
+        again."""
         for connection in self.roster:
             if not connection.knows_sequence and self.dispatch.publisher_sequence(connection.name):
                 connection.close(

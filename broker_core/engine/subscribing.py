@@ -69,7 +69,7 @@ class Subscriptions:
             raise _too_many(command)
         connection.last_stream += 1
         stream = connection.last_stream
-        at_end = needs_end(command, self.services)
+        at_end = needs_end(command, self.services, self._topics())
         if at_end or needs_preparing(command) or names_another_site(command, self.services):
             connection.preparing.add(command.id)
             preparation = Preparation(connection, self.services, command, stream, self._topics(), at_end)

@@ -80,7 +80,8 @@ class Member:
         return self._made.is_current
 
     async def caught_up(self) -> int | None:
-        """Read the end of the log with confirmation: the newest record, None when it can't be told. Waits `hold_ms` at most."""
+        """Read the end of the log with confirmation: the newest record, None when it can't be told. Waits
+        `hold_ms` at most."""
         return await self._made.caught_up()
 
     def addresses(self, transport: str) -> list[str]:

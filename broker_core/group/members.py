@@ -24,8 +24,8 @@ REMEMBERED: Final = 1_024
 
 class Told(msgspec.Struct, frozen=True):
     """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries. `addresses`: where
-    clients find it, by transport."""
+    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries.
+    `addresses`: where clients find it, by transport."""
 
     member: str
     run: str

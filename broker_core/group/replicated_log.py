@@ -153,8 +153,9 @@ class ReplicatedLog(Generic[Owner]):
     async def caught_up(self) -> int | None:
         """Read the end of the log with the engine's confirmation.
 
-        Waits until everything that any member has acknowledged before is applied here: `hold_ms` at most, and not at all when
-        the engine has been away for longer. Returns the newest record then, None when nothing could be confirmed.
+        Waits until everything that any member has acknowledged before is applied here: `hold_ms` at most, and
+        not at all when the engine has been away for longer. Returns the newest record then, or None when
+        nothing could be confirmed.
         """
         if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
             return None

@@ -17,7 +17,7 @@ from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, Pending
 
 @dataclass(slots=True)
 class Outgoing(Generic[Owner]):
-    """Batches, and confirmed reads of the log's end, that one entry carries. One with reads alone is empty."""
+    """Batches and confirmed reads of the log's end that one entry carries. With reads alone it is empty."""
 
     number: int
     since: float
@@ -85,8 +85,11 @@ class Waiting(Generic[Owner]):
         self.wanted.set()
 
     def ask(self) -> asyncio.Future[int | None]:
-        """Begin a confirmed read of the log's end. Its result is the newest record here, once everything that is in the log by
-        now has been applied; None when the read was given up."""
+        """Begin a confirmed read of the log's end.
+
+        Its result is the newest record here, once everything that is in the log by now has been applied. It is None
+        when the read was given up.
+        """
         reached: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asking.append(reached)
         self.wanted.set()
@@ -148,7 +151,7 @@ class Waiting(Generic[Owner]):
         return min(found, default=None)
 
     def give_up(self) -> GivenUp[Owner]:
-        """Take out everything that waits; reads of the end fail. The caller settles it when its owners have heard of it."""
+        """Take out everything that waits; reads of the end fail. The caller settles it when owners were told."""
         sent, self._sent = list(self._sent.values()), {}
         gathered, self._gathered = self._gathered, []
         asking, self._asking = self._asking, []

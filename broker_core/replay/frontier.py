@@ -13,8 +13,8 @@ RETRY_S: Final = 0.5
 class LogEnd:
     """Confirmed reads of the end of a log that other brokers append to as well.
 
-    `read` is one try; it returns the newest record, or None. `was_read_since` shares one read, repeated until it succeeds,
-    among all who wait for the end. Moments are ns of the clock that never jumps.
+    `read` is one try; it returns the newest record, or None. `was_read_since` shares one read, repeated until
+    it succeeds, among all who wait for the end. Moments are monotonic ns.
     """
 
     def __init__(

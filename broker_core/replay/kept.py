@@ -139,14 +139,17 @@ class ManagedReplay(Kept, tag="managed"):
         return True
 
     def note_progress(self, position: int, certain: int) -> None:
-        """Note how far it has come, and the first record that its client may not have. Neither moves back."""
+        """Note its position, and the first record that its client may not have. Neither moves back."""
         kept_from = self.kept_from
         self.advance(position)
         self.certain = max(certain, kept_from)
 
     def merge(self, told: ManagedReplay) -> None:
-        """Take what another member of the group told of the same replay. What its client has had, and an end, are never taken back;
-        of what operators steer, the later counts. The order in which members tell makes no difference."""
+        """Merge what another member of the group told of the same replay.
+
+        The greater position counts, an end stays, and of what operators steer the later counts. So all members come
+        to the same in whatever order they are told.
+        """
         kept_from = max(self.kept_from, told.kept_from)
         if told.steering > self.steering:
             for name in STEERED:
@@ -162,7 +165,7 @@ class ManagedReplay(Kept, tag="managed"):
 
     @property
     def steering(self) -> tuple[int, tuple[str, ...]]:
-        """When operators changed it last, and what they made of it: greater is later, and all members take the same."""
+        """Moment of the last change by an operator, and what that made of it. The greater one counts everywhere."""
         return self.steered_at, tuple(str(getattr(self, name)) for name in STEERED)
 
     def goal(self, newest: int) -> int:

@@ -4,7 +4,8 @@ Records on `$SLUICE.kept`: entries whole when they are new or their definition c
 leaves, and what was deleted. Everybody takes them in the log's order. A client that moves finds what its member told before it let go,
 since its logon waits for what was in the log until then; of a member that was killed, what it acknowledged in the last second comes again.
 
-Nothing is told before this member has applied what the others told. Positions go forward alone, of every kind; of two definitions with one name the later made
+Nothing is told before this member has applied what the others told. Positions of every kind only
+move forward; of two definitions with one name the later made
 holds. What was told and didn't get into the log is told again.
 """
 
@@ -57,7 +58,8 @@ class Publish(Protocol):
 
 
 class KeptInCommon:
-    """What one member tells and takes. `on_merged(replay)` is called when another has told something of a managed replay.
+    """Kept entries that one member exchanges with the others. `on_merged` gets each managed replay that one of
+    them has told of.
 
     It is in the registry as what listens to the topic. Belongs to the loop.
     """
@@ -233,7 +235,7 @@ class KeptInCommon:
         else:
             assert isinstance(known, ManagedReplay) and isinstance(entry, ManagedReplay)
             known.merge(entry)
-            # What is here and wasn't told is told with the next word: so all members come to the same.
+            # If it differs from what was told, it is told in turn: so all members come to the same.
             self._told[key] = _state(entry)
             self._kept.note(known)
             self._on_merged(known)

@@ -318,7 +318,7 @@ class ManagedReplays:
             self._kept.note(replay)
 
     def follow(self, replay: ManagedReplay) -> None:
-        """Have the subscription that it serves here do what another member of the group was asked to make of it."""
+        """Pause, resume, pace or end the subscription here as another member of the group was asked to."""
         target = self._target_of(replay)
         if target is None:
             return

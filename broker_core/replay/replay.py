@@ -181,7 +181,8 @@ class Replay:
     # Where the log ends.
 
     def _read_end(self) -> int | None:
-        """Return the record up to which the log must be delivered before it may be called complete; None until that is confirmed."""
+        """Return the record up to which the log must be delivered before it may be called complete; None
+        until that is confirmed."""
         end = self._frontier.end
         if end is None:
             return 0  # what was there when it was asked for is enough

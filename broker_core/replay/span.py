@@ -74,7 +74,8 @@ def find_span(asked: Start | Range, log: Log) -> Found:
 
 
 def depends_on_end(asked: Start | Range, log: Log) -> bool:
-    """Return whether a span begins or ends where the log ends now: at NOW, or at a bookmark that the log doesn't have."""
+    """Return whether a span begins or ends where the log ends now: at NOW, or at a bookmark that the log
+    doesn't have."""
     return any(
         isinstance(one, Now) or (isinstance(one, After) and _known(one.bookmarks, log)[1] != ())
         for one in ((asked.begin, asked.end) if isinstance(asked, Range) else (asked,))

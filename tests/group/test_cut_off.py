@@ -134,6 +134,39 @@ async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_
         client.close()
 
 
+async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_the_end(tmp_path: Path) -> None:
+    """Its connection stands, and what it sends arrives: for seconds it takes itself for attached."""
+    async with running_cut_group(tmp_path) as group:
+        group.cable.answers.clear()
+        await publish(group.a.address, "p", 11, 20)
+        assert group.b.takes_part()
+        client, answer = await logged_on(group.b, "p")
+        assert "sequence" not in answer
+        client.command({"c": "subscribe", "id": "s", "topic": "t"})
+        assert (await said_until(client, "closing"))[-1]["code"] == "behind"
+        client.close()
+        await group.heal()
+        client, answer = await logged_on(group.b, "p")
+        assert answer["sequence"] == 20
+        client.close()
+
+
+async def test_what_follows_a_subscribe_comes_after_it(tmp_path: Path) -> None:
+    """Subscribes share a read of the log's end, and what is published behind them without a wait is delivered to each."""
+    async with running_cut_group(tmp_path) as group:
+        client, answer = await logged_on(group.b, "s")
+        for number in range(20):
+            client.command({"c": "subscribe", "id": f"s{number}", "topic": "t"})
+        await client.publish("t", [b'{"by":"s","n":1}'], answer["sequence"] + 1)
+        assert len(await client.deliveries(20)) == 20
+        client.command({"c": "subscribe", "id": "short", "topic": "t"})
+        client.command({"c": "unsubscribe", "id": "short"})
+        client.command({"c": "flush", "id": "f"})
+        said = await said_until(client, "completed")
+        assert [one["ack"] for one in said if one.get("of") == "unsubscribe"] == ["processed"]
+        client.close()
+
+
 async def test_a_session_that_logged_on_during_the_cut_is_closed_after_it_and_nothing_is_acknowledged(
     tmp_path: Path,
 ) -> None:

@@ -92,7 +92,8 @@ class JournalRequests:
             return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
     async def browse(self, asked: requests.Browse) -> BrowsedPage:
-        """Messages of a topic; a page is complete only where the end of the log could be read with confirmation.
+        """Messages of a topic; a page is complete only where the end of the log could be read with
+        confirmation.
 
         ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone.
         """

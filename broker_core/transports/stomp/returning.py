@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 class Back(NamedTuple):
-    """What a client is told that is back: up to where it may have had the messages before, and the first record that it missed,
-    of those before its subscription begins; 0: nothing of that."""
+    """Facts for a client that is back: the record up to which it may have had the messages before, and the
+    first one that it missed before its subscription begins; 0 for none."""
 
     had_upto: int = 0
     missed_from: int = 0
 
     def missed(self, instance: str, newest: int) -> str:
-        """Return the range of bookmarks that it missed, when the log ended with `newest` as it began; "" when it missed none."""
+        """Return the range of bookmarks that it missed, when the log ended with `newest` as it began; "" when
+        it missed none."""
         if not 0 < self.missed_from <= newest:
             return ""
         return f"[{Bookmark(instance, self.missed_from)}:{Bookmark(instance, newest)}]"
