@@ -23,6 +23,7 @@ from tests.support.cables import Cable, running_cable
 from tests.support.engines import running_engines
 from tests.support.groups import Running, running_members
 from tests.support.raw import RawClient
+from tests.support.stomp_client import port_of, stomp_client, stomp_policy
 
 HOLD_MS = 400
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
@@ -332,3 +333,23 @@ async def test_the_position_of_a_managed_replay_doesnt_go_back_when_the_cut_heal
         await publish(a.address, "q", 1, 1)
         await until(lambda: (one := replay_at(b)) is not None and one.kept_from >= position)
         assert (one := replay_at(a)) is not None and one.kept_from >= position
+
+
+@pytest.mark.parametrize("offset", [None, "next", "last"])
+async def test_a_stomp_client_that_begins_at_the_end_is_sent_away(offset: str | None, tmp_path: Path) -> None:
+    async with running_cut_group(tmp_path) as group:
+        for member in (group.a, group.b):
+            await member.broker.apply(stomp_policy(member.broker.engine.policy))
+        await until(lambda: group.b.member.addresses("stomp"))
+        group.cut()
+        await until(lambda: not group.b.takes_part())
+        async with stomp_client(group.b.broker) as client:
+            headers = {"x_stream_offset": offset} if offset is not None else {}
+            client.send("SUBSCRIBE", id="s", destination="/topic/t", **headers)
+            error = await client.read()
+            assert (error.command, error.headers["message"]) == ("ERROR", "behind")
+            assert error.headers["x-sluice-addresses"] == f"stomp://127.0.0.1:{port_of(group.a.broker)}"
+        await group.heal()
+        async with stomp_client(group.b.broker) as client:
+            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", x_stream_offset="first")
+            assert json.loads((await client.read()).body)["n"] == 1
