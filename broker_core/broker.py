@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import resource
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ class Broker:
         if member is not None:
             self.engine.keep_in_common(member)
             member.on_key(self.engine.services.tokens.use)
+            member.reached_at(self.addresses)
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
@@ -194,6 +196,14 @@ class Broker:
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
         )
+
+    def addresses(self) -> dict[str, str]:
+        """Return where clients find this broker, by transport. The host's name stands for all addresses."""
+        return {
+            one.name: one.address(socket.gethostname(), self._listeners.port_of(one))
+            for one in self.engine.policy.transports
+            if one.enabled
+        }
 
     def _broken(self, error: SluiceError) -> None:
         last_words.note(self.paths.control, error, self.engine.clock.now_ns())

@@ -113,7 +113,7 @@ CODES: Final = MappingProxyType({
     "disk_full": ErrorCode("There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON),
     "input_full": ErrorCode("The instance already holds as much input from clients (unfinished frames, and frames that wait) as it accepts: 4 MiB before logon, 256 MiB of unfinished frames after it, 1 GiB in all. The client whose unfinished frame is oldest, of the user or address with most, is closed", _CLIENT, close=4305, retry_after_ms=SOON),
     "no_quorum": ErrorCode("The group's shared log accepts nothing from this broker; as far as is known, nothing of it was stored", _CLIENT | _OPERATOR, HTTPStatus.SERVICE_UNAVAILABLE, 4306, SOON),
-    "behind": ErrorCode("This broker hasn't reached your bookmark yet; another member of its group has", _CLIENT, close=4307, retry_after_ms=SOON),
+    "behind": ErrorCode("This member of a group can't be sure that it has all of the log; another one can. `addresses` of its `closing` says where those are", _CLIENT | _LIBRARY | _OPERATOR, _AWAY, 4307, SOON),
     "internal_error": ErrorCode("The broker failed to do it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON),
     # Commands.
     "bad_topic": ErrorCode("Such a topic can't be published to", _CLIENT | _OPERATOR, _BAD),

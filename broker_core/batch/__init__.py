@@ -16,6 +16,7 @@ from broker_core.batch.building import (
     build,
     build_one_topic,
     locate,
+    renumber,
     stamp,
 )
 from broker_core.batch.layout import (
@@ -61,5 +62,6 @@ __all__ = [
     "hash64",
     "locate",
     "peek",
+    "renumber",
     "stamp",
 ]

@@ -31,6 +31,7 @@ from broker_core.checksum import crc32c
 
 _STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
 _LOG_POSITION = struct.Struct("<Q")
+_PUBLISHER_SEQUENCE = struct.Struct("<Q")
 
 
 def build_one_topic(
@@ -141,6 +142,12 @@ def join(
 def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
     """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
     _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
+    seal(buf)
+
+
+def renumber(buf: bytearray, first_publisher_sequence: int) -> None:
+    """Write another first publisher sequence into the header, in place, and renew its checksum."""
+    _PUBLISHER_SEQUENCE.pack_into(buf, 72, first_publisher_sequence)
     seal(buf)
 
 

@@ -90,11 +90,15 @@ class AsyncClient(Steering):
         verify: bool = True,
         on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
+        needs_sequence: bool = False,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
         `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
         the broker, while everything else of this client goes on.
+
+        `needs_sequence` leaves a broker at once that can't say which messages of this client it has, as a member
+        that is cut off from its group; by default the client goes to the next address with its first message.
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
@@ -105,6 +109,7 @@ class AsyncClient(Steering):
         self.notices: deque[replies.Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
         self._bookmark_store = bookmark_store
+        self._needs_sequence = needs_sequence
         self._on_notice = on_notice
         self._publisher = Publisher(
             name, MemoryPublishStore() if publish_store is None else publish_store, batch_bytes, on_rejection
@@ -282,7 +287,10 @@ class AsyncClient(Steering):
     # The connection.
 
     async def _connected(self, link: Link, ack: replies.Ack) -> None:
-        known = ack.sequence or 0
+        if ack.sequence is None:
+            self._connected_unsure(link, ack)
+            return
+        known = ack.sequence
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(known)
             self._publisher.acknowledged = known  # another log, and another count
@@ -295,13 +303,35 @@ class AsyncClient(Steering):
         if not self._first.done():
             self._first.set_result(None)
 
+    def _connected_unsure(self, link: Link, ack: replies.Ack) -> None:
+        """Read from a member that is cut off from its group; go to the next address with what is published."""
+        behind = ClientError(
+            "behind",
+            f"This broker of {ack.instance} is cut off from its group.",
+            "Nothing: the client tries the next address.",
+        )
+
+        def go_elsewhere() -> None:
+            self.errors.append(behind)
+            link.abort(behind)
+
+        if self._needs_sequence or self._publisher.store.nbytes:
+            self.errors.append(behind)
+            raise behind
+        self._publisher.connected_unsure(go_elsewhere)
+        self.instance = ack.instance or ""
+        self._up = True
+        self._subscriptions.connected(self.instance, link)
+        if not self._first.done():
+            self._first.set_result(None)
+
     def _on_missing(self, known: int) -> None:
         acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
         self._tell(
             replies.Notice(
                 code="acknowledged_missing",
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
-                " from an older backup, or this member of a group is behind. Publish again what it lacks, if nobody else has it.",
+                " from an older backup. Publish again what it lacks, if nobody else has it.",
                 details={"known": known, "acknowledged": acknowledged},
             )
         )

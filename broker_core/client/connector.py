@@ -75,6 +75,8 @@ class Connector:
             end = self._pointless(failure, now - down_since, turns)
             if end is not None:
                 return end
+            if isinstance(failure, ClientError) and failure.code == "behind" and not turns.whole_round:
+                self._wanted_delay = 0.0  # of that broker; the next address is another one's
             await asyncio.sleep(max(delay, self._wanted_delay))
             self._wanted_delay = 0.0
 
@@ -116,8 +118,8 @@ class Connector:
         ack = self._answer.result()
         # It has promised them: its silence means something from now on.
         self._heard_heartbeat = bool(ack.heartbeat_ms)
-        self.connections += 1
         await self._on_up(link, ack)
+        self.connections += 1
         return link
 
     async def _stay(self, link: Link) -> Exception | None:

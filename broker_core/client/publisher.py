@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, Buffer, build, build_one_topic
+from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, Buffer, build, build_one_topic, renumber
 from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
 from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore
@@ -65,6 +65,11 @@ class Publisher:
         self._on_rejection = on_rejection
         self._link: Link | None = None
         self._next = store.last_sequence + 1
+        self._sent_upto = store.last_sequence
+        """The newest number that a broker may have been sent, by this process or the one before it."""
+        self._told = False
+        """Whether this process was told by a logon which of its numbers the broker has."""
+        self._go_elsewhere: Callable[[], None] | None = None
         self.acknowledged = 0
         """The newest that this process heard to be persisted; what no journal keeps isn't among them."""
         self._topic: str | None = None
@@ -195,10 +200,14 @@ class Publisher:
             # One write for many small batches: a system call and a wake-up at the broker cost more than they do.
             self._outgoing += (encode_frame_header(PUBLISH, 0, size), batch)
             self._outgoing_bytes += size
+            self._sent_upto = last
             if self._outgoing_bytes >= self._batch_bytes:
                 self._write()
             else:
                 self._schedule()
+        elif self._go_elsewhere is not None:
+            go_elsewhere, self._go_elsewhere = self._go_elsewhere, None
+            go_elsewhere()
 
     def _write(self) -> None:
         outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
@@ -273,6 +282,8 @@ class Publisher:
 
     async def connected(self, link: Link, known_sequence: int) -> None:
         """Logged on: forget what the broker knows, send what it doesn't, then go on live."""
+        self._keep_own(known_sequence)
+        self._told = True
         self.store.discard_upto(known_sequence)
         self._next = max(self._next, self.store.last_sequence + 1, known_sequence + 1)
         self._wake()
@@ -282,6 +293,7 @@ class Publisher:
             for stored in self.store.pending(sent):
                 link.send((encode_frame_header(PUBLISH, 0, len(stored.batch)), stored.batch))
                 sent, more = stored.last, True
+                self._sent_upto = max(self._sent_upto, sent)
                 if link.paused:
                     await link.drain()
         # No await since the store was seen empty beyond `sent`: nothing can slip in between.
@@ -289,9 +301,31 @@ class Publisher:
         for number in self._flushes:
             link.send_command(commands.Flush(id=number))
 
+    def _keep_own(self, known_sequence: int) -> None:
+        """Number anew what the broker can't have, though its answer covers the numbers.
+
+        Either it was never sent, or the answer is greater than all numbers of this client, so it is about another's messages.
+        """
+        foreign = self._told and known_sequence >= self._next
+        own = list(self.store.pending(0 if foreign else self._sent_upto))
+        if not own or own[0].first > known_sequence:
+            return
+        self._next = max(self._next, known_sequence + 1)
+        for stored in own:
+            batch = bytearray(stored.batch)
+            renumber(batch, self._next)
+            self.store.add(self._next, self._next + stored.last - stored.first, batch)
+            self._next += stored.last - stored.first + 1
+        self.store.discard(own[0].first, own[-1].last)
+        self._flushes = {number: (self._next - 1, waiter) for number, (_, waiter) in self._flushes.items()}
+
+    def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
+        """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
+        self._go_elsewhere = go_elsewhere
+
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
-        self._link = None
+        self._link = self._go_elsewhere = None
         self._outgoing, self._outgoing_bytes = [], 0
 
     def check_instance(self, known_sequence: int) -> None:
@@ -307,6 +341,7 @@ class Publisher:
     def open_store(self) -> None:
         """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
         self._next = max(self._next, self.store.last_sequence + 1)
+        self._sent_upto = max(self._sent_upto, self.store.last_sequence)
         for stored in self.store.pending():
             owner = Batch.parse(stored.batch).publisher_name
             if owner != self._name:

@@ -16,6 +16,8 @@ from broker_core.config.reading import Reader
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
 WEBSOCKET_KINDS: Final = frozenset(("websocket", "stomp-ws"))
+_SCHEMES: Final = {"tcp": "tcp", "websocket": "ws", "stomp": "stomp", "stomp-ws": "ws"}
+_ALL_ADDRESSES: Final = frozenset(("0.0.0.0", "::"))
 MOST_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
 """Bytes of a STOMP message's body; the rest of the batch is for its headers."""
 LEAST_BODY: Final = 1_024
@@ -87,6 +89,12 @@ class TransportSettings:
     def listens_as(self) -> tuple[object, ...]:
         """What a listener can't change while it listens."""
         return self.kind, self.host, self.port, self.tls
+
+    def address(self, machine: str, port: int) -> str:
+        """Return its address for other machines; `machine` is the host of one that listens on all addresses."""
+        scheme = _SCHEMES[self.kind] + ("s" if self.tls is not None else "")
+        host = machine if self.host in _ALL_ADDRESSES else self.host
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def closed_transports(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:

@@ -26,6 +26,7 @@ from broker_core.connections.places import Left
 from broker_core.connections.ports import Publishing, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
+from broker_core.connections.subscribe_start import make_behind_error
 from broker_core.delivery.account import Account, Cause
 from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.gone import NOTHING_OWED, Ending
@@ -70,6 +71,7 @@ class Connection:
         self.publishing = Publisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.preparing: set[str] = set()
+        self.knows_sequence = True
         self.last_stream = 0
         self._unread_replies = 0
         self._over = False
@@ -280,6 +282,8 @@ class Connection:
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: Ending
     ) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
+        following = self.services.publishing.following
+        elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
         self.sink.send_reply(
             replies.Closing(
                 code=code,
@@ -289,6 +293,7 @@ class Connection:
                 kept=ending.kept.messages,
                 lost=ending.lost.messages,
                 bookmark=self.resume_bookmark(ending),
+                addresses=elsewhere,
             )
         )
 
@@ -316,6 +321,10 @@ class Connection:
                 self.publishing.publish_one(command)
             case commands.Subscribe():
                 self.services.subscribing.subscribe(self, command)
+                if self.preparing and self.services.frontier.end is not None:
+                    # What follows is meant to come after it; but more of them share one read of the log's
+                    # end.
+                    self.inbox.hold(Hold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Pause() | commands.Resume() | commands.Rate():
@@ -360,10 +369,12 @@ class Connection:
     async def _let_in_after(
         self, publishing: Publishing, command: commands.Logon, identity: Identity
     ) -> None:
-        """What another broker told it, this one knows before it answers; and it answers nothing that others may lack."""
-        if publishing.following is not None:
-            await publishing.following.caught_up()
-        await publishing.known(command.name)
+        """Let a client in when this broker knows what others told it, and they have what the answer says.
+
+        Without a confirmed read of the log's end the client is told no `sequence`, and may number nothing.
+        """
+        end = await self.services.frontier.confirm()
+        self.knows_sequence = end is not None and await publishing.known(command.name)
         if not self.closed:
             self._let_in(command, identity)
 
@@ -397,7 +408,9 @@ class Connection:
                 name=self.name,
                 instance=self._instance,
                 version=PROTOCOL_VERSION,
-                sequence=self.services.publishing.publisher_sequence(self.name),
+                sequence=self.services.publishing.publisher_sequence(self.name)
+                if self.knows_sequence
+                else None,
                 max_frame=MAX_FRAME,
                 heartbeat_ms=self.heartbeat_ms or None,
             )
@@ -435,6 +448,16 @@ class Connection:
         window = open_window(self.backlog, target.stream, command, prefetch)
         self.backlog.enter(target)
         self.services.judging.begun(self, target, window)
+
+    def prepared(self) -> None:
+        """Go on reading from the client when none of its subscribes is being prepared any more."""
+        if not self.preparing and not self._over:
+            self.inbox.release(Hold.END)
+
+    def check_numbered(self) -> None:
+        """Raise ClientError behind when the client wasn't told which of its numbers are in the log."""
+        if not self.knows_sequence:
+            raise make_behind_error(self._instance)
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         """End a subscription; a durable one is kept unless the client says delete. ClientError unknown_subscription."""
@@ -532,3 +555,16 @@ class Connection:
             if services.subscribing.is_kept(target)
         ]
         return services.tokens.make(self.name, held, self._clock.now_ns() // 1_000_000)
+
+
+def _may_overtake(item: Item) -> bool:
+    """Return whether an item may be taken while a subscribe is prepared: another one, or another protocol's."""
+    if isinstance(item, Frame) and item.kind != COMMAND:
+        return False
+    if not isinstance(item, Frame | str):
+        return True
+    try:
+        command = commands.parse_command(item if isinstance(item, str) else item.payload)
+    except ClientError:
+        return False
+    return isinstance(command, commands.Subscribe)

@@ -50,6 +50,7 @@ class Hold(Enum):
     JOURNAL = "the disk is behind what was published"
     OWN = "too many of its own batches aren't on the disk yet"
     QUOTA = "it publishes faster than its quota allows"
+    END = "its subscription begins at the end of the log, which is being read"
     SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
 
 

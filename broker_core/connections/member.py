@@ -82,6 +82,16 @@ class Member(Peer, Protocol):
     @property
     def publishing(self) -> Publishes: ...
 
+    @property
+    def knows_sequence(self) -> bool:
+        """Whether its logon was answered with a `sequence`, so that it may number its messages."""
+
+    def check_numbered(self) -> None:
+        """Raise ClientError behind unless the client may number its messages."""
+
+    def prepared(self) -> None:
+        """Go on reading from the client when none of its subscribes is being prepared any more."""
+
     def identified(self, command: commands.Logon, identity: Identity) -> None: ...
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...
     def resume_bookmark(self, ending: Ending) -> str | None: ...

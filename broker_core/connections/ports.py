@@ -33,14 +33,23 @@ class Following(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether everything that any of them has acknowledged is here, as far as can be said."""
+        """Whether the end of the log was read with confirmation since this broker last found the log."""
 
     @property
     def run(self) -> str:
         """This process, among all that append."""
 
-    async def caught_up(self) -> None:
-        """Wait until that is so for all that was acknowledged before; a few seconds at most."""
+    async def caught_up(self) -> int | None:
+        """Read the end of the log with confirmation: wait until all that any broker has acknowledged before is here.
+
+        Returns the newest record then, or None when that can't be told within a few seconds.
+        """
+
+    def addresses(self, transport: str) -> list[str]:
+        """Where clients of a transport find the other brokers."""
+
+    def on_current(self, told: Callable[[], None]) -> None:
+        """Call this each time this broker has caught up after it was cut off."""
 
 
 class Publishing(Protocol):
@@ -52,7 +61,7 @@ class Publishing(Protocol):
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def publisher_sequence(self, name: str) -> int: ...
     def knows(self, name: str) -> bool: ...
-    async def known(self, name: str) -> None: ...
+    async def known(self, name: str) -> bool: ...
     @property
     def following(self) -> Following | None: ...
 

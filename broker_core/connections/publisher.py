@@ -72,6 +72,8 @@ class Publisher:
             )
         batch = Batch.parse(payload)
         try:
+            if batch.first_publisher_sequence:
+                self._connection.check_numbered()
             self._check(batch.topics, batch.count)
             self._services.publishing.publish(self._connection, batch, ())
         except ClientError as error:
@@ -96,6 +98,8 @@ class Publisher:
         )
         answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
         try:
+            if command.sequence:
+                self._connection.check_numbered()
             self._check((command.topic,), 1)
             self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
         except ClientError as error:

@@ -24,7 +24,7 @@ from broker_core.protocols import commands, replies
 from broker_core.replay.kept import SHARED_OWNER
 from broker_core.replay.other_sites import translated
 from broker_core.replay.snapshot import fold, look_back
-from broker_core.replay.span import Found
+from broker_core.replay.span import Found, Log, depends_on_end
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.keys import parse_key
 from broker_core.subscriptions.subscription import Subscription
@@ -42,6 +42,25 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     )
 
 
+def needs_end(command: commands.Subscribe, services: Services, topics: JournaledTopics) -> bool:
+    """Return whether a subscribe needs a confirmed read of the end of a log that other brokers append to.
+
+    Live delivery begins there, and the log tells what other brokers keep for a client under a name.
+    """
+    if services.frontier.end is None:
+        return False
+    if needs_preparing(command):
+        return True
+    journal = services.facilities.journal
+    log = Log(services.facilities.instance, journal.first_sequence, services.frontier.durable)
+    try:
+        if command.bookmark is None:
+            return not topics.covers_nothing(TopicPattern.parse(command.topic))
+        return depends_on_end(parse_bookmark(command.bookmark), log)
+    except ClientError:
+        return False  # which is said where it is looked up
+
+
 def names_another_site(command: commands.Subscribe, services: Services) -> After | None:
     """The list of bookmarks that a subscribe begins with, where a link has brought records of one of their instances."""
     try:
@@ -54,6 +73,15 @@ def names_another_site(command: commands.Subscribe, services: Services) -> After
     return start if any(known) else None
 
 
+def make_behind_error(instance: str) -> ClientError:
+    """Make the error of a member that can't read the end of its group's log with confirmation."""
+    return ClientError(
+        "behind",
+        f"This broker of {instance} can't be sure that it has all of the log.",
+        "Use another member of the group; the client library does, or comes back.",
+    )
+
+
 @dataclass(slots=True)
 class Preparation:
     """One subscribe that is made ready: what it delivers first, and what the client is told about that."""
@@ -63,6 +91,8 @@ class Preparation:
     command: commands.Subscribe
     stream: int
     topics: JournaledTopics
+    at_end: bool = False
+    """Whether it needs a confirmed read of the log's end."""
     first: list[OutboxEntry] = field(default_factory=list)
     resumed: replies.Resumed | None = None
 
@@ -70,6 +100,8 @@ class Preparation:
         """Make ready, and `begin`; or say what is wrong."""
         connection, command = self.connection, self.command
         try:
+            if self.at_end and await self.services.frontier.confirm() is None:
+                raise make_behind_error(self.services.facilities.instance)
             if (start := names_another_site(command, self.services)) is not None:
                 there = await translated(start, self.services.facilities, self.services.frontier.durable)
                 bookmark = ",".join(map(str, there.bookmarks))
@@ -98,9 +130,12 @@ class Preparation:
             connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
         finally:
             connection.preparing.discard(command.id)
+            connection.prepared()
 
     async def _position(self) -> int | None:
         """The first record that it gets from the log; None: what its bookmark says."""
+        if not needs_preparing(self.command):
+            return None
         command, pattern = self.command, TopicPattern.parse(self.command.topic)
         if self.topics.covers_nothing(pattern):
             raise ClientError(

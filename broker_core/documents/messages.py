@@ -34,6 +34,10 @@ class BrowsedPage(Document, frozen=True, kw_only=True):
     next: Annotated[str, Meta(description="The bookmark to go on after.")]
     searched: Annotated[int, Meta(description="Records that were looked at.")]
     complete: Annotated[bool, Meta(description="Whether there is no more, up to the newest record on disk.")]
+    behind: Annotated[
+        bool,
+        Meta(description="Whether this member of a group has no more, and can't know whether that is all."),
+    ] = False
 
 
 class Published(Document, frozen=True, kw_only=True):

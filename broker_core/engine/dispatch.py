@@ -188,21 +188,23 @@ class Dispatch:
 
     def knows(self, name: str) -> bool:
         """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
-        acknowledged, before it is everywhere where it has to be. A member without an engine says what its own journal has."""
-        if self._confirmations.deaf:
-            return True
+        acknowledged, before it is everywhere where it has to be."""
         if self.following is not None and name in self._waits:
             return False
         # No destination takes what a link brought. Two that waited for each other's links would wait for the downgrade.
         carried = not origin_of(name) or self.topics.has_sync
         return not (carried and self._confirmations.unsure and self.publisher_sequence(name))
 
-    async def known(self, name: str) -> None:
-        """Wait until it may be: no longer than anybody is waited for."""
+    async def known(self, name: str) -> bool:
+        """Wait until it may be, no longer than anybody is waited for; False when it isn't known for how long
+        that would be."""
         upto = self._frontier.durable
         while not self.knows(name) and self._confirmations.upto < upto:
+            if self._confirmations.deaf:
+                return False
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._everywhere.news(), 1.0)
+        return True
 
     # Publish.
 

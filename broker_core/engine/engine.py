@@ -49,7 +49,7 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME, KEPT_TOPIC
 from broker_core.replay.durables import Durables
-from broker_core.replay.frontier import Frontier
+from broker_core.replay.frontier import Frontier, LogEnd
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_in_common import KeptInCommon
@@ -164,14 +164,18 @@ class Engine:
     def keep_in_common(self, following: Following) -> None:
         """Of a group's member: what is kept for clients that are away, all members know."""
         self.dispatch.following = following
+        end = LogEnd(following.caught_up, self.clock.monotonic_ns, self._end_is_read)
+        self.frontier.end = self.everywhere.end = end
+        following.on_current(self._close_those_told_less)
 
-        def serves(entry: Durable | ManagedReplay) -> bool:
-            return isinstance(entry, ManagedReplay) and self.managed.serves(entry.name)
+        def on_merged(replay: ManagedReplay) -> None:
+            # Not in the middle of what is delivered.
+            asyncio.get_running_loop().call_soon(self.managed.follow, replay)
 
         made = self.in_common = KeptInCommon(
             self.kept,
             self.dispatch.publish_own,
-            serves,
+            on_merged,
             lambda: following.is_current,
             self.clock.seconds,
             following.run,
@@ -182,6 +186,19 @@ class Engine:
         self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
         self.kept.on_left = made.tell_soon
         self.kept.upto = lambda: self.frontier.durable
+
+    def _end_is_read(self) -> None:
+        self.frontier.wake()
+        self.everywhere.wake()
+
+    def _close_those_told_less(self) -> None:
+        """Close clients that were told no `sequence` while this member was cut off, and have one: they log on
+        again."""
+        for connection in self.roster:
+            if not connection.knows_sequence and self.dispatch.publisher_sequence(connection.name):
+                connection.close(
+                    "behind", "This broker was cut off from its group when you logged on.", "Log on again."
+                )
 
     async def recover_kept(self) -> None:
         """Take what other members told while this one couldn't write it down."""
@@ -325,6 +342,8 @@ class Engine:
         for task in list(self._tasks):
             task.cancel()
         self.logons.close()
+        if self.frontier.end is not None:
+            self.frontier.end.close()
         await self.dispatch.close()
         await self.kept.close()
         await self.chores.save_owners()

@@ -10,7 +10,12 @@ from broker_core.bookmark import Bookmark, Range, parse_bookmark
 from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.connections.subscribe_start import Preparation, names_another_site, needs_preparing
+from broker_core.connections.subscribe_start import (
+    Preparation,
+    names_another_site,
+    needs_end,
+    needs_preparing,
+)
 from broker_core.delivery.account import Cause
 from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.conflation import parse_conflation
@@ -64,9 +69,10 @@ class Subscriptions:
             raise _too_many(command)
         connection.last_stream += 1
         stream = connection.last_stream
-        if needs_preparing(command) or names_another_site(command, self.services):
+        at_end = needs_end(command, self.services, self._topics())
+        if at_end or needs_preparing(command) or names_another_site(command, self.services):
             connection.preparing.add(command.id)
-            preparation = Preparation(connection, self.services, command, stream, self._topics())
+            preparation = Preparation(connection, self.services, command, stream, self._topics(), at_end)
             self.services.facilities.spawn(preparation.run(self._begin_prepared))
         else:
             self._begin(connection, command, stream)
@@ -225,9 +231,6 @@ class Subscriptions:
             )
         instance, journal = self._instance, self.services.facilities.journal
         found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
-        following = self.services.publishing.following
-        if following is not None and not following.is_current:
-            _refuse_ahead(found, instance, self.services.frontier.durable)
         gap = self._gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -291,7 +294,7 @@ class Subscriptions:
         target.caught_up_at, target.told_upto = durable, span.first - 1
         if paused:
             control.hold(target)
-        elif self._starts_live(target, span, durable):
+        elif self.services.frontier.end is None and self._starts_live(target, span, durable):
             self.make_live(target)
             target.say_completed()
         else:
@@ -420,18 +423,6 @@ def _too_many(command: commands.Subscribe) -> ClientError:
         c="subscribe",
         id=command.id,
     )
-
-
-def _refuse_ahead(found: Found, instance: str, newest: int) -> None:
-    """What is ahead of this broker of a group isn't unknown: to begin at its own end would repeat what the client has had."""
-    ahead = [bookmark.sequence for bookmark in found.unknown if bookmark.origin == instance]
-    if ahead:
-        raise ClientError(
-            "behind",
-            f"This broker of {instance} has come to record {newest}, and the bookmark says {max(ahead)}.",
-            "Use another member of the group; the client library does, or comes back.",
-            sequence=newest,
-        )
 
 
 def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:

@@ -106,12 +106,25 @@ class Member:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is attached, and has applied all that the engine had when it last said so."""
-        return self._made.attached is not None and self._made.behind == 0
+        """Whether it is attached, and the end of the log was read with confirmation since."""
+        return self._made.is_current
 
-    async def caught_up(self) -> None:
-        """Wait until everything that was acknowledged anywhere before is applied here, as far as that can be."""
-        await self._made.caught_up()
+    async def caught_up(self) -> int | None:
+        """Read the end of the log with confirmation: the newest record, None when it can't be told. Waits
+        `hold_ms` at most."""
+        return await self._made.caught_up()
+
+    def addresses(self, transport: str) -> list[str]:
+        """Return where clients of a transport find the other members, as far as those have said."""
+        return self._made.members.addresses(transport)
+
+    def on_current(self, told: Callable[[], None]) -> None:
+        """Call this each time the member has caught up after it attached."""
+        self._made.on_current = told
+
+    def reached_at(self, addresses: Callable[[], dict[str, str]]) -> None:
+        """Have the other members told where clients find this one, by transport."""
+        self._made.addresses = addresses
 
     @property
     def run(self) -> str:

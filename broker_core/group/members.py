@@ -25,7 +25,8 @@ them."""
 
 class Told(msgspec.Struct, frozen=True):
     """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries."""
+    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries.
+    `addresses`: where clients find it, by transport."""
 
     member: str
     run: str
@@ -35,6 +36,7 @@ class Told(msgspec.Struct, frozen=True):
     behind: int
     at: int = 0
     unpacks: bool = False
+    addresses: dict[str, str] = {}
 
 
 @dataclass(slots=True)
@@ -61,13 +63,28 @@ class Members:
         self._settings, self._run = settings, run
         self.others: dict[str, Other] = {}
 
-    def said(self, entry: int, behind: int, chain: Chain, taken_at: int) -> bytes:
-        """What this member tells."""
+    def said(self, entry: int, behind: int, chain: Chain, taken_at: int, addresses: dict[str, str]) -> bytes:
+        """Encode an announcement of this member."""
         at = chain.at(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
-            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind, taken_at, True)
+            Told(
+                self._settings.member,
+                self._run,
+                entry,
+                sequence,
+                value.hex(),
+                behind,
+                taken_at,
+                True,
+                addresses,
+            )
         )
+
+    def addresses(self, transport: str) -> list[str]:
+        """Return where clients of a transport find the other members, as those have said."""
+        found = (one.told.addresses.get(transport) for _, one in sorted(self.others.items()))
+        return [one for one in found if one]
 
     @property
     def unpack(self) -> bool:

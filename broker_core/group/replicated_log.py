@@ -127,6 +127,12 @@ class ReplicatedLog(Generic[Owner]):
         confirmations.unheard = self._unheard
         self.on_attached: Callable[[Attached], None] = lambda _: None
         """The engine's log was found; set by whoever runs the broker."""
+        self._is_confirmed = False
+        """Whether the end of the log was read with confirmation in this attachment, or the last one."""
+        self.on_current: Callable[[], None] = lambda: None
+        """The member has caught up after it attached; set by whoever runs the broker."""
+        self.addresses: Callable[[], dict[str, str]] = dict
+        """Where clients find this member, by transport; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
         self._appending: Appending[Owner] = Appending(engine, settings.member, self.run)
@@ -166,13 +172,24 @@ class ReplicatedLog(Generic[Owner]):
     async def barrier(self) -> None:
         await self._waiting.barrier()
 
-    async def caught_up(self) -> None:
-        """Wait until everything that any member has acknowledged before is applied here; `hold_ms` at most, and not at all when
-        the engine has been away for longer."""
+    async def caught_up(self) -> int | None:
+        """Read the end of the log with the engine's confirmation.
+
+        Waits until everything that any member has acknowledged before is applied here: `hold_ms` at most, and
+        not at all when the engine has been away for longer. Returns the newest record then, or None when
+        nothing could be confirmed.
+        """
         if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._waiting.ask(), self._settings.hold_s)
+            return None
+        try:
+            return await asyncio.wait_for(self._waiting.ask(), self._settings.hold_s)
+        except TimeoutError:
+            return None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the end of the log was read with confirmation since this member attached."""
+        return self._is_confirmed and self.attached is not None
 
     # Who is waited for.
 
@@ -239,13 +256,24 @@ class ReplicatedLog(Generic[Owner]):
         order = Order(self._journal, attached.generation, place, self.chain)
         self.applied, self._end = order.applied, attached.last
         await self._engine.read_from(order.applied + 1)
-        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
+        await self._engine.tell(self._said())
         if (trouble := self.members.trouble()) is not None:
             raise trouble
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
-        await first_to_fail(self._tell(), self._send(), self._read(order))
+        self._is_confirmed = False
+        await first_to_fail(self._tell(), self._send(), self._read(order), self._confirm())
+
+    async def _confirm(self) -> None:
+        """Read the end of the log once in each attachment, and tell whoever waits for that."""
+        while True:
+            if await self._waiting.ask() is not None:
+                break
+            await asyncio.sleep(RETRY_S)
+        self._is_confirmed = True
+        self.on_current()
+        await asyncio.Event().wait()  # works of an attachment end with it
 
     async def _find(self, standing: Standing) -> tuple[Attached, Place]:
         """Return the engine's log, and how far this journal has applied it. OperatorError if it's another.
@@ -413,7 +441,7 @@ class ReplicatedLog(Generic[Owner]):
             if pending.owner is not None:
                 self._outlet.repeated(pending)
         for own in reached:
-            self._waiting.done(own)
+            self._waiting.done(own, self.chain.sequence)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
         """Of an entry's last batch, which waited least. Waiting makes a clock look as if it were behind."""
@@ -462,10 +490,11 @@ class ReplicatedLog(Generic[Owner]):
             again = self._clock.seconds() + LOOKS * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
-                await self._engine.tell(
-                    self.members.said(self.applied, self.behind, self.chain, self.applied_at)
-                )
+                await self._engine.tell(self._said())
                 await self._until_told_again()
+
+    def _said(self) -> bytes:
+        return self.members.said(self.applied, self.behind, self.chain, self.applied_at, self.addresses())
 
     async def _until_told_again(self) -> None:
         if not self.confirmations.waits:

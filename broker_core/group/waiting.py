@@ -17,7 +17,7 @@ from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, Pending
 
 @dataclass(slots=True)
 class Outgoing(Generic[Owner]):
-    """What goes into one entry. Without batches it is a question: what has everybody got up to here?"""
+    """Batches and confirmed reads of the log's end that one entry carries. With reads alone it is empty."""
 
     number: int
     since: float
@@ -25,7 +25,7 @@ class Outgoing(Generic[Owner]):
     content: bytes = b""
     """As it goes to the engine."""
     batches: list[Pending[Owner]] = field(default_factory=list)
-    asking: list[asyncio.Future[None]] = field(default_factory=list)
+    asking: list[asyncio.Future[int | None]] = field(default_factory=list)
 
 
 def batches_in(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
@@ -55,7 +55,7 @@ class Waiting(Generic[Owner]):
         self._number = 0
         self._gathered: list[Pending[Owner]] = []
         self._gathered_since = 0.0
-        self._asking: list[asyncio.Future[None]] = []
+        self._asking: list[asyncio.Future[int | None]] = []
         self._sent: dict[int, Outgoing[Owner]] = {}
         """Under way or committed, and not applied here."""
         self._bytes = 0
@@ -84,9 +84,13 @@ class Waiting(Generic[Owner]):
             self._room.clear()
         self.wanted.set()
 
-    def ask(self) -> asyncio.Future[None]:
-        """Done when everything that is in the log by now has been applied here, or was given up."""
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def ask(self) -> asyncio.Future[int | None]:
+        """Begin a confirmed read of the log's end.
+
+        Its result is the newest record here, once everything that is in the log by now has been applied. It is None
+        when the read was given up.
+        """
+        reached: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asking.append(reached)
         self.wanted.set()
         return reached
@@ -133,9 +137,9 @@ class Waiting(Generic[Owner]):
         for own in reached:
             self._sent[own.number] = own
 
-    def done(self, own: Outgoing[Owner]) -> None:
-        """An entry that was taken is applied."""
-        _answer(own.asking)
+    def done(self, own: Outgoing[Owner], upto: int) -> None:
+        """Settle an entry that is applied. `upto` is the newest record of the journal behind it."""
+        _answer(own.asking, upto)
         self.settle(len(own.batches), own.nbytes)
 
     def since(self) -> float | None:
@@ -147,13 +151,13 @@ class Waiting(Generic[Owner]):
         return min(found, default=None)
 
     def give_up(self) -> GivenUp[Owner]:
-        """Everything that waits; questions are answered. To be settled when its owners have heard of it."""
+        """Take out everything that waits; reads of the end fail. The caller settles it when owners were told."""
         sent, self._sent = list(self._sent.values()), {}
         gathered, self._gathered = self._gathered, []
         asking, self._asking = self._asking, []
         for own in sent:
-            _answer(own.asking)
-        _answer(asking)
+            _answer(own.asking, None)
+        _answer(asking, None)
         batches = [one for own in sent for one in own.batches] + gathered
         for pending in batches:
             pending.failed = True
@@ -172,7 +176,7 @@ class Waiting(Generic[Owner]):
                 reached.set_result(None)
 
 
-def _answer(asking: Sequence[asyncio.Future[None]]) -> None:
+def _answer(asking: Sequence[asyncio.Future[int | None]], upto: int | None) -> None:
     for one in asking:
         if not one.done():
-            one.set_result(None)
+            one.set_result(upto)

@@ -138,6 +138,8 @@ class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
     lost: Annotated[int, stated(unit="messages")] = 0
     """Of the same, and that nothing brings back."""
     bookmark: str | None = None
+    addresses: list[str] = []
+    """With `behind`: where the other members of the group are, as far as they have said."""
 
 
 class Message(_Base, frozen=True, kw_only=True, tag="message"):

@@ -17,6 +17,8 @@ SHARED_OWNER: Final = "shared:queues"
 """As whose shared subscriptions are kept. No client can have a name with a colon."""
 FORMER_OWNER: Final = "stomp:queues"
 """The same in releases in which only STOMP had them."""
+STEERED: Final = ("rate", "rate_max_gap", "conflation", "conflation_key", "paused", "steered_at")
+"""What operators and the client change of a managed replay."""
 MAX_DELIVERIES: Final = 10
 """How often consumers may fail with a record of a shared subscription, unless they say otherwise."""
 
@@ -99,6 +101,8 @@ class ManagedReplay(Kept, tag="managed"):
     ended_at: int = 0
     carried: int = 0
     """Newest record that a link's destination has confirmed; not every record below `position` is carried."""
+    steered_at: int = 0
+    """When it was last paused, resumed or paced."""
 
     @property
     def owner(self) -> str:
@@ -135,6 +139,37 @@ class ManagedReplay(Kept, tag="managed"):
         self.began_at = self.began_at or self.position
         self.position = position
         return True
+
+    def note_progress(self, position: int, certain: int) -> None:
+        """Note its position, and the first record that its client may not have. Neither moves back."""
+        kept_from = self.kept_from
+        self.advance(position)
+        self.certain = max(certain, kept_from)
+
+    def merge(self, told: ManagedReplay) -> None:
+        """Merge what another member of the group told of the same replay.
+
+        The greater position counts, an end stays, and of what operators steer the later counts. So all members come
+        to the same in whatever order they are told.
+        """
+        kept_from = max(self.kept_from, told.kept_from)
+        if told.steering > self.steering:
+            for name in STEERED:
+                setattr(self, name, getattr(told, name))
+        self.recorded_at = max(self.recorded_at, told.recorded_at)
+        self.position = max(self.position, told.position)
+        self.certain = kept_from if kept_from < self.position else 0
+        self.began_at = min(filter(None, (self.began_at, told.began_at)), default=0)
+        self.begun = self.begun or told.begun
+        self.delivered_messages = max(self.delivered_messages, told.delivered_messages)
+        self.carried = max(self.carried, told.carried)
+        if (told.ended_at, told.ended) > (self.ended_at, self.ended):
+            self.ended, self.ended_at = told.ended, told.ended_at
+
+    @property
+    def steering(self) -> tuple[int, tuple[str, ...]]:
+        """Moment of the last change by an operator, and what that made of it. The greater one counts everywhere."""
+        return self.steered_at, tuple(str(getattr(self, name)) for name in STEERED)
 
     def goal(self, newest: int) -> int:
         """The last sequence there is to deliver, as far as is known: `newest` is the log's."""

@@ -4,7 +4,8 @@ Records on `$SLUICE.kept`: entries whole when they are new or their definition c
 leaves, and what was deleted. Everybody takes them in the log's order. A client that moves finds what its member told before it let go,
 since its logon waits for what was in the log until then; of a member that was killed, what it acknowledged in the last second comes again.
 
-Nothing is told before this member has applied what the others told. Positions go forward alone; of two definitions with one name the later made
+Nothing is told before this member has applied what the others told. Positions of every kind only
+move forward; of two definitions with one name the later made
 holds. What was told and didn't get into the log is told again.
 """
 
@@ -57,7 +58,8 @@ class Publish(Protocol):
 
 
 class KeptInCommon:
-    """For one member. `serves(entry)`: whether its client is subscribed to it here, so that what others say of its place doesn't count.
+    """Kept entries that one member exchanges with the others. `on_merged` gets each managed replay that one of
+    them has told of.
 
     It is in the registry as what listens to the topic. Belongs to the loop.
     """
@@ -66,12 +68,12 @@ class KeptInCommon:
         self,
         kept: KeptPositions,
         publish: Publish,
-        serves: Callable[[Entry], bool],
+        on_merged: Callable[[ManagedReplay], None],
         is_current: Callable[[], bool],
         seconds: Callable[[], float],
         run: str,
     ) -> None:
-        self._kept, self._publish, self._serves = kept, publish, serves
+        self._kept, self._publish, self._on_merged = kept, publish, on_merged
         self._is_current, self._seconds, self._run = is_current, seconds, run
         kept.untold = dict.fromkeys(kept)
         self._telling = False
@@ -221,6 +223,8 @@ class KeptInCommon:
             known is not None and known.created_at > entry.created_at
         ):
             return
+        if isinstance(entry, ManagedReplay):
+            entry.caught_up = False  # of a subscription at the other member
         if known is None or known.created_at < entry.created_at:
             if known is not None:
                 self._kept.drop(known, tell=False)
@@ -228,11 +232,13 @@ class KeptInCommon:
             self._told[key] = _state(entry)
         elif isinstance(known, Durable):
             self._move(known, entry.position)
-        elif not self._serves(known):
-            for field in known.__struct_fields__:
-                setattr(known, field, getattr(entry, field))
-            self._told[key] = _state(known)
+        else:
+            assert isinstance(known, ManagedReplay) and isinstance(entry, ManagedReplay)
+            known.merge(entry)
+            # If it differs from what was told, it is told in turn: so all members come to the same.
+            self._told[key] = _state(entry)
             self._kept.note(known)
+            self._on_merged(known)
         self._told_whole(key)
 
     def _move(self, durable: Durable, position: int) -> None:
@@ -290,7 +296,7 @@ def _key(entry: Entry) -> Key:
 def _state(entry: Entry) -> tuple[object, int]:
     if isinstance(entry, Durable):
         return entry.created_at, entry.position
-    return msgspec.json.encode(entry), entry.position
+    return msgspec.json.encode(msgspec.structs.replace(entry, caught_up=False)), entry.position
 
 
 def _parted(entries: Sequence[Any]) -> Iterable[list[Any]]:

@@ -220,13 +220,13 @@ class ManagedReplays:
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
-        replay.paused = True
+        replay.paused, replay.steered_at = True, self._clock.now_ns()
         self._kept.note(replay)
         return replay
 
     def resume(self, name: str) -> ManagedReplay:
         replay, target = self._running(name)
-        replay.paused = False
+        replay.paused, replay.steered_at = False, self._clock.now_ns()
         self._kept.note(replay)
         if target is not None:
             self._control.resume([target])
@@ -239,6 +239,7 @@ class ManagedReplays:
         if target is not None:
             self._control.set_rate([target], parsed)
         replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
+        replay.steered_at = self._clock.now_ns()
         self._kept.note(replay)
         return replay
 
@@ -246,19 +247,22 @@ class ManagedReplays:
         """End it. Its client is told; the log is held no longer."""
         replay, target = self._running(name)
         if target is not None:
-            self.closed(target)
-            target.peer.reply(
-                replies.Error(
-                    code="replay_cancelled",
-                    message=f"The managed replay {name} was cancelled.",
-                    fix="Subscribe anew if you need the rest.",
-                    of="subscribe",
-                    id=target.id,
-                )
-            )
-            target.peer.end(target, Cause.CANCELLED, "replay_cancelled")
+            self._end_subscription(replay, target)
         self._end(replay, "cancelled")
         return replay
+
+    def _end_subscription(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+        self.closed(target)
+        target.peer.reply(
+            replies.Error(
+                code="replay_cancelled",
+                message=f"The managed replay {replay.name} was cancelled.",
+                fix="Subscribe anew if you need the rest.",
+                of="subscribe",
+                id=target.id,
+            )
+        )
+        target.peer.end(target, Cause.CANCELLED, "replay_cancelled")
 
     def forget(self, name: str) -> None:
         """Take an ended one off the list. OperatorError replay_not_ended."""
@@ -304,8 +308,7 @@ class ManagedReplays:
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         before = _moving(replay)
-        replay.advance(position)
-        replay.certain = certain
+        replay.note_progress(position, certain)
         replay.begun, replay.caught_up = target.cursor.begun, target.completed
         replay.recorded_at = target.recorded_at or replay.recorded_at
         delivered = target.account.delivered.messages
@@ -345,6 +348,22 @@ class ManagedReplays:
     def serves(self, name: str) -> bool:
         """Whether its client is subscribed to it here."""
         return name in self._active
+
+    def follow(self, replay: ManagedReplay) -> None:
+        """Pause, resume, pace or end the subscription here as another member of the group was asked to."""
+        target = self._target_of(replay)
+        if target is None:
+            return
+        if replay.ended:
+            self._end_subscription(replay, target)
+            return
+        rate = parse_rate(replay.rate, replay.rate_max_gap) if replay.rate else None
+        if rate != target.rate:
+            self._control.set_rate([target], rate)
+        if replay.paused:
+            self._control.pause([target])
+        else:
+            self._control.resume([target])
 
     def listed(self) -> list[ReplayEntry]:
         """All of them, for the control plane; the newest first."""

@@ -89,6 +89,10 @@ class Replay:
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[Piece] = deque()
         """Read, and not due yet, or not taken by the client."""
+        self._asked_end_at = 0
+        """When the end of the log was first asked for, ns of the clock that never jumps; 0 before."""
+        self._end_sequence: int | None = None
+        """The newest record of the log as it was told then."""
         self.task: asyncio.Task[None] | None = None
         self._pin: Pin | None = None
 
@@ -166,9 +170,31 @@ class Replay:
             or not self._peer.backlog.takes_more(self._streams)
         ):
             return False
-        if following <= self._frontier.durable or span.over(following, self._frontier.stamped, now):
+        if following <= self._frontier.durable:
+            return True
+        if self._waits_for_end:
+            return False
+        if span.over(following, self._frontier.stamped, now):
             return True
         return not (span.ends or span.not_before or self._follows)
+
+    # Where the log ends.
+
+    def _read_end(self) -> int | None:
+        """Return the record up to which the log must be delivered before it may be called complete; None
+        until that is confirmed."""
+        end = self._frontier.end
+        if end is None:
+            return 0  # what was there when it was asked for is enough
+        if self._end_sequence is None:
+            self._asked_end_at = self._asked_end_at or self._clock.monotonic_ns()
+            if end.was_read_since(self._asked_end_at):
+                self._end_sequence = end.sequence
+        return self._end_sequence
+
+    @property
+    def _waits_for_end(self) -> bool:
+        return self._asked_end_at > 0 and self._end_sequence is None
 
     # Where to read next.
 
@@ -176,12 +202,16 @@ class Replay:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         journal, at = self._facilities.journal, self._span.not_before
         completed = self._span.ends
-        while (left := at - self._clock.now_ns()) > 0 and not await self._is_in_the_log(at):
-            if not completed:
+        while (left := at - self._clock.now_ns()) > 0:
+            knows_end = completed or self._read_end() is not None  # before the log is looked at
+            if await self._is_in_the_log(at):
+                break
+            if knows_end and not completed:
                 completed = True
                 for target in self.targets:
                     target.say_completed()
-            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
+            seconds = min(left / 1e9, LONGEST_SLEEP_S)
+            await (asyncio.sleep(seconds) if completed else self._news_within(seconds))
         self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.keeps_as(""))
         for target in self.targets:
             target.unpin()
@@ -203,18 +233,19 @@ class Replay:
         """Do what is next; False when nothing is left to do."""
         durable, span = self._frontier.durable, self._span
         if span.over(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
+            if self._next_sequence <= span.last and self._read_end() is None:
+                await self._news_within(LONGEST_SLEEP_S)
+                return True
             await self._end()
             return False
         if self._next_sequence <= durable and self._passed_by:
             self._ahead.stop()
             for target in self.targets:
                 target.cursor.given(durable + 1)
-        caught_up = [
-            one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)
-        ]
+        caught_up = self._caught_up()
         # Records that were given before they were on disk will come once more when they are.
         given_early = any(one.account.matched_upto > durable for one in self.targets)
-        if caught_up and not span.ends:
+        if caught_up:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
             await self._peer.backlog.room(self._streams)
@@ -225,7 +256,7 @@ class Replay:
             await self._move()
         elif due := self._conflated([]):
             await self._pass(due)  # then look again: its rate may be lifted meanwhile
-        elif span.ends or span.not_before or self._follows or given_early:
+        elif span.ends or span.not_before or self._follows or given_early or self._waits_for_end:
             await self._news()
         elif self._peer.backlog.offline is not None:
             # What comes meanwhile is in the log, and needn't go to the client's spool.
@@ -235,6 +266,15 @@ class Replay:
                 self._live.make_live(target)
             return False
         return True
+
+    def _caught_up(self) -> list[ClientSubscription]:
+        """Return those that have everything up to the confirmed end of the log, and weren't told so."""
+        found = [one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)]
+        if not found or self._span.ends or (end := self._read_end()) is None:
+            return []
+        for target in found:
+            target.caught_up_at = max(target.caught_up_at, end)
+        return [one for one in found if one.cursor.caught_up(one.caught_up_at)]
 
     @property
     def _passed_by(self) -> bool:
@@ -261,9 +301,11 @@ class Replay:
         """Wait until more is dispatched, or the end's moment has passed."""
         held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
         moment = min((at for at in (self._span.not_after, *held) if at), default=NEVER)
-        left = min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001)
+        await self._news_within(min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001))
+
+    async def _news_within(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds):
                 await self._frontier.news()
 
     # When to deliver.

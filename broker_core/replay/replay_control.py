@@ -46,7 +46,7 @@ class ReplayControl:
                 self.set_rate(targets, rate)
         for target in targets:
             if (managed := target.managed) is not None:
-                managed.paused = target.cursor.paused
+                managed.paused, managed.steered_at = target.cursor.paused, self._facilities.clock.now_ns()
                 if isinstance(command, commands.Rate):
                     managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
                 self._kept.note(managed)

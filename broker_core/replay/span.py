@@ -73,6 +73,15 @@ def find_span(asked: Start | Range, log: Log) -> Found:
     return found._replace(span=span, missing=missing, unknown=found.unknown + unknown)
 
 
+def depends_on_end(asked: Start | Range, log: Log) -> bool:
+    """Return whether a span begins or ends where the log ends now: at NOW, or at a bookmark that the log
+    doesn't have."""
+    return any(
+        isinstance(one, Now) or (isinstance(one, After) and _known(one.bookmarks, log)[1] != ())
+        for one in ((asked.begin, asked.end) if isinstance(asked, Range) else (asked,))
+    )
+
+
 def _begin(start: Start, included: bool | None, log: Log) -> Found:
     """`included` is what the bracket says; without one, a moment includes itself and a bookmark doesn't."""
     match start:

@@ -29,6 +29,7 @@ from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.tls import tls_context
 from broker_core.config.destinations import DestinationSettings
 from broker_core.config.preset_fields import MAX_PREFETCH
+from broker_core.connections.subscribe_start import make_behind_error
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.documents.links import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
@@ -167,6 +168,7 @@ class Link:
             heartbeat_ms=HEARTBEAT_MS,
             reconnect=ONE_TRY,
             on_rejection=self._rejected,
+            needs_sequence=True,
         )
         lost: asyncio.Future[SluiceError] | None = None
         try:
@@ -228,6 +230,10 @@ class Link:
         shut them out.
         """
         settings, managed = self.settings, self._engine.managed
+        if await self._engine.frontier.confirm() is None:
+            raise make_behind_error(
+                self._engine.instance
+            )  # where the place is kept, other members may have told
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)

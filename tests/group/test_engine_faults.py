@@ -43,7 +43,7 @@ async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> 
 async def serves_and_refuses(member: Running, state: str, records: int) -> None:
     await until(lambda: member.state == state)
     assert len(await read(member.address, "reader", records)) == records
-    assert await refused(member, "refused") == "no_quorum"
+    assert await refused(member, "refused") == "behind"
 
 
 async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named_and_left_alone(
@@ -81,7 +81,7 @@ async def test_an_engine_whose_disk_is_full_refuses_by_name_and_goes_on_when_the
             engines.kill()
             engines.written = lambda text: text.replace("sync_interval", "max_file_store: 1, sync_interval")
             engines.start()
-            assert await refused(a, "q") == "no_quorum"
+            assert await refused(a, "q") == "behind"
             engines.kill()
             engines.written = lambda text: text
             engines.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+
 from broker_core.control import browsing
 from broker_core.documents import requests
 from broker_core.documents.journals import (
@@ -90,11 +92,19 @@ class JournalRequests:
             return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
     async def browse(self, asked: requests.Browse) -> BrowsedPage:
-        """Messages of a topic. ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone."""
+        """Messages of a topic; a page is complete only where the end of the log could be read with
+        confirmation.
+
+        ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone.
+        """
         engine = self._engine
         wanted = browsing.wanted(engine.journal, asked, engine.dispatch.topics.decoder_of)
-        return await asyncio.to_thread(
+        behind = await engine.frontier.confirm() is None
+        page = await asyncio.to_thread(
             browsing.browse, engine.journal, engine.instance, wanted, engine.frontier.durable
+        )
+        return (
+            msgspec.structs.replace(page, complete=False, behind=True) if behind and page.complete else page
         )
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:

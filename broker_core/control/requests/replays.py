@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from broker_core.connections.subscribe_start import make_behind_error
 from broker_core.documents import requests
 from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.engine import Engine
@@ -34,6 +35,8 @@ class ReplayRequests:
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
         command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
+        if await self._engine.frontier.confirm() is None:
+            raise make_behind_error(self._engine.instance)
         found = self._engine.subscriptions.look_up(command)
         return self._engine.managed.shown(await self._engine.managed.create(client, command, found.span))
 

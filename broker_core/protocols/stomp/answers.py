@@ -78,6 +78,8 @@ def _told(reply: replies.Notice | replies.Cancelled | replies.Closing) -> Iterat
         value = getattr(reply, field, None)
         if value not in (None, ""):
             yield f"x-sluice-{header}", value
+    if isinstance(reply, replies.Closing) and reply.addresses:
+        yield "x-sluice-addresses", ",".join(reply.addresses)
 
 
 def _details(reply: replies.Error) -> Iterator[tuple[str, Any]]:

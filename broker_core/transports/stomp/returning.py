@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 
 
 class Back(NamedTuple):
-    """What a client is told that is back: up to where it may have had the messages before, and which it `missed`, as a
-    bookmark's range; 0 and "": nothing of that."""
+    """Facts for a client that is back: the record up to which it may have had the messages before, and the
+    first one that it missed before its subscription begins; 0 for none."""
 
     had_upto: int = 0
-    missed: str = ""
+    missed_from: int = 0
+
+    def missed(self, instance: str, newest: int) -> str:
+        """Return the range of bookmarks that it missed, when the log ended with `newest` as it began; "" when
+        it missed none."""
+        if not 0 < self.missed_from <= newest:
+            return ""
+        return f"[{Bookmark(instance, self.missed_from)}:{Bookmark(instance, newest)}]"
 
 
 def known_as(connection: Connection, named: bool) -> str:
@@ -49,8 +56,7 @@ def from_its_place(
     if place is None or place.position > frontier:
         return command, None
     if _resume(engine, connection) is ResumeFrom.NOW or not _keeps_all(engine, command.topic):
-        first, last = (str(Bookmark(engine.instance, sequence)) for sequence in (place.position, frontier))
-        return command, Back(missed=f"[{first}:{last}]")
+        return command, Back(missed_from=place.position)
     after = place.position - 1
     bookmark = str(Bookmark(engine.instance, after)) if after else EPOCH_TEXT
     return structs.replace(command, bookmark=bookmark), Back(had_upto=place.had_upto)

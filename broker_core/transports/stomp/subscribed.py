@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker_core.connections.acknowledging import refuse
 from broker_core.connections.inbox import Hold, Item
+from broker_core.connections.subscribe_start import make_behind_error
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
@@ -124,6 +125,9 @@ class Subscribed:
             if own in self._temporary:
                 self._temporary.discard(own)
                 self._end(own)
+        following = self._engine.dispatch.following
+        if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
+            raise make_behind_error(self._engine.instance)
         emptied = self._engine.kept.emptied
         asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
@@ -159,7 +163,9 @@ class Subscribed:
             made.kept_as = (connection.keeps_as(durable), durable)
             made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
         if back is not None:
-            made.had_upto, made.missed = back.had_upto, back.missed
+            engine = self._engine
+            made.had_upto = back.had_upto
+            made.missed = back.missed(engine.instance, engine.frontier.durable)
         if receipt:
             talk.say_receipts([receipt])
         # Not before it has begun: what comes next may be its UNSUBSCRIBE.

@@ -89,7 +89,7 @@ class Peer:
                         name=command.name,
                         instance=self.broker.instance,
                         version=1,
-                        sequence=self.broker.publishers.get(command.name, 0),
+                        sequence=None if self.broker.unsure else self.broker.publishers.get(command.name, 0),
                         max_frame=MAX_FRAME,
                         heartbeat_ms=command.heartbeat_ms,
                     )
@@ -162,6 +162,8 @@ class FakeBroker:
         self.ws_address = ""
         self.hold_acks = False
         self.silent = False
+        self.unsure = False
+        """A member of a group that is cut off from it: it tells no `sequence`."""
         self.refuse_next: ClientError | None = None
         self.refuse_logon: ClientError | None = None
         self.commands: list[commands.Command] = []

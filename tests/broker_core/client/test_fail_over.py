@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.batch import Batch, build_one_topic
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
 from broker_core.client.reconnect import Turns
 from broker_core.config import PolicyDocument, TransportSettings
-from broker_core.errors import OperatorError
+from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import running_broker, tcp_policy, until
@@ -171,6 +172,90 @@ async def test_another_instance_that_would_take_new_messages_for_repeats_is_not_
             assert any(isinstance(command, commands.Logon) for command in other.commands)
     finally:
         await other.stop()
+
+
+@pytest.mark.parametrize("known", [0, 2, 50])
+async def test_what_is_published_where_the_broker_is_unsure_goes_to_the_next_address_and_none_is_left_out(
+    broker: FakeBroker, known: int
+) -> None:
+    """Its numbers are another's already there: of a client that was new, and numbered from 1."""
+    other = FakeBroker()
+    await other.start()
+    broker.unsure, other.publishers["p"] = True, known
+    try:
+        async with (
+            asyncio.timeout(30),
+            AsyncClient([broker.address, other.address], "p", reconnect=QUICK) as client,
+        ):
+            assert client.connected
+            flushes = []
+            for body in (b"1", b"2", b"3"):
+                await client.publish_many("a", [body] * 2)
+                flushes.append(asyncio.create_task(client.flush()))
+                await asyncio.sleep(0)
+            await asyncio.gather(*flushes)
+            assert other.bodies == [b"1", b"1", b"2", b"2", b"3", b"3"]
+            assert broker.arrived == []
+            numbers = [int(n) for batch in other.log for n in batch.publisher_sequences()]
+            assert numbers == sorted(set(numbers)) and numbers[0] > known
+    finally:
+        await other.stop()
+
+
+async def test_a_reader_stays_where_the_broker_is_unsure(broker: FakeBroker) -> None:
+    broker.unsure = True
+    broker.keep(Batch.parse(build_one_topic("q", "a", [b"1"], 1)))
+    async with asyncio.timeout(30), AsyncClient(broker.address, "r", reconnect=QUICK) as client:
+        assert (await anext(aiter(await client.subscribe("a", bookmark=EPOCH)))).body == b"1"
+        assert client.connections == 1
+
+
+async def test_a_client_that_needs_its_sequence_goes_to_the_next_address(broker: FakeBroker) -> None:
+    other = FakeBroker()
+    await other.start()
+    broker.unsure = True
+    try:
+        once = ReconnectPolicy(enabled=False)
+        async with (
+            asyncio.timeout(30),
+            AsyncClient([broker.address, other.address], "p", reconnect=once, needs_sequence=True),
+        ):
+            assert len(other.peers) == 1
+    finally:
+        await other.stop()
+
+
+async def test_a_broker_that_is_behind_is_left_at_once_and_met_with_its_delay_after_a_round(
+    broker: FakeBroker,
+) -> None:
+    other = FakeBroker()
+    await other.start()
+    broker.refuse_logon = other.refuse_logon = ClientError("behind", "It is cut off.")
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.002, first_connect_timeout=0.1)
+    try:
+        with pytest.raises(ClientError) as caught:
+            await AsyncClient([broker.address, other.address], "p", reconnect=policy).start()
+        assert caught.value.code == "behind"
+        assert broker.commands and other.commands
+    finally:
+        await other.stop()
+
+
+async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_be_left_out(
+    broker: FakeBroker,
+) -> None:
+    """Somebody else has published under the name: what this client wasn't acknowledged isn't that."""
+    async with AsyncClient(broker.address, "p", reconnect=QUICK) as client:
+        await client.publish("a", b"1")
+        await client.flush()
+        broker.silent = True
+        await client.publish("a", b"2")
+        await broker.until(lambda: len(broker.arrived) == 2)
+        broker.publishers["p"], broker.silent = 9, False
+        broker.drop()
+        await client.flush()
+        assert broker.bodies == [b"1", b"2"]
+        assert broker.log[-1].first_publisher_sequence == 10
 
 
 def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> None:

@@ -40,7 +40,7 @@ class Member:
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
         self.common = KeptInCommon(
-            self.kept, self._publish, lambda entry: False, lambda: True, lambda: self.now, name
+            self.kept, self._publish, lambda replay: None, lambda: True, lambda: self.now, name
         )
 
     def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
@@ -71,7 +71,7 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     b.common.take(a.said)
     a.kept.walks = b.kept.walks = 0
 
-    durables[3].position, replay.paused = 20, False
+    durables[3].position, replay.paused, replay.steered_at = 20, False, 20
     a.kept.left(durables[3])
     a.kept.note(replay)
     assert a.tells() == (1, 1)

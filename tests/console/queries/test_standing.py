@@ -25,7 +25,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
     """Everything answers but these."""
     parts: list[Part] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
-    monkeypatch.setattr(standing, "readiness", lambda: parts)
+    monkeypatch.setattr(standing, "readiness", lambda *, write=True: parts)
 
 
 def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number: int = 1) -> None:

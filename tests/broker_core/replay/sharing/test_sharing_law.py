@@ -84,6 +84,7 @@ class World:
 
     def start(self) -> None:
         self.lives += 1
+        self.position = 0
         self.names = 0
         options = JournalOptions(segment_size=64 * 1024, preallocated=1)
         place = self.home / str(self.lives)
@@ -125,6 +126,14 @@ class World:
             await self.leave(*consumer)
         elif consumer is not None:
             self.act(operation, *consumer, number)
+        await self.engine.durables.look()
+        self.check_position()
+
+    def check_position(self) -> None:
+        """The place that is kept never moves back, but by a crash, which loses what wasn't on disk."""
+        position = max((one.position for one in self.engine.kept.durables.values()), default=0)
+        assert position >= self.position, "a kept place moved back"
+        self.position = position
 
     async def leave(self, connection: Connection, socket: Socket) -> None:
         self.consumers.remove((connection, socket))
