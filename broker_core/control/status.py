@@ -218,7 +218,7 @@ class Statistics:
             revision=stage.document.revision if stage is not None else engine.policy.revision,
             staged=StageEntry(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
             next_sequence=engine.journal.next_sequence,
-            durable_sequence=engine.frontier.durable,
+            durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,

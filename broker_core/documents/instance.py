@@ -98,6 +98,12 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     kept_records: int = 0
     truncated_bytes: int = 0
     quarantined: list[HoleEntry] = []
+    skipped: Annotated[
+        list[int],
+        Meta(
+            description="First and last of the numbers that no record has: they may have been shown before a crash."
+        ),
+    ] = []
     reason: str = ""
     set_aside: list[str] = []
     ignored: list[str] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -98,6 +98,10 @@ class Subscribed(Protocol):
 
     early: Registry[Receiver]
     """Who gets a group that has just been stamped before it is on disk."""
+
+    @property
+    def wants_early(self) -> bool:
+        """Whether somebody gets records before they are on disk, or is about to."""
 
     def changes_over(self) -> Registry[Receiver] | None:
         """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
@@ -381,13 +385,21 @@ class Dispatch:
 
     # What comes out of the log.
 
-    def stamped(self, group: Sequence[Pending[Waiting]], before: Sequence[Pending[Waiting]]) -> None:
-        """A group has its sequences and goes to the disk: subscriptions that don't wait for that get it now."""
+    @property
+    def shows_early(self) -> bool:
+        return self._subscribed.wants_early
+
+    def stamped(self, group: Sequence[Pending[Waiting]]) -> None:
+        """Note how far sequences were given out."""
+        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
+
+    def show(self, group: Sequence[Pending[Waiting]], before: Iterable[Pending[Waiting]]) -> None:
+        """Deliver what is on its way to the disk to subscriptions that don't wait for that."""
         new = self._subscribed.changes_over()
         if new is not None:
             for pending in before:
                 self._deliver(pending.batch, None, new)
-        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
+        self._frontier.shown = group[-1].batch.last_sequence
         early = self._subscribed.early
         if len(early):
             for pending in group:
@@ -525,7 +537,9 @@ class Dispatch:
 
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
-        self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
+        if self._frontier.shown > self._frontier.durable:
+            self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
+            self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:

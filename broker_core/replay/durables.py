@@ -36,6 +36,7 @@ class Durables:
         share: Callable[[Durable], SharedSubscription],
     ) -> None:
         self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
+        self._journal = facilities.journal
         self._frontier = frontier
         self._kept = kept
         self._known = kept.durables
@@ -228,7 +229,7 @@ class Durables:
                 if (one := shared.get(durable.name)) is not None and one.kept is durable
                 else int(self.connected(durable)),
                 unacknowledged=one.unacknowledged if one is not None and one.kept is durable else 0,
-                behind=max(self._frontier.durable - durable.position + 1, 0),
+                behind=self._journal.count(durable.position, self._frontier.durable),
                 created_at=durable.created_at // 1_000_000,
                 seen_at=durable.seen_at // 1_000_000,
             )

@@ -181,7 +181,7 @@ class ManagedReplays:
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
             return Found(replay.span)
         # It may be before the broker's position: what was on its way is delivered again, once.
-        return Found(replay.span._replace(first=max(received + 1, self._journal.first_sequence)))
+        return Found(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         target.managed = replay

@@ -122,6 +122,11 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{'ok ' if report.ok else 'BAD'} {report.path.name}  {report.records:,} records"
             )
+            if report.skipped_from:
+                self.stdout.write(
+                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it were skipped:"
+                    " no record ever had them"
+                )
             for hole in report.holes:
                 self.stdout.write(
                     f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
@@ -152,7 +157,7 @@ class Command(BaseCommand):
     def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1)
+            record_log(place.instance, UUID(report["log"]), report["settled"])
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> Known | None:
@@ -168,7 +173,7 @@ class Command(BaseCommand):
         if options["json"]:
             self._line(report)
             return
-        state = "Nothing was wrong." if report["clean"] else report["reason"]
+        state = report["reason"] or "Nothing was wrong."
         self.stdout.write(
             f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}"
         )
