@@ -150,6 +150,9 @@ class Watch:
 class _Ear:
     """A receiver inside the broker: nothing is queued for it."""
 
+    takes_both = False
+    """Each event is by itself, and matching once for each run of a batch costs more than its order is worth."""
+
     def __init__(self, watch: Watch, engine: Engine, listening: Listening) -> None:
         self._watch = watch
         self._engine = engine

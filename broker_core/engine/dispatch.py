@@ -1,6 +1,7 @@
 """The way of a published batch: repeats left out, to the journal or past it, matched, queued, acknowledged.
 
-A batch of journaled topics waits for its group to be durable; what no journal keeps is delivered at once.
+A batch of journaled topics waits for its group to be durable. What no journal keeps is delivered at once, but never before
+what its publisher had recorded before it: a subscriber sees a publisher's order, whatever is recorded.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
 from broker_core.subscriptions.carried import Carried
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.parts import NO_ROWS, Interleaving, Parts
+from broker_core.subscriptions.registry import Match, Registry
 
 log = structlog.get_logger("sluice.dispatch")
 MAX_JUMP = 2**40
@@ -48,19 +50,22 @@ MAX_REPEATS = 10_000
 @dataclass(slots=True)
 class Waiting:
     """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands. `behind` is what no journal keeps and was published after it: it mustn't overtake."""
+    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was published after it."""
 
     connection: Member
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
+    beside: Parts | None = None
     behind: tuple[Passed, ...] = ()
+    delivered: bool = False
+    """Whether the batch, and what is beside and behind it, was delivered."""
 
 
 class Passed(NamedTuple):
-    """What of a batch no journal keeps. `answers` is None when the rest of it is acknowledged."""
+    """A batch that no journal keeps, and the answers to its commands."""
 
     batch: Batch
-    answers: Sequence[replies.Ack] | None
+    answers: Sequence[replies.Ack]
 
 
 @dataclass(slots=True)
@@ -241,12 +246,12 @@ class Dispatch:
             return
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
         self._share.live()
-        passed, kept = self.topics.parts(fresh)
-        if kept is not None:
+        parts = self.topics.parts(fresh)
+        if parts.kept is None:
+            self._past_journal(connection, Passed(fresh, answers))
+        else:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
-            self._to_journal(connection, kept, answers, fresh.last_publisher_sequence)
-        if passed is not None:
-            self._past_journal(connection, Passed(passed, answers if kept is None else None))
+            self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
 
     def _without_repeats(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
@@ -278,7 +283,7 @@ class Dispatch:
     ) -> None:
         """What the journal keeps is persisted when it is durable, perhaps for an earlier connection; the rest was processed."""
         last = batch.last_publisher_sequence
-        if self.topics.parts(batch)[1] is None:
+        if self.topics.parts(batch).kept is None:
             connection.publishing.handed_on(answers)
             if not answers:
                 connection.reply(replies.processed(batch.first_publisher_sequence, last))
@@ -307,56 +312,61 @@ class Dispatch:
                 waiting.answers.append(answer)
 
     def _to_journal(
-        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int
+        self, connection: Member, parts: Parts, answers: Sequence[replies.Ack], last: int
     ) -> None:
-        """`last` is the publisher's number that is acknowledged with the batch."""
+        """Append what is to be kept. `last` is the publisher's number that is acknowledged with it."""
+        assert parts.kept is not None
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = Waiting(connection, last, [answer for answer in answers if answer.ack == "persisted"])
+        if parts.passed is not None:
+            waiting.beside = parts
+            self._behind_bytes += parts.passed.nbytes
         under_way = self._under_way.get(connection.name)
         if under_way is None:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
         under_way.taken = max(under_way.taken, last)
-        self._log.append(Pending(batch, waiting))
+        self._log.append(Pending(parts.kept, waiting))
         connection.publishing.submitted()
 
     def _past_journal(self, connection: Member, passed: Passed) -> None:
-        """Hand on what no journal keeps: at once, but never before what the same filter has had recorded of its publisher."""
+        """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before it."""
         under_way = self._under_way.get(connection.name)
         if under_way is not None:
             under_way.taken = max(under_way.taken, passed.batch.last_publisher_sequence)
-            if self.topics.all_journaled(passed.batch.topics) is None:
+            if not under_way.newest.delivered:
                 under_way.newest.behind += (passed,)
                 self._behind_bytes += passed.batch.nbytes
                 connection.publishing.submitted()
                 return
         elif passed.batch.last_publisher_sequence:
             self._publishers.note(connection.name, passed.batch.last_publisher_sequence)
-        self._hand_on(connection, passed)
+        self._deliver_passed(passed.batch)
+        self._settles.settle()
+        self._answer_passed(connection, passed)
 
-    def _hand_on(self, connection: Member, passed: Passed) -> None:
-        batch = passed.batch
-        self._pass_on(batch)
-        if passed.answers is not None:
-            connection.publishing.handed_on(passed.answers)
-            if batch.first_publisher_sequence:
-                connection.reply(
-                    replies.processed(batch.first_publisher_sequence, batch.last_publisher_sequence)
-                )
+    @staticmethod
+    def _answer_passed(connection: Member, passed: Passed) -> None:
+        first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
+        connection.publishing.handed_on(passed.answers)
+        if first:
+            connection.reply(replies.processed(first, last))
 
-    def _pass_on(self, batch: Batch) -> None:
-        """A batch that no journal keeps: deliver it now."""
+    def _deliver_passed(self, batch: Batch) -> None:
+        """Deliver a batch that no journal keeps."""
+        self._stamp_passed(batch)
+        self._deliver(batch, None, self._subscribed.registry)
+
+    def _stamp_passed(self, batch: Batch) -> None:
         batch.stamp(
             origin=self._journal.origin,
             epoch=self._journal.epoch,
             first_sequence=0,
             accepted_at=self._clock.now_ns(),
         )
-        self._deliver(batch, None, self._subscribed.registry)
-        self._settles.settle()
 
     def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
         """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal."""
@@ -364,9 +374,10 @@ class Dispatch:
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
-            passed, kept = self.topics.parts(batch)
+            passed, kept, _ = self.topics.parts(batch)
             if passed is not None:
-                self._pass_on(passed)
+                self._deliver_passed(passed)
+                self._settles.settle()
             if kept is not None:
                 under_way.append(Pending(kept))
                 self._log.append(under_way[-1])
@@ -375,7 +386,7 @@ class Dispatch:
     async def bury(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
         letters = dead_letters(batch, name, self._journal.instance)
-        kept = self.topics.parts(letters)[1] if letters is not None else None
+        kept = self.topics.parts(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False
         pending = Pending[Waiting](kept)
@@ -414,8 +425,13 @@ class Dispatch:
         registry = self._subscribed.registry
         self._confirmations.durable(group[-1].batch.last_sequence)
         for pending, position in zip(group, positions, strict=True):
-            self._deliver(pending.batch, position, registry)
             waiting = pending.owner
+            if waiting is None or (waiting.beside is None and not waiting.behind):  # almost always
+                self._deliver(pending.batch, position, registry)
+            else:
+                self._deliver_with(waiting, pending.batch, position)
+            if waiting is not None:
+                waiting.delivered = True
             if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
                 self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
@@ -424,7 +440,7 @@ class Dispatch:
                 self._is_done(waiting, acks, done, behind)
         self._frontier.durable = group[-1].batch.last_sequence
         for waiting in behind:
-            self._hand_on_behind(waiting)
+            self._answer_behind(waiting)
         self._settles.settle()
         self._frontier.wake()
         if done:
@@ -437,6 +453,9 @@ class Dispatch:
         waiting = pending.owner
         if waiting is None:
             return
+        self._deliver_with(waiting, None, None)
+        waiting.delivered = True
+        self._settles.settle()
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:
@@ -481,7 +500,7 @@ class Dispatch:
         for waiting in waited:
             self._is_done(waiting, acks, done, behind)
         for waiting in behind:
-            self._hand_on_behind(waiting)
+            self._answer_behind(waiting)
         self._acknowledge(acks, done)
 
     def _is_done(
@@ -512,11 +531,39 @@ class Dispatch:
         if self._repeats:
             self._answer_repeats()
 
-    def _hand_on_behind(self, waiting: Waiting) -> None:
+    def _answer_behind(self, waiting: Waiting) -> None:
+        for passed in waiting.behind:
+            self._answer_passed(waiting.connection, passed)
+        waiting.connection.publishing.committed(len(waiting.behind))
+
+    def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: Position | None) -> None:
+        """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind it."""
+        parts = waiting.beside
+        if parts is not None and parts.passed is not None:
+            self._behind_bytes -= parts.passed.nbytes
+            self._stamp_passed(parts.passed)
+            if kept is None:
+                self._deliver(parts.passed, None, self._subscribed.registry)
+            else:
+                self._deliver_both(kept, position, parts)
+        elif kept is not None:
+            self._deliver(kept, position, self._subscribed.registry)
         for passed in waiting.behind:
             self._behind_bytes -= passed.batch.nbytes
-            self._hand_on(waiting.connection, passed)
-        waiting.connection.publishing.committed(len(waiting.behind))
+            self._deliver_passed(passed.batch)
+
+    def _deliver_both(self, kept: Batch, position: Position | None, parts: Parts) -> None:
+        """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
+        passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
+        assert passed is not None and parts.is_kept is not None
+        shared = (Shared(kept, position, now), Shared(passed, None, now))
+        of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
+        order = Interleaving(parts.is_kept, kept.count)
+        for subscription in of_kept | of_passed:
+            wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
+            for part, rows in order.runs(*wanted) if subscription.client.takes_both else enumerate(wanted):
+                if rows is None or len(rows):
+                    self._give([Match(subscription, rows)], shared[part])
 
     def _note_durable(self, name: str, sequence: int) -> None:
         under_way = self._under_way[name]
@@ -573,11 +620,14 @@ class Dispatch:
     def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
         found = registry.match(batch)
         if found:
-            shared = Shared(batch, position, self._clock.now_ns())
-            for subscription, rows in found:
-                try:
-                    subscription.client.receive(shared, rows)
-                except Exception:
-                    # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
-                    log.exception("delivery_failed", subscription=subscription.id, topic=batch.topics[0])
-                    subscription.client.missed()
+            self._give(found, Shared(batch, position, self._clock.now_ns()))
+
+    @staticmethod
+    def _give(found: Sequence[Match[Receiver]], shared: Shared) -> None:
+        for subscription, rows in found:
+            try:
+                subscription.client.receive(shared, rows)
+            except Exception:
+                # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
+                log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
+                subscription.client.missed()

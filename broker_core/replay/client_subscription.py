@@ -148,6 +148,11 @@ class ClientSubscription:
         return self.cursor.span is not None
 
     @property
+    def takes_both(self) -> bool:
+        """Whether it is of what comes, journaled or not."""
+        return self.cursor.span is None
+
+    @property
     def paused(self) -> bool:
         """Whether its client has it wait where it is in the log."""
         return self.cursor.paused

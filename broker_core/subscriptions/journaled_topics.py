@@ -20,6 +20,7 @@ from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import SOH, Decoder, decoder_for
 from broker_core.names import EVENTS_PREFIX
 from broker_core.subscriptions.overlap import disjoint, inside
+from broker_core.subscriptions.parts import Parts
 from broker_core.subscriptions.topics import TopicPattern
 
 _EVENTS = TopicPattern.parse(f"{EVENTS_PREFIX}>")
@@ -114,19 +115,16 @@ class JournaledTopics:
         answers = {self.is_journaled(topic) for topic in topics}
         return answers.pop() if len(answers) == 1 else None
 
-    def parts(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
-        """(what of a batch isn't journaled, what is), each in its order; None when there is nothing of it.
-
-        A whole part is the batch itself, parts of one are new batches without sequences.
-        """
+    def parts(self, batch: Batch) -> Parts:
+        """Part a batch into what isn't journaled and what is, each in its order. Parts of one are new batches without sequences."""
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
-            return (None, batch) if journaled else (batch, None)
+            return Parts(None, batch) if journaled else Parts(batch, None)
         wanted = self._wanted(batch)
         rows, kept = np.flatnonzero(~wanted), np.flatnonzero(wanted)
         if not len(rows) or not len(kept):
-            return (None, batch) if len(kept) else (batch, None)
-        return batch.select(rows, explicit=False), batch.select(kept, explicit=False)
+            return Parts(None, batch) if len(kept) else Parts(batch, None)
+        return Parts(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
 
     def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """For each row whether it is journaled."""

@@ -21,16 +21,16 @@ def batch_of(*records: tuple[str, bytes]) -> Batch:
 
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:
-    passed, kept = topics.parts(batch_of(*records))
+    passed, kept, _ = topics.parts(batch_of(*records))
     return (passed.bodies() if passed else [], kept.bodies() if kept else [])
 
 
 def test_whole_batches_are_passed_as_they_are():
     topics = journaled(JournaledTopic("orders.>"))
     batch = batch_of(("orders.a", b"1"), ("orders.b", b"2"))
-    assert topics.parts(batch) == (None, batch)
+    assert topics.parts(batch) == (None, batch, None)
     batch = batch_of(("quotes", b"1"))
-    assert topics.parts(batch) == (batch, None)
+    assert topics.parts(batch) == (batch, None, None)
     assert not topics.decides_by_content
 
 
@@ -86,7 +86,7 @@ def test_the_first_entry_that_matches_gives_the_type():
 def test_the_brokers_own_topics_are_always_journaled():
     topics = journaled(JournaledTopic("$SLUICE.>", filter="/a = 1"), without=(">",))
     batch = batch_of(("$SLUICE.decisions", b"{}"))
-    assert topics.parts(batch) == (None, batch)
+    assert topics.parts(batch) == (None, batch, None)
 
 
 @pytest.mark.parametrize(
