@@ -32,6 +32,7 @@ from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME, origin_of
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
+from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
 from broker_core.subscriptions.carried import Carried
@@ -215,7 +216,7 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch or bad_topic, and nothing of it is stored."""
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -247,11 +248,27 @@ class Dispatch:
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
         self._share.live()
         parts = self.topics.parts(fresh)
+        if parts.passed is not None:
+            self._check_queues(parts.passed)
         if parts.kept is None:
             self._past_journal(connection, Passed(fresh, answers))
         else:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
             self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
+
+    def check_queue(self, topic: str) -> None:
+        """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
+        if topic.startswith(QUEUES) and not self.topics.is_journaled(topic):
+            raise _nowhere(topic, "No journal keeps it")
+
+    @staticmethod
+    def _check_queues(passed: Batch) -> None:
+        """Refuse records for queues that no journal keeps: no consumer would get them. ClientError not_journaled."""
+        queues = [number for number, topic in enumerate(passed.topics, 1) if topic.startswith(QUEUES)]
+        lost = np.flatnonzero(np.isin(passed.topic_indexes, queues)) if queues else NO_ROWS
+        if len(lost):
+            topic = passed.topics[int(passed.topic_indexes[lost[0]]) - 1]
+            raise _nowhere(topic, "No journal keeps this record of it")
 
     def _without_repeats(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
@@ -369,13 +386,15 @@ class Dispatch:
         )
 
     def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal."""
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal.
+        ClientError not_journaled."""
         under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
             passed, kept, _ = self.topics.parts(batch)
             if passed is not None:
+                self._check_queues(passed)
                 self._deliver_passed(passed)
                 self._settles.settle()
             if kept is not None:
@@ -631,3 +650,12 @@ class Dispatch:
                 # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
                 log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
                 subscription.client.missed()
+
+
+def _nowhere(topic: str, why: str) -> ClientError:
+    return ClientError(
+        "not_journaled",
+        f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",
+        "Have the topic journaled (`journaled_topics` of the policy), or publish to a topic that isn't a queue's.",
+        topic=topic,
+    )

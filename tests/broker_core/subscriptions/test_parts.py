@@ -37,6 +37,4 @@ def test_runs_are_the_wanted_rows_in_the_order_of_the_batch(is_kept: list[bool],
     every = [places[row] for places, some in zip((kept, passed), rows, strict=True)
              for row in (range(len(places)) if some is None else some.tolist())]  # fmt: skip
     assert found == sorted(every)
-    assert all(one[0] != other[0] for one, other in pairwise(runs)), (
-        "runs are as long as can be"
-    )
+    assert all(one[0] != other[0] for one, other in pairwise(runs)), "runs are as long as can be"
