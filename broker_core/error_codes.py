@@ -161,6 +161,10 @@ CODES: Final = MappingProxyType({
         "A notice: records delivered with durability `live` weren't stored; `from`, `to`. Of a message published by hand: the disk refused it",
         _CLIENT | _OPERATOR, _FAILED,
     ),
+    "no_longer_journaled": ErrorCode(
+        "A notice, over STOMP an ERROR: the policy no longer journals what a subscription of the log is for; `id`, `topic`, `extent` (`all` or `part`)",
+        _CLIENT,
+    ),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of the pattern, and get the rest; `topic`", _CLIENT),
     # The client library's own.
     "acknowledged_missing": ErrorCode("A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`", _LIBRARY),

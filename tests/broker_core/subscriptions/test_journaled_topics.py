@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -155,3 +158,43 @@ def test_directories_are_absolute_and_two():
 def test_of_a_pattern_it_is_said_when_it_can_name_no_journaled_topic(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pattern", "extent"),
+    [
+        ([">"], ["orders.>"], "prices.a", "all"),
+        ([">"], ["orders.>"], "orders.a", ""),
+        ([">"], ["orders.>"], ">", "part"),
+        ([">"], ["orders.>"], "orders.*", ""),
+        ([">"], ["orders.>"], "prices.>", "all"),
+        (["orders.>"], [">"], ">", ""),
+        (["orders.>", "prices.>"], ["prices.>"], ">", "part"),
+        (["orders.>", "prices.>"], ["prices.>"], "prices.*", ""),
+        (["orders.>"], ["prices.>"], "prices.a", ""),
+        (["a"], [{"topic": "a", "filter": "/n > 1"}], "a", "part"),
+        ([{"topic": "a", "filter": "/n > 1"}], ["a"], "a", ""),
+        ([{"topic": "a", "filter": "/n > 1"}], [{"topic": "a", "filter": "/n > 2"}], "a", "part"),
+        ([{"topic": "a.>", "filter": "/n > 1"}], [{"topic": "a.>", "filter": "/n > 1"}], "a.*", ""),
+        ([">"], [">"], "~.*", ""),
+        ([">"], ["orders.>"], "~or.*", "part"),
+        ([">"], ["orders.>"], "scratch.a", ""),
+    ],
+)
+def test_what_of_a_pattern_is_no_longer_journaled(
+    before: list[Any], after: list[Any], pattern: str, extent: str
+) -> None:
+    def topics_of(entries: list[Any]) -> JournaledTopics:
+        made = [JournaledTopic(one) if isinstance(one, str) else JournaledTopic(**one) for one in entries]
+        return JournaledTopics(replace(default_policy("i").instance, journaled_topics=tuple(made)))
+
+    assert topics_of(after).narrowed_from(topics_of(before), TopicPattern.parse(pattern)) == extent
+
+
+def test_a_pattern_that_is_taken_out_narrows_what_reaches_it() -> None:
+    whole = JournaledTopics(default_policy("i").instance)
+    taken = JournaledTopics(replace(default_policy("i").instance, unjournaled_topics=("scratch.>", "a.b")))
+    found = {
+        text: taken.narrowed_from(whole, TopicPattern.parse(text)) for text in ("a.b", "a.>", "c.>", ">")
+    }
+    assert found == {"a.b": "all", "a.>": "part", "c.>": "", ">": "part"}
