@@ -64,7 +64,7 @@ class LogSubscriberEntry(Document, frozen=True, kw_only=True):
     ]
     subscription: Annotated[str, Meta(description="Its id; of one whose client is away its name.")]
     topic: str
-    kind: SubscriberKind
+    subscription_kind: SubscriberKind
     connected: bool
     extent: Annotated[
         Literal["part", "all"], Meta(description="What of its topics isn't journaled any more.")

@@ -11,4 +11,5 @@ traffic              a look a second at clients that something waits for, for ba
 chores               what is done for the journal once a second, in threads
 watchdog             clients that could be sent what waits, and aren't
 interpreter          what a process with a loop to keep asks of Python
+log_subscribers      who reads the log, and what a policy takes from them
 """

@@ -81,7 +81,7 @@ def losses(
                     client=one.client,
                     subscription=one.name,
                     topic=one.pattern.text,
-                    kind=one.kind,
+                    subscription_kind=one.kind,
                     connected=one.target is not None,
                     extent=extent,
                 )

@@ -96,7 +96,7 @@ def _unrecorded(effect: PolicyEffect) -> list[Line]:
     """A line for each topic that is no longer journaled and that somebody reads from the log, the worst first."""
     groups: dict[tuple[str, str, str], list[LogSubscriberEntry]] = {}
     for one in effect.unrecorded:
-        groups.setdefault((one.extent, one.topic, one.kind), []).append(one)
+        groups.setdefault((one.extent, one.topic, one.subscription_kind), []).append(one)
     unlisted = effect.unrecorded_in_all - len(effect.unrecorded)
     made = []
     for place, ((extent, topic, kind), entries) in enumerate(groups.items()):

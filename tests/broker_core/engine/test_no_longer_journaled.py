@@ -25,7 +25,7 @@ FEWER = policy_of(2, JournaledTopic("orders.>"))
 
 def named(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
     return {
-        (one["client"], one["subscription"], one["kind"], one["connected"], one["extent"])
+        (one["client"], one["subscription"], one["subscription_kind"], one["connected"], one["extent"])
         for one in effect["unrecorded"]
     }
 
