@@ -103,7 +103,8 @@ class Log:
                 yield Gap(known.last_sequence + 1, following - 1, MISSING)
 
     def end_of(self, number: int) -> int:
-        """Return the last sequence that the segment at this place may hold: up to the next one, or to the frontier."""
+        """Return the last sequence that the segment at this place may hold: up to the next one, or to the
+        frontier."""
         if number + 1 == len(self.segments):
             return self.frontier
         following, known = self.segments[number + 1], summary_of(self.place, self.segments[number])
@@ -112,7 +113,8 @@ class Log:
         return (skipped_before(self.place, following) or following) - 1
 
     def skipped(self) -> Ranges:
-        """Return the numbers that name no record and never will: no gap, as nothing was ever there (journal/segment.py)."""
+        """Return the numbers that name no record and never will: no gap, as nothing was ever there
+        (journal/segment.py)."""
         found = Ranges()
         if self.first > 1 and self.segments and (begin := skipped_before(self.place, self.first)):
             found.add(begin, self.first - 1)

@@ -114,7 +114,8 @@ def open_segment(place: LogPlace, segment: int) -> Source:
 
 
 def skipped_before(place: LogPlace, segment: int) -> int:
-    """Return the first of the numbers right before a segment that name no record (journal/segment.py), or 0 for none."""
+    """Return the first of the numbers right before a segment that name no record (journal/segment.py), or 0
+    for none."""
     try:
         return read_header(open_segment(place, segment)).skipped_from
     except JournalError:

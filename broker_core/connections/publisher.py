@@ -119,7 +119,8 @@ class Publisher:
             self._count(topic, number)
 
     def check_destination(self, topic: str) -> None:
-        """Refuse a topic that nothing may be published to by this client. ClientError not_entitled, not_journaled."""
+        """Refuse a topic that nothing may be published to by this client. ClientError not_entitled,
+        not_journaled."""
         self._connection.rights.check_publish((topic,))
         self._services.publishing.check_queue(topic)
 

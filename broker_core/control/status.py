@@ -493,7 +493,8 @@ def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | No
         return None
     return VerdictEntry(
         cause=str(Health.NOT_RECORDED),
-        sentence=f"The policy no longer journals {gone[0].topic}: nothing more comes for the subscription {gone[0].id}.",
+        sentence=f"The policy no longer journals {gone[0].topic}:"
+        f" nothing more comes for the subscription {gone[0].id}.",
         evidence={"subscriptions": len(gone)},
     )
 

@@ -13,7 +13,8 @@ class Receiver(Protocol):
 
     @property
     def takes_both(self) -> bool:
-        """Whether records of the log and records that no journal keeps are for it alike, in the order of their publishers."""
+        """Whether records of the log and records that no journal keeps are for it alike, in the order of
+        their publishers."""
 
     def receive(self, shared: Shared, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) fit the pattern and the filter."""

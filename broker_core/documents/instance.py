@@ -100,9 +100,7 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     quarantined: list[HoleEntry] = []
     skipped: Annotated[
         list[int],
-        Meta(
-            description="First and last of the numbers that no record has: they may have been shown before a crash."
-        ),
+        Meta(description="First and last of the skipped numbers, which may have been shown before a crash."),
     ] = []
     reason: str = ""
     set_aside: list[str] = []

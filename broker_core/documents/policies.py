@@ -57,7 +57,8 @@ SubscriberKind = Literal["bookmark", "durable", "replay", "queue", "shared"]
 
 
 class LogSubscriberEntry(Document, frozen=True, kw_only=True):
-    """A subscription of the log whose topics would no longer be journaled: it would get nothing more of them."""
+    """A subscription of the log whose topics would no longer be journaled: it would get nothing more of
+    them."""
 
     client: Annotated[
         str, Meta(description="Of a queue, or another shared one, without consumers: its name.")
@@ -73,7 +74,8 @@ class LogSubscriberEntry(Document, frozen=True, kw_only=True):
 
 class PolicyEffect(Document, frozen=True, kw_only=True):
     """What a policy would do now: whom it touches, who would be acted on at once, and whose connection it would close, which
-    is then not acted on; and who reads topics from the log that it would no longer journal. The lists may be cut; counts aren't."""
+    is then not acted on; and who reads topics from the log that it would no longer journal. The lists may be
+    cut; counts aren't."""
 
     clients: int
     touched: list[TouchedEntry]

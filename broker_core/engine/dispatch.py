@@ -1,7 +1,8 @@
 """The way of a published batch: repeats left out, to the journal or past it, matched, queued, acknowledged.
 
-A batch of journaled topics waits for its group to be durable. What no journal keeps is delivered at once, but never before
-what its publisher had recorded before it: a subscriber sees a publisher's order, whatever is recorded.
+A batch of journaled topics waits for its group to be durable. What no journal keeps is delivered at once, but
+never before what its publisher had recorded before it: a subscriber sees a publisher's order, whatever is
+recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
 from broker_core.subscriptions.carried import Carried
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from broker_core.subscriptions.parts import NO_ROWS, Interleaving, Parts
+from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interleaving
 from broker_core.subscriptions.registry import Match, Registry
 
 log = structlog.get_logger("sluice.dispatch")
@@ -51,12 +52,13 @@ MAX_REPEATS = 10_000
 @dataclass(slots=True)
 class Waiting:
     """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was published after it."""
+    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
+    published after it."""
 
     connection: Member
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
-    beside: Parts | None = None
+    beside: BatchPartition | None = None
     behind: tuple[Passed, ...] = ()
     delivered: bool = False
     """Whether the batch, and what is beside and behind it, was delivered."""
@@ -216,7 +218,8 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing of it is stored."""
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing
+        of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -263,7 +266,8 @@ class Dispatch:
 
     @staticmethod
     def _check_queues(passed: Batch) -> None:
-        """Refuse records for queues that no journal keeps: no consumer would get them. ClientError not_journaled."""
+        """Refuse records for queues that no journal keeps: no consumer would get them. ClientError
+        not_journaled."""
         queues = [number for number, topic in enumerate(passed.topics, 1) if topic.startswith(QUEUES)]
         lost = np.flatnonzero(np.isin(passed.topic_indexes, queues)) if queues else NO_ROWS
         if len(lost):
@@ -329,7 +333,7 @@ class Dispatch:
                 waiting.answers.append(answer)
 
     def _to_journal(
-        self, connection: Member, parts: Parts, answers: Sequence[replies.Ack], last: int
+        self, connection: Member, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
         """Append what is to be kept. `last` is the publisher's number that is acknowledged with it."""
         assert parts.kept is not None
@@ -350,7 +354,8 @@ class Dispatch:
         connection.publishing.submitted()
 
     def _past_journal(self, connection: Member, passed: Passed) -> None:
-        """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before it."""
+        """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
+        it."""
         under_way = self._under_way.get(connection.name)
         if under_way is not None:
             under_way.taken = max(under_way.taken, passed.batch.last_publisher_sequence)
@@ -386,8 +391,8 @@ class Dispatch:
         )
 
     def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal.
-        ClientError not_journaled."""
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
+        its way to the journal. ClientError not_journaled."""
         under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
@@ -556,7 +561,8 @@ class Dispatch:
         waiting.connection.publishing.committed(len(waiting.behind))
 
     def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: Position | None) -> None:
-        """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind it."""
+        """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
+        it."""
         parts = waiting.beside
         if parts is not None and parts.passed is not None:
             self._behind_bytes -= parts.passed.nbytes
@@ -571,7 +577,7 @@ class Dispatch:
             self._behind_bytes -= passed.batch.nbytes
             self._deliver_passed(passed.batch)
 
-    def _deliver_both(self, kept: Batch, position: Position | None, parts: Parts) -> None:
+    def _deliver_both(self, kept: Batch, position: Position | None, parts: BatchPartition) -> None:
         """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
         passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
         assert passed is not None and parts.is_kept is not None
@@ -647,7 +653,8 @@ class Dispatch:
             try:
                 subscription.client.receive(shared, rows)
             except Exception:
-                # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
+                # The group's other subscribers, and its publishers who wait for their answers, have nothing
+                # to do with it.
                 log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
                 subscription.client.missed()
 
@@ -656,6 +663,6 @@ def _nowhere(topic: str, why: str) -> ClientError:
     return ClientError(
         "not_journaled",
         f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",
-        "Have the topic journaled (`journaled_topics` of the policy), or publish to a topic that isn't a queue's.",
+        "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
         topic=topic,
     )

@@ -1,13 +1,14 @@
-"""Who reads the log: bookmark and durable subscriptions, queues and managed replays, and what of it they would no longer get.
+"""Subscribers of the log (bookmark, durable, queue, managed replay), and what a policy takes from them.
 
-An instance's policy says which topics are journaled. When a revision takes topics out, those who read them from the log get
-nothing more of them. A preview names them; when the revision comes into force each one is told, and its state says so.
+An instance's policy says which topics are journaled. When a revision takes topics out, those who read them
+from the log get nothing more of them. A preview names them; when the revision comes into force each one is
+told, and its state says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker_core.connections.member import Member
 from broker_core.documents.policies import LogSubscriberEntry, SubscriberKind
@@ -15,7 +16,8 @@ from broker_core.names import OWN
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.durables import Durables
+from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -23,7 +25,7 @@ CODE = "no_longer_journaled"
 
 
 class LogSubscriber(NamedTuple):
-    """One that reads the log. `target` is its subscription while its client is connected."""
+    """Subscriber of the log. `target` is its subscription while its client is connected."""
 
     client: str
     name: str
@@ -32,24 +34,11 @@ class LogSubscriber(NamedTuple):
     target: ClientSubscription | None = None
 
 
-class Durables(Protocol):
-    """What is kept of durable subscriptions: `replay.durables`."""
-
-    def all(self) -> list[Durable]: ...
-    def connected(self, durable: Durable) -> bool: ...
-
-
-class Replays(Protocol):
-    """What is kept of managed replays: `replay.managed_replays`."""
-
-    def waiting(self) -> list[ManagedReplay]:
-        """Those whose client is away, and that aren't over."""
-
-
 def log_subscribers(
-    clients: Mapping[str, Member], durables: Durables, replays: Replays
+    clients: Mapping[str, Member], durables: Durables, replays: ManagedReplays
 ) -> Iterator[LogSubscriber]:
-    """Everybody who reads the log, clients that are away included. The broker's own topics are always journaled."""
+    """Everybody who reads the log, clients that are away included. The broker's own topics are always
+    journaled."""
     for name, member in list(clients.items()):
         for target in list(member.subscriptions.values()):
             if (target.journaled_only or target.shares) and not target.topic.startswith(OWN):
@@ -107,7 +96,8 @@ def _notice(target: ClientSubscription, extent: Extent) -> replies.Notice:
     what = "nothing more" if extent == "all" else "only a part of what it asked for"
     return replies.Notice(
         code=CODE,
-        message=f"The policy no longer journals all of {target.topic}: the subscription {target.id} gets {what}.",
+        message=f"The policy no longer journals all of {target.topic}:"
+        f" the subscription {target.id} gets {what}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},
     )
 

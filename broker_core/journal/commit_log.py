@@ -6,17 +6,18 @@ several brokers share can take its place: then batches come out that others appe
 Group commit: what is appended in a turn is stamped at its end and goes to the journal's thread, which writes all that it finds
 there with one fdatasync and goes on by itself: what comes meanwhile gathers, and nothing waits when the disk is idle. Order of
 the steps, and what breaks otherwise:
-  1. Stamp on the loop, in the order of appending. Subscribers that don't wait for the disk get it once its numbers are
-     reserved (`Journal.reserve`): a number that was shown never names another record, whatever happens before step 2.
+  1. Stamp on the loop, in the order of appending. Subscribers that don't wait for the disk get it once its
+     numbers are reserved (`Journal.reserve`): a number that was shown never names another record, whatever
+     happens before step 2.
   2. Write and fdatasync in the one journal thread. On the loop, a slow disk would stop every client.
   3. Move the durable frontier and hand out, on the loop, only after fdatasync returned. Earlier, and a crash could
      take back what a subscriber has seen.
-When a write fails, all that is stamped and all that has gathered fail together. Their numbers are given again, but for
-those that were shown: the log goes on behind these. Letting
-later batches through would leave a gap in a publisher's sequence that its republishing could not fill. The thread writes
-nothing from then until the loop has heard of it. A disk without room may have some later; after any other failure, and after
-whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so nothing more
-comes out and the process must end.
+When a write fails, all that is stamped and all that has gathered fail together. Their numbers are given
+again, but for those that were shown: the log goes on behind these. Letting later batches through would leave
+a gap in a publisher's sequence that its republishing could not fill. The thread writes nothing from then
+until the loop has heard of it. A disk without room may have some later; after any other failure, and after
+whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so
+nothing more comes out and the process must end.
 
 `accepted_at` never goes back: while a clock that was set back hasn't caught up, records bear the latest moment there was.
 """
@@ -52,7 +53,8 @@ TURN_S = 0.02
 subscribers a group that has gathered while the loop was late costs more than it was late by, and what a turn queues for those
 that read is seen by policy as theirs: sockets are written to between turns."""
 RESERVED_AHEAD = 100_000
-"""Numbers that are reserved at a time: one fdatasync more for each 50,000 records, while somebody gets them early."""
+"""Numbers that are reserved at a time: one fdatasync more for each 50,000 records, while somebody gets them
+early."""
 MOST_AT_ONCE = 4_096
 """Batches handed out in one turn."""
 PENDING_HIGH_BYTES = 16 * 1024 * 1024
@@ -82,8 +84,9 @@ class Outlet(Protocol[Owner]):
         """A group has its sequences and isn't durable yet."""
 
     def show(self, group: Sequence[Pending[Owner]], before: Iterable[Pending[Owner]]) -> None:
-        """Give batches to those who don't wait for the disk; their numbers name these records alone, whatever happens. `before`
-        are the batches that come before them and aren't applied yet. Called while `shows_early`; before `applied`."""
+        """Give batches to those who don't wait for the disk; their numbers name these records alone, whatever
+        happens. `before` are the batches that come before them and aren't applied yet. Called while
+        `shows_early`; before `applied`."""
 
     def applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
         """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
@@ -182,7 +185,8 @@ class LocalLog(Generic[Owner]):
         self._portion = MOST_AT_ONCE
         """Batches that are handed out in one turn, by what the last ones took."""
         self._unshown: deque[Pending[Owner]] = deque()
-        """The last of the stamped ones, as far as somebody waits for them early: their numbers aren't reserved yet."""
+        """The last of the stamped ones, as far as somebody waits for them early: their numbers aren't
+        reserved yet."""
         self._shown = 0
         """Newest number that was shown early."""
         self._reserving = self._reserved = journal.reserved
@@ -269,7 +273,8 @@ class LocalLog(Generic[Owner]):
         self._next_sequence = sequence
 
     def _reserve(self, last: int) -> None:
-        """Have numbers reserved up to `last`, and some more, before the batches that have them are written."""
+        """Have numbers reserved up to `last`, and some more, before the batches that have them are
+        written."""
         if last + RESERVED_AHEAD // 2 > self._reserving:
             self._reserving = last + RESERVED_AHEAD
             self._to_write.put(Reservation(self._reserving))
@@ -284,7 +289,8 @@ class LocalLog(Generic[Owner]):
             self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
 
     def _is_reserved(self, upto: int) -> None:
-        """Show what numbers up to `upto` allow. 0: the journal's thread was refused, and the next group asks again."""
+        """Show what numbers up to `upto` allow. 0: the journal's thread was refused, and the next group asks
+        again."""
         if upto:
             self._reserved = max(upto, self._reserved)
         else:

@@ -17,9 +17,10 @@ the newest opening's, so that it goes on when every segment has been removed.
 The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts. Earlier
 releases wrote twenty decimal digits and a newline, which say nothing of the log.
 
-Numbers up to `reserved` may have been shown to subscribers before their records were stored. The reservation is written
-ahead of them and synced, and only while somebody asks for records before they are on disk; a file without it ends at
-byte 560. An opening that finds fewer records goes on behind `reserved`, and a clean end takes back what was not used.
+Numbers up to `reserved` may have been shown to subscribers before their records were stored. The reservation
+is written ahead of them and synced, and only while somebody asks for records before they are on disk; a file
+without it ends at byte 560. An opening that finds fewer records goes on behind `reserved`, and a clean end
+takes back what was not used.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class FrontierFile:
             self._written = sequence
 
     def reserve(self, upto: int) -> None:
-        """Note durably that numbers up to `upto` may be shown before they are stored. OSError when the disk refuses."""
+        """Note durably that numbers up to `upto` may be shown before they are stored. OSError when the disk
+        refuses."""
         write_all(self._files, self._file.fd, [_encode_reservation(upto)], RESERVATION_AT)
         self._files.fdatasync(self._file.fd)
         if not self._named_durably:

@@ -93,7 +93,8 @@ class Journal:
             self._end_segment()
 
     def _end_segment(self) -> None:
-        """Have the next record begin a segment: numbers before it name no record, and file names tell the truth."""
+        """Have the next record begin a segment: numbers before it name no record, and file names tell the
+        truth."""
         tail, self._appender.tail = self._appender.tail, None
         if tail is not None:
             self._sealer.add(tail, self._with_written())
@@ -194,7 +195,8 @@ class Journal:
             self._appender.skipped_from = 0  # the first of them says so now
 
     def reserve(self, upto: int) -> None:
-        """Make it durable that numbers up to `upto` may be shown before they are stored. JournalError when the disk refuses.
+        """Make it durable that numbers up to `upto` may be shown before they are stored. JournalError when
+        the disk refuses.
 
         The next opening goes on behind them, so that none of them ever names another record.
         """
@@ -365,7 +367,8 @@ class Journal:
 
     @property
     def begins_at(self) -> int:
-        """The number before which records were removed: the oldest record's, or the first that was skipped before it."""
+        """The number before which records were removed: the oldest record's, or the first that was skipped
+        before it."""
         skipped, first = self.skipped(), self.first_sequence
         return skipped[0][0] if skipped and skipped[0][1] + 1 == first else first
 
@@ -375,9 +378,11 @@ class Journal:
         return self._log.holes()
 
     def skipped(self) -> list[tuple[int, int]]:
-        """Return the intervals of numbers that name no record and never will, oldest first: no gap and no damage.
+        """Return the intervals of numbers that name no record and never will, oldest first: no gap and no
+        damage.
 
-        They were reserved for records that are shown before they are stored, and the broker ended, or the disk refused them.
+        They were reserved for records that are shown before they are stored, and the broker ended, or the
+        disk refused them.
         """
         # In this order: the writer puts a segment in place before it forgets these, and moves on after that.
         following, pending = self.next_sequence, self._appender.skipped_from

@@ -229,7 +229,8 @@ class LogReader:
         return sorted(found, key=lambda hole: hole.first_sequence)
 
     def skipped(self) -> list[tuple[int, int]]:
-        """Return the intervals of numbers before segments that name no record and never will, oldest first."""
+        """Return the intervals of numbers before segments that name no record and never will, oldest
+        first."""
         segments, skipped = self._skipped
         if segments is not self.segments:
             segments = self.segments

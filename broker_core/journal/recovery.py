@@ -82,7 +82,8 @@ class RecoveryReport:
     truncated_bytes: int = 0
     quarantined: list[Hole] = field(default_factory=list)
     skipped: tuple[int, int] | None = None
-    """First and last of the numbers that this opening skips: they may have been shown, and no record has them."""
+    """First and last of the numbers that this opening skips: they may have been shown, and no record has
+    them."""
     reason: str = ""
     set_aside: list[Path] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -115,7 +116,8 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One opening. `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and `report` are its results.
+    """Opening of a journal. Results: `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and
+    `report`.
 
     `accept` is an operator's word that this log is to be the instance's, with what it has.
     """

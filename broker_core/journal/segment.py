@@ -23,8 +23,8 @@ Little-endian. A segment starts with 4,096 bytes:
 * epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
   doesn't look like the one before.
 * log is the identity of the whole log, made at its first opening. Segments of earlier releases have zeros there.
-* skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had been reserved for
-  records that are shown before they are stored (frontier.py). 0: there are none.
+* skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had
+  been reserved for records that are shown before they are stored (frontier.py). 0: there are none.
 """
 
 from __future__ import annotations

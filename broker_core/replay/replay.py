@@ -437,7 +437,8 @@ class Replay:
     # Gaps and the end.
 
     def _pass_over(self, last: int, why: str) -> None:
-        """Tell each that needs records up to `last` that it will not get them, and go on behind. Skipped numbers are no gap."""
+        """Tell each that needs records up to `last` that it will not get them, and go on behind. Skipped
+        numbers are no gap."""
         journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:

@@ -20,7 +20,7 @@ from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import SOH, Decoder, decoder_for
 from broker_core.names import EVENTS_PREFIX
 from broker_core.subscriptions.overlap import disjoint, inside
-from broker_core.subscriptions.parts import Parts
+from broker_core.subscriptions.partition import BatchPartition
 from broker_core.subscriptions.topics import TopicPattern
 
 Extent = Literal["", "part", "all"]
@@ -101,7 +101,8 @@ class JournaledTopics:
         return whole and all(disjoint(pattern, one) for one in self._not)
 
     def narrowed_from(self, before: JournaledTopics, pattern: TopicPattern) -> Extent:
-        """Return what of a pattern `before` journaled and these don't: "all" of it, a "part", or "" for nothing.
+        """Return what of a pattern `before` journaled and these don't: "all" of it, a "part", or "" for
+        nothing.
 
         Of patterns for which that can't be said for certain it is "part" where something may be missing.
         """
@@ -159,16 +160,19 @@ class JournaledTopics:
         answers = {self.is_journaled(topic) for topic in topics}
         return answers.pop() if len(answers) == 1 else None
 
-    def parts(self, batch: Batch) -> Parts:
-        """Part a batch into what isn't journaled and what is, each in its order. Parts of one are new batches without sequences."""
+    def parts(self, batch: Batch) -> BatchPartition:
+        """Part a batch into what isn't journaled and what is, each in its order.
+
+        Parts of one are new batches without sequences.
+        """
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
-            return Parts(None, batch) if journaled else Parts(batch, None)
+            return BatchPartition(None, batch) if journaled else BatchPartition(batch, None)
         wanted = self._wanted(batch)
         rows, kept = np.flatnonzero(~wanted), np.flatnonzero(wanted)
         if not len(rows) or not len(kept):
-            return Parts(None, batch) if len(kept) else Parts(batch, None)
-        return Parts(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
+            return BatchPartition(None, batch) if len(kept) else BatchPartition(batch, None)
+        return BatchPartition(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
 
     def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """For each row whether it is journaled."""

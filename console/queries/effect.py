@@ -28,8 +28,11 @@ CUT_OFF = {
 
 
 class Line(NamedTuple):
-    """What happens to clients for the same reason. `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act or
-    change; `count` may be more than `names`."""
+    """Line of an effect: clients to whom the same happens for the same reason. `count` may be more than
+    `names`.
+
+    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act or change.
+    """
 
     kind: str
     sentence: str
@@ -64,12 +67,12 @@ class Effect(NamedTuple):
 
 
 _HEADS = {
-    "cut_off": "cut off", "unrecorded": "left without new records", "part_recorded": "left with a part of their records",
-    "disconnect": "disconnected", "offline": "offlined", "act": "acted on",
+    "cut_off": "cut off", "unrecorded": "left without new records",
+    "part_recorded": "left with a part of their records", "disconnect": "disconnected", "offline": "offlined", "act": "acted on",
 }  # fmt: skip
 _READERS: Final = {
-    "bookmark": "bookmark subscription", "durable": "durable subscription", "replay": "managed replay", "queue": "queue",
-    "shared": "shared subscription",
+    "bookmark": "bookmark subscription", "durable": "durable subscription", "replay": "managed replay",
+    "queue": "queue", "shared": "shared subscription",
 }  # fmt: skip
 
 
@@ -93,16 +96,17 @@ def _cut_off(effect: PolicyEffect) -> list[Line]:
 
 
 def _unrecorded(effect: PolicyEffect) -> list[Line]:
-    """A line for each topic that is no longer journaled and that somebody reads from the log, the worst first."""
+    """A line for each topic that is no longer journaled and that somebody reads from the log, the worst
+    first."""
     groups: dict[tuple[str, str, str], list[LogSubscriberEntry]] = {}
     for one in effect.unrecorded:
         groups.setdefault((one.extent, one.topic, one.subscription_kind), []).append(one)
     unlisted = effect.unrecorded_in_all - len(effect.unrecorded)
     made = []
     for place, ((extent, topic, kind), entries) in enumerate(groups.items()):
-        gets = "gets nothing more" if extent == "all" else "gets only a part"
+        gets, what = ("gets nothing more", "it") if extent == "all" else ("gets only a part", "all of it")
         count = len(entries) + (unlisted if place == 0 else 0)
-        told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {'it' if extent == 'all' else 'all of it'}"
+        told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {what}"
         made.append(Line("unrecorded" if extent == "all" else "part_recorded", told, _names(entries), count))
     return made
 

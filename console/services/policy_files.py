@@ -33,8 +33,10 @@ MOST_SENT = policy_import.MAX_TEXT
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file makes: a whole policy document, and what became of each of its settings (nothing for YAML). `warnings` are
-    sentences on what the document would take away."""
+    """Result of reading a file: a whole policy document, and what became of each setting (nothing for YAML).
+
+    `warnings` are sentences on topics that the document would take out of the journaled ones.
+    """
 
     document: dict[str, Any]
     imported: Imported = field(default_factory=Imported)
@@ -72,7 +74,8 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
 
 
 def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Say which topics that are journaled now a document no longer journals; nothing of one that can't be read."""
+    """Say which topics that are journaled now a document no longer journals; nothing of one that can't be
+    read."""
     try:
         before = PolicyDocument.from_dict(dict(newest)).instance
         after = JournaledTopics(PolicyDocument.from_dict(dict(document)).instance)
@@ -87,8 +90,9 @@ def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[s
         return ()
     more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
     return (
-        f"Topics that are journaled now no longer would be: {', '.join(lost[:MOST_NAMED])}{more}. Bookmark and durable"
-        " subscriptions and queues get nothing more of them; the preview names these. Check Journaled topics of the draft.",
+        f"Topics that are journaled now no longer would be: {', '.join(lost[:MOST_NAMED])}{more}."
+        " Bookmark and durable subscriptions and queues get nothing more of them; the preview names these."
+        " Check Journaled topics of the draft.",
     )
 
 

@@ -54,8 +54,8 @@ class InstanceRequests:
             )
 
     async def publish_bytes(self, asked: requests.PublishBytes) -> PublishedBytes:
-        """Publish one message of any bytes. ClientError bad_topic, not_journaled; OperatorError topic_refused, bad_request,
-        not_stored."""
+        """Publish one message of any bytes. ClientError bad_topic, not_journaled; OperatorError
+        topic_refused, bad_request, not_stored."""
         topic = check_topic(asked.topic)
         if topic.startswith(OWN):
             raise OperatorError(

@@ -20,8 +20,9 @@ SKIPPED = "It was reserved for a record that was shown before it was stored, and
 def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str, Any]:
     """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
 
-    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`, `missing`, `skipped`
-    or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark, OperatorError other_origin.
+    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`,
+    `missing`, `skipped` or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark,
+    OperatorError other_origin.
     """
     asked = parse_bookmark(text)
     files = segment_files(*place)

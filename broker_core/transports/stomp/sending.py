@@ -50,7 +50,7 @@ class Sending:
         talk.receipt = ""
 
     def _topic(self, headers: Headers) -> str:
-        """Where a SEND goes. ClientErrors, also of rights, and not_journaled of a queue."""
+        """Return the topic of a SEND. ClientErrors, also of rights, and not_journaled of a queue."""
         text = needed(headers, "destination")
         topic = publish_to(self._subscribed.own(text) or text, is_multicast(headers)).topic
         self._talk.connection.publishing.check_destination(topic)

@@ -345,7 +345,8 @@ class Session:
             case replies.Notice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
             case replies.Notice(code="no_longer_journaled"):
-                # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other word.
+                # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other
+                # word.
                 self._farewell.say(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.Notice():

@@ -124,8 +124,8 @@ class Command(BaseCommand):
             )
             if report.skipped_from:
                 self.stdout.write(
-                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it were skipped:"
-                    " no record ever had them"
+                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it"
+                    " were skipped: no record ever had them"
                 )
             for hole in report.holes:
                 self.stdout.write(

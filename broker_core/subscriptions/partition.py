@@ -13,8 +13,9 @@ from broker_core.batch import Batch, Rows
 NO_ROWS: Final[Rows] = np.zeros(0, np.intp)
 
 
-class Parts(NamedTuple):
-    """What of a batch isn't journaled, and what is; None where there is nothing of it. A whole part is the batch itself."""
+class BatchPartition(NamedTuple):
+    """Parts of a batch: not journaled, and journaled. None where there is nothing of it; a whole part is the
+    batch itself."""
 
     passed: Batch | None
     kept: Batch | None
@@ -25,8 +26,8 @@ class Parts(NamedTuple):
 class Interleaving:
     """The order of the rows of a batch of both kinds.
 
-    `kept_count` is the number of journaled rows that are left: a log that several brokers share drops the first of them when
-    another broker had them before.
+    `kept_count` is the number of journaled rows that are left: a log that several brokers share drops the
+    first of them when another broker had them before.
     """
 
     def __init__(self, is_kept: npt.NDArray[np.bool_], kept_count: int) -> None:
@@ -35,7 +36,8 @@ class Interleaving:
         self._runs: dict[tuple[int, int], Sequence[tuple[int, Rows | None]]] = {}
 
     def runs(self, kept: Rows | None, passed: Rows | None) -> Sequence[tuple[int, Rows | None]]:
-        """Return (part, its next rows) in the order of the batch; part 0 is what is journaled, 1 what isn't. None is all rows.
+        """Return (part, its next rows) in the order of the batch; part 0 is what is journaled, 1 what isn't.
+        None is all rows.
 
         The answer is the same object for the same arrays, as long as the caller holds those.
         """

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.subscriptions.parts import NO_ROWS, Interleaving
+from broker_core.subscriptions.partition import NO_ROWS, Interleaving
 
 ROWS = st.lists(st.booleans(), min_size=1, max_size=30)
 
