@@ -128,7 +128,7 @@ CODES: Final = MappingProxyType({
     ),
     "bad_bookmark": ErrorCode("Not a bookmark, or not the bookmark of a record here", _CLIENT | _OPERATOR, _BAD),
     "not_entitled": ErrorCode("You may not publish or subscribe to that; `topic` of a publish", _CLIENT, _FORBIDDEN),
-    "not_journaled": ErrorCode("A bookmark, a durable subscription or a resume on a topic that no journal keeps", _CLIENT, _BAD),
+    "not_journaled": ErrorCode("A bookmark, a durable subscription, a resume, or a message for a queue, on a topic that no journal keeps; `topic` of a publish", _CLIENT, _BAD),
     "unknown_subscription": ErrorCode("The client has no such subscription, or the command doesn't apply to its kind", _CLIENT, _NOT_FOUND),
     "too_many_subscriptions": ErrorCode("A client has 1,000 subscriptions at most", _CLIENT),
     "over_quota": ErrorCode("You or your user already have as much of something as a quota allows; `quota`, `used`, `limit`, `unit`", _CLIENT),
@@ -157,7 +157,14 @@ CODES: Final = MappingProxyType({
     "bookmark_gone": ErrorCode("Records after the bookmark were removed, and the subscription asked for `on_gap=\"error\"`; `from`, `to`, `oldest`", _CLIENT | _OPERATOR, HTTPStatus.GONE),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
     "fully_durable_is_persisted": ErrorCode("A notice: there is no other member or destination to wait for, so `fully_durable` is the same as `persisted`", _CLIENT),
-    "not_stored": ErrorCode("A notice: records delivered with durability `live` weren't stored; `from`, `to`", _CLIENT),
+    "not_stored": ErrorCode(
+        "A notice: records delivered with durability `live` weren't stored; `from`, `to`. Of a message published by hand: the disk refused it",
+        _CLIENT | _OPERATOR, _FAILED,
+    ),
+    "no_longer_journaled": ErrorCode(
+        "A notice, over STOMP an ERROR: the policy no longer journals what a subscription of the log is for; `id`, `topic`, `extent` (`all` or `part`)",
+        _CLIENT,
+    ),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of the pattern, and get the rest; `topic`", _CLIENT),
     # The client library's own.
     "acknowledged_missing": ErrorCode("A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`", _LIBRARY),

@@ -18,9 +18,16 @@ from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.frontier import frontier_path
 from broker_core.journal.removals import Removal, read_removals
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
+from broker_core.ranges import Ranges
 from sluice_spark.identity import log_of
 from sluice_spark.place import LogPlace
-from sluice_spark.segments import durable_sequence, first_sequences, open_segment, summary_of
+from sluice_spark.segments import (
+    durable_sequence,
+    first_sequences,
+    open_segment,
+    skipped_before,
+    summary_of,
+)
 
 REMOVED, MISSING = "removed", "missing"
 _NAMED = 5
@@ -67,7 +74,15 @@ class Log:
         """What of an interval the log doesn't hold, oldest first, as far as it is known without reading records."""
         found = [*self._before(), *self._between()]
         cut = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in found]
-        return [gap for gap in cut if gap.first <= gap.last]
+        real = [gap for gap in cut if gap.first <= gap.last]
+        if not real:
+            return []
+        skipped = self.skipped()
+        return [
+            gap._replace(first=begin, last=end)
+            for gap in real
+            for begin, end in skipped.between(gap.first, gap.last)
+        ]
 
     def _before(self) -> Iterable[Gap]:
         expected, end = 1, self.first - 1
@@ -86,6 +101,27 @@ class Log:
             known = summary_of(self.place, segment)
             if known is not None and known.last_sequence + 1 < following:
                 yield Gap(known.last_sequence + 1, following - 1, MISSING)
+
+    def end_of(self, number: int) -> int:
+        """Return the last sequence that the segment at this place may hold: up to the next one, or to the
+        frontier."""
+        if number + 1 == len(self.segments):
+            return self.frontier
+        following, known = self.segments[number + 1], summary_of(self.place, self.segments[number])
+        if known is not None and known.last_sequence + 1 == following:
+            return following - 1
+        return (skipped_before(self.place, following) or following) - 1
+
+    def skipped(self) -> Ranges:
+        """Return the numbers that name no record and never will: no gap, as nothing was ever there
+        (journal/segment.py)."""
+        found = Ranges()
+        if self.first > 1 and self.segments and (begin := skipped_before(self.place, self.first)):
+            found.add(begin, self.first - 1)
+        for number, following in enumerate(self.segments[1:]):
+            if (end := self.end_of(number)) + 1 < following:
+                found.add(end + 1, following - 1)
+        return found
 
 
 def examine(place: LogPlace, durable: int | None = None) -> Log:

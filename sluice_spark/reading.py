@@ -141,8 +141,9 @@ def plan_log(log: Log, request: Request) -> list[Span]:
     first, last = check_log(log, request)
     spans, topics = list[Span](), topics_of(request.topics)
     for number, segment in enumerate(log.segments):
-        end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
-        span = Span(segment, max(segment, first), min(end, last))
+        if number + 1 < len(log.segments) and log.segments[number + 1] <= first:
+            continue
+        span = Span(segment, max(segment, first), min(log.end_of(number), last))
         if span.first <= span.last and _may_hold(summary_of(log.place, segment), request):
             spans += _wanted_of(log.place, span, request, topics)
     return spans

@@ -113,6 +113,15 @@ def open_segment(place: LogPlace, segment: int) -> Source:
     )
 
 
+def skipped_before(place: LogPlace, segment: int) -> int:
+    """Return the first of the numbers right before a segment that name no record (journal/segment.py), or 0
+    for none."""
+    try:
+        return read_header(open_segment(place, segment)).skipped_from
+    except JournalError:
+        return 0
+
+
 def open_index(place: LogPlace, segment: int, source: Source) -> SegmentIndex | None:
     """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
     same."""

@@ -101,6 +101,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
         first = max(first, log.first)
         if rows is not None:
+            first = next((begin for begin, _ in log.skipped().between(first, last)), last)
             last = min(last, first + rows - 1)
         if nbytes is not None:
             last = min(last, _within(log, first, last, nbytes))
@@ -205,7 +206,7 @@ def _within(log: Log, first: int, last: int, nbytes: int) -> int:
     """The last record so that `first` to it are about `nbytes` raw, one stretch of the index at least."""
     left = nbytes
     for number, segment in enumerate(log.segments):
-        end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
+        end = log.end_of(number)
         if end < first:
             continue
         index = places_of(log.place, segment)

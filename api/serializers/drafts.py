@@ -89,6 +89,10 @@ class ImportedSerializer(serializers.Serializer[Any]):
     taken = TakenSerializer(many=True, source="imported.taken")
     left_out = LeftOutSerializer(many=True, source="imported.left_out")
     not_about_policy = NotPolicySerializer(many=True, source="imported.not_about_policy")
+    warnings = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What the file would take away: topics that it no longer journals.",
+    )
 
 
 class RolloutPlanSerializer(StrictSerializer):

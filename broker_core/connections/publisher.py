@@ -122,6 +122,12 @@ class Publisher:
         for topic, number in numbers.items():
             self._count(topic, number)
 
+    def check_destination(self, topic: str) -> None:
+        """Refuse a topic that nothing may be published to by this client. ClientError not_entitled,
+        not_journaled."""
+        self._connection.rights.check_publish((topic,))
+        self._services.publishing.check_queue(topic)
+
     def _check(self, topics: Sequence[str], count: int) -> None:
         """Whether it may publish that; who is faster than its quota isn't read from for a while. ClientError not_entitled,
         over_quota."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from broker_core.control.figures import Figures, Reading, account_of, delivery_o
 from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.delivery.turns import TURN_NS
-from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
+from broker_core.documents.clients import ClientEntry, Delivery, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
     DelayEntry,
@@ -227,7 +227,7 @@ class Statistics:
             revision=stage.document.revision if stage is not None else engine.policy.revision,
             staged=StageEntry(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
             next_sequence=engine.journal.next_sequence,
-            durable_sequence=engine.frontier.durable,
+            durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,
@@ -337,7 +337,7 @@ class Statistics:
             window_full_ms=window_full_ms(figures, now),
             held_bytes=backlog.lanes.nbytes,
             forecast=explained.forecast,
-            why_slow=explained.why_slow,
+            why_slow=_unrecorded(subscriptions) or explained.why_slow,
             last_decision=self._engine.decisions.last_of(connection.name),
             subscriptions=subscriptions,
         )
@@ -394,7 +394,7 @@ class Statistics:
             id=id,
             delivery=figures.delivery,
             state=figures.delivery,
-            health=health_of(seen),
+            health=_health_of(target, seen),
             lag_messages=figures.lag_messages,
             lag_at_most=figures.lag_at_most,
             lag_bytes=figures.lag_bytes,
@@ -412,6 +412,7 @@ class Statistics:
             durable=target.shared.kept.name if target.shared is not None else target.durable or None,
             lease_ms=target.lease_ms or None,
             paused=figures.paused,
+            unrecorded=target.unrecorded,
         )
 
     def _by_delivery(self) -> dict[str, int]:
@@ -497,6 +498,26 @@ def _look(connection: Member) -> tuple[Delivery, int, int, int]:
     )
 
 
+def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | None:
+    """The verdict on a client that does nothing wrong and has subscriptions for which nothing more comes."""
+    gone = [one for one in subscriptions if one.health is Health.NOT_RECORDED]
+    if not gone or worst(one.health for one in subscriptions) is not Health.NOT_RECORDED:
+        return None
+    return VerdictEntry(
+        cause=str(Health.NOT_RECORDED),
+        sentence=f"The policy no longer journals {gone[0].topic}:"
+        f" nothing more comes for the subscription {gone[0].id}.",
+        evidence={"subscriptions": len(gone)},
+    )
+
+
+def _health_of(target: ClientSubscription, seen: Seen) -> Health:
+    """The health of one for which nothing more comes isn't that it keeps up."""
+    found = health_of(seen)
+    gone = target.unrecorded == "all" and found is Health.KEEPS_UP
+    return Health.NOT_RECORDED if gone else found
+
+
 def _mark_at_rest(target: ClientSubscription, figures: Figures, flaps: bool) -> tuple[object, ...] | None:
     """What the entry of a subscription is recognised by for which nothing waits or is in flight; None for one whose ages go on."""
     account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
@@ -518,6 +539,7 @@ def _mark_at_rest(target: ClientSubscription, figures: Figures, flaps: bool) -> 
         target.rate,
         target.durable,
         target.lease_ms,
+        target.unrecorded,
         (window.mode, window.prefetch) if window is not None else None,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -149,6 +149,10 @@ class Watch:
 
 class _Ear:
     """A receiver inside the broker: nothing is queued for it."""
+
+    takes_both: Final = False
+    """Each event is by itself, and matching once for each run of a batch costs more than its order is
+    worth."""
 
     def __init__(self, watch: Watch, engine: Engine, listening: Listening) -> None:
         self._watch = watch

@@ -11,6 +11,11 @@ from broker_core.delivery.shared import Shared
 class Receiver(Protocol):
     """What the registry holds."""
 
+    @property
+    def takes_both(self) -> bool:
+        """Whether records of the log and records that no journal keeps are for it alike, in the order of
+        their publishers."""
+
     def receive(self, shared: Shared, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) fit the pattern and the filter."""
 

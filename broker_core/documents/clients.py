@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -34,6 +34,8 @@ class Health(StrEnum):
     """It is offlined again and again."""
     FALLING_BEHIND = "falling behind"
     """More comes for it than it takes, or it has taken nothing for a while."""
+    NOT_RECORDED = "not recorded"
+    """The policy no longer journals its topics, and it reads the log: nothing more comes for it."""
     UNKNOWN = "unknown"
     """It hasn't been looked at for long enough, or the broker itself is late."""
     PAUSED = "paused"
@@ -121,6 +123,10 @@ class SubscriptionEntry(Standing, frozen=True, kw_only=True):
     durable: Annotated[str | None, Meta(description="Name of the durable subscription it is.")]
     lease_ms: int | None
     paused: Annotated[bool, Meta(description="By its client, an operator or a policy.")]
+    unrecorded: Annotated[
+        Literal["", "part", "all"],
+        Meta(description="What of its topics the policy no longer journals, of one that reads the log."),
+    ] = ""
 
 
 class ForecastEntry(Document, frozen=True, kw_only=True):

@@ -100,6 +100,10 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     kept_records: int = 0
     truncated_bytes: int = 0
     quarantined: list[HoleEntry] = []
+    skipped: Annotated[
+        list[int],
+        Meta(description="First and last of the skipped numbers, which may have been shown before a crash."),
+    ] = []
     reason: str = ""
     set_aside: list[str] = []
     ignored: list[str] = []

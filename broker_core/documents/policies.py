@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -53,9 +53,29 @@ class CutOffEntry(Document, frozen=True, kw_only=True):
     ]
 
 
+SubscriberKind = Literal["bookmark", "durable", "replay", "queue", "shared"]
+
+
+class LogSubscriberEntry(Document, frozen=True, kw_only=True):
+    """A subscription of the log whose topics would no longer be journaled: it would get nothing more of
+    them."""
+
+    client: Annotated[
+        str, Meta(description="Of a queue, or another shared one, without consumers: its name.")
+    ]
+    subscription: Annotated[str, Meta(description="Its id; of one whose client is away its name.")]
+    topic: str
+    subscription_kind: SubscriberKind
+    connected: bool
+    extent: Annotated[
+        Literal["part", "all"], Meta(description="What of its topics isn't journaled any more.")
+    ]
+
+
 class PolicyEffect(Document, frozen=True, kw_only=True):
     """What a policy would do now: whom it touches, who would be acted on at once, and whose connection it would close, which
-    is then not acted on. The lists may be cut; counts aren't."""
+    is then not acted on; and who reads topics from the log that it would no longer journal. The lists may be
+    cut; counts aren't."""
 
     clients: int
     touched: list[TouchedEntry]
@@ -64,3 +84,5 @@ class PolicyEffect(Document, frozen=True, kw_only=True):
     acted_on_in_all: int
     cut_off: list[CutOffEntry]
     cut_off_in_all: int
+    unrecorded: list[LogSubscriberEntry] = []
+    unrecorded_in_all: int = 0

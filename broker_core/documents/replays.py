@@ -34,6 +34,7 @@ class ReplayEntry(Document, frozen=True, kw_only=True):
     recorded_at: Annotated[int | None, Meta(description="Where it is on the recorded timeline.")]
     created_at: Moment
     ended_at: MomentOrNone
+    unrecorded: Annotated[bool, Meta(description="Whether the policy journals none of its topics.")] = False
 
 
 class DurableEntry(Document, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class DurableEntry(Document, frozen=True, kw_only=True):
     unacknowledged: Annotated[
         int, Meta(description="Of a shared one: records that consumers have and haven't acknowledged.")
     ] = 0
+    unrecorded: Annotated[bool, Meta(description="Whether the policy journals none of its topics.")] = False
 
 
 class DurableName(Document, frozen=True, kw_only=True):

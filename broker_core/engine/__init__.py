@@ -13,4 +13,5 @@ watchdog             clients that could be sent what waits, and aren't
 loop_monitor         a thread that reports stalls of the event loop
 stalls               what a stall was: its cause (pure), and the newest ones
 interpreter          what a process with a loop to keep asks of Python
+log_subscribers      who reads the log, and what a policy takes from them
 """

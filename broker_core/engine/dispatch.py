@@ -1,13 +1,15 @@
 """The way of a published batch: repeats left out, to the journal or past it, matched, queued, acknowledged.
 
-A batch of journaled topics waits for its group to be durable; what no journal keeps is delivered at once.
+A batch of journaled topics waits for its group to be durable. What no journal keeps is delivered at once, but
+never before what its publisher had recorded before it: a subscriber sees a publisher's order, whatever is
+recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -32,11 +34,13 @@ from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME, origin_of
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
+from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
 from broker_core.subscriptions.carried import Carried
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interleaving
+from broker_core.subscriptions.registry import Match, Registry
 
 log = structlog.get_logger("sluice.dispatch")
 MAX_JUMP = 2**40
@@ -49,19 +53,23 @@ MAX_REPEATS = 10_000
 @dataclass(slots=True)
 class Waiting:
     """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands. `behind` is what no journal keeps and was published after it: it mustn't overtake."""
+    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
+    published after it."""
 
     connection: Member
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
+    beside: BatchPartition | None = None
     behind: tuple[Passed, ...] = ()
+    delivered: bool = False
+    """Whether the batch, and what is beside and behind it, was delivered."""
 
 
 class Passed(NamedTuple):
-    """What of a batch no journal keeps. `answers` is None when the rest of it is acknowledged."""
+    """A batch that no journal keeps, and the answers to its commands."""
 
     batch: Batch
-    answers: Sequence[replies.Ack] | None
+    answers: Sequence[replies.Ack]
 
 
 @dataclass(slots=True)
@@ -99,6 +107,10 @@ class Subscribed(Protocol):
 
     early: Registry[Receiver]
     """Who gets a group that has just been stamped before it is on disk."""
+
+    @property
+    def wants_early(self) -> bool:
+        """Whether somebody gets records before they are on disk, or is about to."""
 
     def changes_over(self) -> Registry[Receiver] | None:
         """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
@@ -209,7 +221,8 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch or bad_topic, and nothing of it is stored."""
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing
+        of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -240,12 +253,29 @@ class Dispatch:
             return
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
         self._share.live()
-        passed, kept = self.topics.parts(fresh)
-        if kept is not None:
+        parts = self.topics.parts(fresh)
+        if parts.passed is not None:
+            self._check_queues(parts.passed)
+        if parts.kept is None:
+            self._past_journal(connection, Passed(fresh, answers))
+        else:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
-            self._to_journal(connection, kept, answers, fresh.last_publisher_sequence)
-        if passed is not None:
-            self._past_journal(connection, Passed(passed, answers if kept is None else None))
+            self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
+
+    def check_queue(self, topic: str) -> None:
+        """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
+        if topic.startswith(QUEUES) and not self.topics.is_journaled(topic):
+            raise _nowhere(topic, "No journal keeps it")
+
+    @staticmethod
+    def _check_queues(passed: Batch) -> None:
+        """Refuse records for queues that no journal keeps: no consumer would get them. ClientError
+        not_journaled."""
+        queues = [number for number, topic in enumerate(passed.topics, 1) if topic.startswith(QUEUES)]
+        lost = np.flatnonzero(np.isin(passed.topic_indexes, queues)) if queues else NO_ROWS
+        if len(lost):
+            topic = passed.topics[int(passed.topic_indexes[lost[0]]) - 1]
+            raise _nowhere(topic, "No journal keeps this record of it")
 
     def _without_repeats(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
@@ -277,7 +307,7 @@ class Dispatch:
     ) -> None:
         """What the journal keeps is persisted when it is durable, perhaps for an earlier connection; the rest was processed."""
         last = batch.last_publisher_sequence
-        if self.topics.parts(batch)[1] is None:
+        if self.topics.parts(batch).kept is None:
             connection.publishing.handed_on(answers)
             if not answers:
                 connection.reply(replies.processed(batch.first_publisher_sequence, last))
@@ -306,66 +336,75 @@ class Dispatch:
                 waiting.answers.append(answer)
 
     def _to_journal(
-        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int
+        self, connection: Member, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
-        """`last` is the publisher's number that is acknowledged with the batch."""
+        """Append what is to be kept. `last` is the publisher's number that is acknowledged with it."""
+        assert parts.kept is not None
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = Waiting(connection, last, [answer for answer in answers if answer.ack == "persisted"])
+        if parts.passed is not None:
+            waiting.beside = parts
+            self._behind_bytes += parts.passed.nbytes
         under_way = self._under_way.get(connection.name)
         if under_way is None:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
         under_way.taken = max(under_way.taken, last)
-        self._log.append(Pending(batch, waiting))
+        self._log.append(Pending(parts.kept, waiting))
         connection.publishing.submitted()
 
     def _past_journal(self, connection: Member, passed: Passed) -> None:
-        """Hand on what no journal keeps: at once, but never before what the same filter has had recorded of its publisher."""
+        """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
+        it."""
         under_way = self._under_way.get(connection.name)
         if under_way is not None:
             under_way.taken = max(under_way.taken, passed.batch.last_publisher_sequence)
-            if self.topics.all_journaled(passed.batch.topics) is None:
+            if not under_way.newest.delivered:
                 under_way.newest.behind += (passed,)
                 self._behind_bytes += passed.batch.nbytes
                 connection.publishing.submitted()
                 return
         elif passed.batch.last_publisher_sequence:
             self._publishers.note(connection.name, passed.batch.last_publisher_sequence)
-        self._hand_on(connection, passed)
+        self._deliver_passed(passed.batch)
+        self._settles.settle()
+        self._answer_passed(connection, passed)
 
-    def _hand_on(self, connection: Member, passed: Passed) -> None:
-        batch = passed.batch
-        self._pass_on(batch)
-        if passed.answers is not None:
-            connection.publishing.handed_on(passed.answers)
-            if batch.first_publisher_sequence:
-                connection.reply(
-                    replies.processed(batch.first_publisher_sequence, batch.last_publisher_sequence)
-                )
+    @staticmethod
+    def _answer_passed(connection: Member, passed: Passed) -> None:
+        first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
+        connection.publishing.handed_on(passed.answers)
+        if first:
+            connection.reply(replies.processed(first, last))
 
-    def _pass_on(self, batch: Batch) -> None:
-        """A batch that no journal keeps: deliver it now."""
+    def _deliver_passed(self, batch: Batch) -> None:
+        """Deliver a batch that no journal keeps."""
+        self._stamp_passed(batch)
+        self._deliver(batch, None, self._subscribed.registry)
+
+    def _stamp_passed(self, batch: Batch) -> None:
         batch.stamp(
             origin=self._journal.origin,
             epoch=self._journal.epoch,
             first_sequence=0,
             accepted_at=self._clock.now_ns(),
         )
-        self._deliver(batch, None, self._subscribed.registry)
-        self._settles.settle()
 
     def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on its way to the journal."""
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
+        its way to the journal. ClientError not_journaled."""
         under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
-            passed, kept = self.topics.parts(batch)
+            passed, kept, _ = self.topics.parts(batch)
             if passed is not None:
-                self._pass_on(passed)
+                self._check_queues(passed)
+                self._deliver_passed(passed)
+                self._settles.settle()
             if kept is not None:
                 under_way.append(Pending(kept))
                 self._log.append(under_way[-1])
@@ -374,7 +413,7 @@ class Dispatch:
     async def bury(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
         letters = dead_letters(batch, name, self._journal.instance)
-        kept = self.topics.parts(letters)[1] if letters is not None else None
+        kept = self.topics.parts(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False
         pending = Pending[Waiting](kept)
@@ -384,13 +423,21 @@ class Dispatch:
 
     # What comes out of the log.
 
-    def stamped(self, group: Sequence[Pending[Waiting]], before: Sequence[Pending[Waiting]]) -> None:
-        """A group has its sequences and goes to the disk: subscriptions that don't wait for that get it now."""
+    @property
+    def shows_early(self) -> bool:
+        return self._subscribed.wants_early
+
+    def stamped(self, group: Sequence[Pending[Waiting]]) -> None:
+        """Note how far sequences were given out."""
+        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
+
+    def show(self, group: Sequence[Pending[Waiting]], before: Iterable[Pending[Waiting]]) -> None:
+        """Deliver what is on its way to the disk to subscriptions that don't wait for that."""
         new = self._subscribed.changes_over()
         if new is not None:
             for pending in before:
                 self._deliver(pending.batch, None, new)
-        self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
+        self._frontier.shown = group[-1].batch.last_sequence
         early = self._subscribed.early
         if len(early):
             for pending in group:
@@ -407,8 +454,13 @@ class Dispatch:
         LAST.first, LAST.last = group[0].batch.first_sequence, group[-1].batch.last_sequence
         self._confirmations.durable(group[-1].batch.last_sequence)
         for pending, position in zip(group, positions, strict=True):
-            self._deliver(pending.batch, position, registry)
             waiting = pending.owner
+            if waiting is None or (waiting.beside is None and not waiting.behind):  # almost always
+                self._deliver(pending.batch, position, registry)
+            else:
+                self._deliver_with(waiting, pending.batch, position)
+            if waiting is not None:
+                waiting.delivered = True
             if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
                 self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
@@ -417,7 +469,7 @@ class Dispatch:
                 self._is_done(waiting, acks, done, behind)
         self._frontier.durable = group[-1].batch.last_sequence
         for waiting in behind:
-            self._hand_on_behind(waiting)
+            self._answer_behind(waiting)
         self._settles.settle()
         self._frontier.wake()
         if done:
@@ -430,6 +482,9 @@ class Dispatch:
         waiting = pending.owner
         if waiting is None:
             return
+        self._deliver_with(waiting, None, None)
+        waiting.delivered = True
+        self._settles.settle()
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:
@@ -474,7 +529,7 @@ class Dispatch:
         for waiting in waited:
             self._is_done(waiting, acks, done, behind)
         for waiting in behind:
-            self._hand_on_behind(waiting)
+            self._answer_behind(waiting)
         self._acknowledge(acks, done)
 
     def _is_done(
@@ -505,11 +560,40 @@ class Dispatch:
         if self._repeats:
             self._answer_repeats()
 
-    def _hand_on_behind(self, waiting: Waiting) -> None:
+    def _answer_behind(self, waiting: Waiting) -> None:
+        for passed in waiting.behind:
+            self._answer_passed(waiting.connection, passed)
+        waiting.connection.publishing.committed(len(waiting.behind))
+
+    def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: Position | None) -> None:
+        """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
+        it."""
+        parts = waiting.beside
+        if parts is not None and parts.passed is not None:
+            self._behind_bytes -= parts.passed.nbytes
+            self._stamp_passed(parts.passed)
+            if kept is None:
+                self._deliver(parts.passed, None, self._subscribed.registry)
+            else:
+                self._deliver_both(kept, position, parts)
+        elif kept is not None:
+            self._deliver(kept, position, self._subscribed.registry)
         for passed in waiting.behind:
             self._behind_bytes -= passed.batch.nbytes
-            self._hand_on(waiting.connection, passed)
-        waiting.connection.publishing.committed(len(waiting.behind))
+            self._deliver_passed(passed.batch)
+
+    def _deliver_both(self, kept: Batch, position: Position | None, parts: BatchPartition) -> None:
+        """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
+        passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
+        assert passed is not None and parts.is_kept is not None
+        shared = (Shared(kept, position, now), Shared(passed, None, now))
+        of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
+        order = Interleaving(parts.is_kept, kept.count)
+        for subscription in of_kept | of_passed:
+            wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
+            for part, rows in order.runs(*wanted) if subscription.client.takes_both else enumerate(wanted):
+                if rows is None or len(rows):
+                    self._give([Match(subscription, rows)], shared[part])
 
     def _note_durable(self, name: str, sequence: int) -> None:
         under_way = self._under_way[name]
@@ -530,8 +614,9 @@ class Dispatch:
 
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
-        if self._frontier.stamped > self._frontier.durable:  # else nobody has had any of them
-            self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
+        if self._frontier.shown > self._frontier.durable:
+            self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
+            self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:
@@ -565,11 +650,24 @@ class Dispatch:
     def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
         found = registry.match(batch)
         if found:
-            shared = Shared(batch, position, self._clock.now_ns())
-            for subscription, rows in found:
-                try:
-                    subscription.client.receive(shared, rows)
-                except Exception:
-                    # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
-                    log.exception("delivery_failed", subscription=subscription.id, topic=batch.topics[0])
-                    subscription.client.missed()
+            self._give(found, Shared(batch, position, self._clock.now_ns()))
+
+    @staticmethod
+    def _give(found: Sequence[Match[Receiver]], shared: Shared) -> None:
+        for subscription, rows in found:
+            try:
+                subscription.client.receive(shared, rows)
+            except Exception:
+                # The group's other subscribers, and its publishers who wait for their answers, have nothing
+                # to do with it.
+                log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
+                subscription.client.missed()
+
+
+def _nowhere(topic: str, why: str) -> ClientError:
+    return ClientError(
+        "not_journaled",
+        f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",
+        "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
+        topic=topic,
+    )

@@ -36,11 +36,13 @@ from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.sink import Line
 from broker_core.delivery.turns import Turns
+from broker_core.documents.policies import LogSubscriberEntry
 from broker_core.engine.chores import Chores
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.enforcement import Enforcement
 from broker_core.engine.events import ClientEvents
+from broker_core.engine.log_subscribers import log_subscribers, losses, tell_losses
 from broker_core.engine.settle import Settle
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.errors import JournalError
@@ -151,6 +153,7 @@ class Engine:
             make_log,
         )
         self.dispatch.on_broken = self.broken
+        self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
         self.logons = Logons(self.facilities, self.roster, policy, self.owners)
@@ -318,12 +321,22 @@ class Engine:
 
     def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
-        topics = self.dispatch.topics = JournaledTopics(policy.instance)
+        before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
+        self.dispatch.topics = topics
         self.dispatch.carried = Carried(policy.destinations, topics.decoder_of)
         self.confirmations.use(policy)
         self.policy = policy
         self.quotas.apply(policy)
+        tell_losses(self.roster.clients, before, topics)
         self.settle.apply(policy, stage)
+
+    def _is_journaled(self, topic: str) -> bool:
+        return self.dispatch.topics.keeps_any_of(topic)
+
+    def losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
+        """Return who reads topics from the log that a policy would no longer journal."""
+        subscribers = log_subscribers(self.roster.clients, self.durables, self.managed)
+        return losses(subscribers, self.dispatch.topics, JournaledTopics(policy.instance))
 
     async def close(self) -> None:
         """Tell the clients, finish what they have published, close the journal."""

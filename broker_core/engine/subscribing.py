@@ -230,7 +230,7 @@ class Subscriptions:
                 field="durability",
             )
         instance, journal = self._instance, self.services.facilities.journal
-        found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
+        found = find_span(asked, Log(instance, journal.begins_at, self.services.frontier.durable))
         gap = self._gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -328,6 +328,11 @@ class Subscriptions:
             tally.add(missing.messages, missing.nbytes, last, last)
             target.peer.backlog.lose(target.stream, tally, Cause.REMOVED, "")
 
+    @property
+    def wants_early(self) -> bool:
+        """Whether somebody gets records before they are on disk, or is about to."""
+        return bool(self._entering) or len(self.early) > 0
+
     def changes_over(self) -> Registry[Receiver] | None:
         """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
 
@@ -353,7 +358,7 @@ class Subscriptions:
         if not self.early.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
-        return self.services.frontier.stamped
+        return max(self.services.frontier.durable, self.services.frontier.shown)
 
     def remove(self, target: ClientSubscription) -> None:
         """A subscription has ended: serve it no more, live or from the log."""

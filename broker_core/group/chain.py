@@ -106,8 +106,10 @@ def chain_of(journal: Journal) -> Chain:
         chain = Chain(0, journal.identity.bytes)
     while chain.sequence < last:
         found = journal.read(chain.sequence + 1, _STEP, last)
-        if not found or found[0].first_sequence != chain.sequence + 1:
+        following = found[0].first_sequence if found else last + 1
+        if journal.lacks(chain.sequence + 1, following - 1):
             return Chain(last, None)
+        chain.sequence = following - 1
         for batch in found:
             chain.add(batch)
     return chain

@@ -462,7 +462,11 @@ class ReplicatedLog(Generic[Owner]):
         reached: list[Outgoing[Owner]],
     ) -> None:
         self._applying = True
-        self._outlet.stamped(group, ())
+        self._outlet.stamped(group)
+        if (
+            self._outlet.shows_early
+        ):  # the engine's order stands: no crash gives these numbers to other records
+            self._outlet.show(group, ())
         try:
             positions = await self._in_thread(self._write, [pending.batch for pending in group])
         except JournalError as problem:

@@ -441,7 +441,7 @@ def _chain_from_the_beginning(journal: Journal, kept: Chain | None, source: Plac
         return chain_of(journal)
     chain = Chain(0, journal.identity.bytes)
     for batch in _batches(journal, found.base):
-        if batch.first_sequence != chain.sequence + 1:
+        if journal.lacks(chain.sequence + 1, batch.first_sequence - 1):
             chain = Chain(found.base, found.base_chain)
         chain.add(batch)
         if kept is not None and chain.sequence == kept.sequence and chain.value != kept.value:
@@ -462,7 +462,7 @@ def _batches(journal: Journal, base: int) -> Iterator[Batch]:
             at = base + 1
             continue
         found = journal.read(at, _STEP, last)
-        if not found or found[0].first_sequence != at:
+        if not found or journal.lacks(at, found[0].first_sequence - 1):
             return
         yield from found
         at = found[-1].last_sequence + 1

@@ -68,6 +68,8 @@ class Appender:
         self.options = options
         self.spares = Spares(files, directory, instance, options.segment_size, options.preallocated)
         self.tail: Tail | None = None
+        self.skipped_from = 0
+        """First of the numbers before the next segment that name no record; 0: none."""
         self.directory_changed = False
         self.broken = False
         """Whether bytes of a failed append could not be cut off: nothing may be written behind them."""
@@ -99,7 +101,7 @@ class Appender:
             start = 0
             while start < len(batches):
                 if tail is None:
-                    tail = self._open_segment(batches[start])
+                    tail = self._open_segment(batches[start], 0 if opened else self.skipped_from)
                     opened.append(tail)
                 stop, offsets = self._fit(tail, batches, start)
                 if stop > start:
@@ -128,13 +130,20 @@ class Appender:
             fitting = 1  # larger than a segment: it gets one of its own
         return start + fitting, ends[:fitting]
 
-    def _open_segment(self, first: Batch) -> Tail:
+    def _open_segment(self, first: Batch, skipped_from: int) -> Tail:
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
-        header = new_header(self.instance, self.epoch, first.first_sequence, first.accepted_at, self.log)
+        header = new_header(
+            self.instance,
+            self.epoch,
+            first.first_sequence,
+            first.accepted_at,
+            self.log,
+            skipped_from,
+        )
         encoded = encode_header(header)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
-        index.header_crc = crc_of(encoded)
+        index.header_crc, index.skipped_from = crc_of(encoded), header.skipped_from
         tail = Tail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:
             write_all(self.files, file.fd, [encoded], 0)

@@ -6,15 +6,18 @@ several brokers share can take its place: then batches come out that others appe
 Group commit: what is appended in a turn is stamped at its end and goes to the journal's thread, which writes all that it finds
 there with one fdatasync and goes on by itself: what comes meanwhile gathers, and nothing waits when the disk is idle. Order of
 the steps, and what breaks otherwise:
-  1. Stamp on the loop, in the order of appending. From then on who doesn't wait for the disk may have it.
+  1. Stamp on the loop, in the order of appending. Subscribers that don't wait for the disk get it once its
+     numbers are reserved (`Journal.reserve`): a number that was shown never names another record, whatever
+     happens before step 2.
   2. Write and fdatasync in the one journal thread. On the loop, a slow disk would stop every client.
   3. Move the durable frontier and hand out, on the loop, only after fdatasync returned. Earlier, and a crash could
      take back what a subscriber has seen.
-When a write fails, all that is stamped and all that has gathered fail together, and their numbers are given again: letting
-later batches through would leave a gap in a publisher's sequence that its republishing could not fill. The thread writes
-nothing from then until the loop has heard of it. A disk without room may have some later; after any other failure, and after
-whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so nothing more
-comes out and the process must end.
+When a write fails, all that is stamped and all that has gathered fail together. Their numbers are given
+again, but for those that were shown: the log goes on behind these. Letting later batches through would leave
+a gap in a publisher's sequence that its republishing could not fill. The thread writes nothing from then
+until the loop has heard of it. A disk without room may have some later; after any other failure, and after
+whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so
+nothing more comes out and the process must end.
 
 `accepted_at` never goes back: while a clock that was set back hasn't caught up, records bear the latest moment there was.
 """
@@ -23,14 +26,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -48,6 +52,9 @@ TURN_S = 0.02
 """For so long, about, the loop is kept by handing out what is durable; what is left comes in its next turns. With a thousand
 subscribers a group that has gathered while the loop was late costs more than it was late by, and what a turn queues for those
 that read is seen by policy as theirs: sockets are written to between turns."""
+RESERVED_AHEAD = 100_000
+"""Numbers that are reserved at a time: one fdatasync more for each 50,000 records, while somebody gets them
+early."""
 MOST_AT_ONCE = 4_096
 """Batches handed out in one turn."""
 PENDING_HIGH_BYTES = 16 * 1024 * 1024
@@ -69,8 +76,17 @@ class Pending(Generic[Owner]):
 class Outlet(Protocol[Owner]):
     """Where batches come out, group by group, on the loop. Each that was stamped is then applied or has failed."""
 
-    def stamped(self, group: Sequence[Pending[Owner]], before: Sequence[Pending[Owner]]) -> None:
-        """A group has its sequences and isn't durable yet. `before` are those that were stamped earlier and aren't either."""
+    @property
+    def shows_early(self) -> bool:
+        """Whether somebody wants batches before they are durable."""
+
+    def stamped(self, group: Sequence[Pending[Owner]]) -> None:
+        """A group has its sequences and isn't durable yet."""
+
+    def show(self, group: Sequence[Pending[Owner]], before: Iterable[Pending[Owner]]) -> None:
+        """Give batches to those who don't wait for the disk; their numbers name these records alone, whatever
+        happens. `before` are the batches that come before them and aren't applied yet. Called while
+        `shows_early`; before `applied`."""
 
     def applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
         """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
@@ -113,6 +129,12 @@ class LogMaker(Protocol):
     """Makes the log of a broker. `LocalLog` is one."""
 
     def __call__(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]: ...
+
+
+class Reservation(NamedTuple):
+    """An order to the journal's thread: make it durable that numbers up to `upto` may be shown."""
+
+    upto: int
 
 
 class Order(Enum):
@@ -162,6 +184,13 @@ class LocalLog(Generic[Owner]):
         """The first of the stamped ones: durable, and not handed out yet."""
         self._portion = MOST_AT_ONCE
         """Batches that are handed out in one turn, by what the last ones took."""
+        self._unshown: deque[Pending[Owner]] = deque()
+        """The last of the stamped ones, as far as somebody waits for them early: their numbers aren't
+        reserved yet."""
+        self._shown = 0
+        """Newest number that was shown early."""
+        self._reserving = self._reserved = journal.reserved
+        """Up to where numbers may be shown: asked for, and durable."""
         self._next_sequence = journal.next_sequence
         self._last_at = journal.last_at
         self._appended = self._settled = 0
@@ -172,8 +201,8 @@ class LocalLog(Generic[Owner]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start = start
         self._ended: Callable[[], None] | None = None
-        self._to_write: SimpleQueue[Pending[Owner] | Order] = SimpleQueue()
-        self._found: Pending[Owner] | Order | None = None
+        self._to_write: SimpleQueue[Pending[Owner] | Reservation | Order] = SimpleQueue()
+        self._found: Pending[Owner] | Reservation | Order | None = None
         """What the journal's thread has taken from there and not used."""
         self._refusing = False
         """Whether a write has failed and the loop may not have heard of it."""
@@ -220,13 +249,16 @@ class LocalLog(Generic[Owner]):
         if not group:
             return  # it has failed with what was before it
         self._stamp(group)
+        self._stamped += group
         try:
-            self._outlet.stamped(group, self._stamped)
+            self._outlet.stamped(group)
+            if self._outlet.shows_early:
+                self._unshown += group
+                self._reserve(group[-1].batch.last_sequence)
+                self._show(self._reserved)
         except Exception as problem:
-            self._stamped += group
             self._break(problem)
             return
-        self._stamped += group
         for pending in group:
             self._to_write.put(pending)
 
@@ -239,6 +271,34 @@ class LocalLog(Generic[Owner]):
             batch.stamp(origin=origin, epoch=epoch, first_sequence=sequence, accepted_at=at)
             sequence += batch.header.count
         self._next_sequence = sequence
+
+    def _reserve(self, last: int) -> None:
+        """Have numbers reserved up to `last`, and some more, before the batches that have them are
+        written."""
+        if last + RESERVED_AHEAD // 2 > self._reserving:
+            self._reserving = last + RESERVED_AHEAD
+            self._to_write.put(Reservation(self._reserving))
+
+    def _show(self, upto: int) -> None:
+        """Show what waits for that and ends at `upto` or before it."""
+        ready = []
+        while self._unshown and self._unshown[0].batch.last_sequence <= upto:
+            ready.append(self._unshown.popleft())
+        if ready:
+            self._shown = ready[-1].batch.last_sequence
+            self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
+
+    def _is_reserved(self, upto: int) -> None:
+        """Show what numbers up to `upto` allow. 0: the journal's thread was refused, and the next group asks
+        again."""
+        if upto:
+            self._reserved = max(upto, self._reserved)
+        else:
+            self._reserving = self._reserved
+        try:
+            self._show(self._reserved)
+        except Exception as problem:
+            self._break(problem)
 
     def _applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
         if not self._stamped:
@@ -268,10 +328,12 @@ class LocalLog(Generic[Owner]):
     def _hand(self, number: int) -> None:
         part = [self._durable.popleft() for _ in range(number)]
         group, positions = [pending for pending, _ in part], [position for _, position in part]
-        for _ in group:
-            self._stamped.popleft()
-        self._release(group)
         try:
+            if self._unshown:
+                self._show(group[-1].batch.last_sequence)  # what is durable needs no reservation
+            for _ in group:
+                self._stamped.popleft()
+            self._release(group)
             self._outlet.applied(group, positions)
         except Exception as problem:
             self._break(problem)
@@ -286,6 +348,8 @@ class LocalLog(Generic[Owner]):
         if group := self._drop():
             self._outlet.failed(group, error)
             self._settle(len(group))
+        if self._journal.failed is None:
+            self._journal.skip_to(self._shown + 1)
         self._next_sequence = self._journal.next_sequence
         self._to_write.put(Order.GO_ON)
         if self._journal.failed is not None or not isinstance(problem, JournalError):
@@ -302,6 +366,7 @@ class LocalLog(Generic[Owner]):
         """Whatever waits, with nobody to wait for it any more."""
         group = [*self._stamped, *self._gathered]
         self._stamped.clear()
+        self._unshown.clear()
         self._durable.clear()
         self._gathered = []
         for pending in group:
@@ -330,6 +395,9 @@ class LocalLog(Generic[Owner]):
         if isinstance(found, Order):
             self._refusing = False
             return found is Order.GO_ON
+        if isinstance(found, Reservation):
+            self._reserve_now(found.upto)
+            return True
         if self._refusing:
             return True  # it has failed with what was before it
         group = self._gather(found)
@@ -342,13 +410,22 @@ class LocalLog(Generic[Owner]):
             self._loop.call_soon_threadsafe(self._failed, problem)
         return True
 
+    def _reserve_now(self, upto: int) -> None:
+        assert self._loop is not None
+        try:
+            self._journal.reserve(upto)
+        except JournalError as problem:
+            log.warning("reservation_refused", why=problem.sentence)
+            upto = 0
+        self._loop.call_soon_threadsafe(self._is_reserved, upto)
+
     def _gather(self, first: Pending[Owner]) -> list[Pending[Owner]]:
         """What is written together with it: all that waits, as far as one write goes."""
         group, size = [first], first.batch.nbytes
         with suppress(Empty):
             while self._found is None:
                 found = self._to_write.get_nowait()
-                if isinstance(found, Order) or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES:
+                if not isinstance(found, Pending) or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES:
                     self._found = found
                 else:
                     group.append(found)

@@ -4,6 +4,8 @@
     | 0 magic "SLUICED1" | 8 crc u32 (CRC32C of what follows) | 12 epoch u32              |
     | 16 sequence u64 | 24 given_up u64 | 32 log, a UUID's 16 bytes | 48 zeros to 512     |
     | 512 the same 48 bytes once more                                                     |
+    | 1024 magic "SLUICER1" | 1032 crc u32 | 1036 reserved u64 | 1044 zeros to 1,536       |
+    | 1536 the same 20 bytes once more                                                    |
     +------------------------------------------------------------------------------------+
 
 Everything up to `sequence` is on disk. Written after an fdatasync of the journal and not synced itself: after a power
@@ -14,6 +16,11 @@ the newest opening's, so that it goes on when every segment has been removed.
 
 The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts. Earlier
 releases wrote twenty decimal digits and a newline, which say nothing of the log.
+
+Numbers up to `reserved` may have been shown to subscribers before their records were stored. The reservation
+is written ahead of them and synced, and only while somebody asks for records before they are on disk; a file
+without it ends at byte 560. An opening that finds fewer records goes on behind `reserved`, and a clean end
+takes back what was not used.
 """
 
 from __future__ import annotations
@@ -36,6 +43,9 @@ _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 16
 SIZE = _HEAD.size + _REST.size
 NO_LOG = bytes(16)
+RESERVATION_AT = 2 * COPY_AT
+_RESERVATION = struct.Struct("<8sIQ")
+_RESERVATION_MAGIC = b"SLUICER1"
 _TEXT_SIZE = 21
 MAX_SEQUENCE = 2**63 - 1
 
@@ -47,6 +57,8 @@ class Mark(NamedTuple):
     log: UUID | None = None
     epoch: int = 0
     given_up: int = 0
+    reserved: int = 0
+    """Last number that may have been shown to somebody before its record was stored; 0: none was."""
 
 
 class Known(NamedTuple):
@@ -66,6 +78,13 @@ def encode_mark(mark: Mark) -> bytes:
     log = mark.log.bytes if mark.log is not None else NO_LOG
     rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, log)
     copy = _HEAD.pack(MAGIC, crc32c(rest)) + rest
+    marks = copy.ljust(COPY_AT, b"\0") + copy
+    return marks.ljust(RESERVATION_AT, b"\0") + _encode_reservation(mark.reserved) if mark.reserved else marks
+
+
+def _encode_reservation(reserved: int) -> bytes:
+    number = _SEQUENCE.pack(reserved)
+    copy = _RESERVATION.pack(_RESERVATION_MAGIC, crc32c(number), reserved)
     return copy.ljust(COPY_AT, b"\0") + copy
 
 
@@ -75,7 +94,19 @@ def decode_mark(raw: bytes) -> Mark | None:
         sequence = int(raw)
         return Mark(sequence) if sequence <= MAX_SEQUENCE else None
     copies = [mark for at in (0, COPY_AT) if (mark := _decode(raw[at : at + SIZE])) is not None]
-    return max(copies, key=lambda mark: mark.sequence, default=None)
+    newest = max(copies, key=lambda mark: mark.sequence, default=None)
+    return None if newest is None else newest._replace(reserved=_decode_reservation(raw))
+
+
+def _decode_reservation(raw: bytes) -> int:
+    """Return the greater of the copies that can be believed: neither is relied on before both are written."""
+    found = [0]
+    for at in (RESERVATION_AT, RESERVATION_AT + COPY_AT):
+        if len(raw) >= at + _RESERVATION.size:
+            magic, crc, reserved = _RESERVATION.unpack_from(raw, at)
+            if magic == _RESERVATION_MAGIC and crc == crc32c(_SEQUENCE.pack(reserved)):
+                found.append(reserved)
+    return min(max(found), MAX_SEQUENCE)
 
 
 def _decode(raw: bytes) -> Mark | None:
@@ -96,9 +127,11 @@ class FrontierFile:
     def __init__(self, files: Files, path: Path, first: Mark) -> None:
         self._files = files
         self._file = OpenFile(path, os.O_RDWR | os.O_CREAT)
-        self._content = bytearray(encode_mark(first))
+        self._content = bytearray(encode_mark(first._replace(reserved=0)))
         self._checked = memoryview(self._content)[_HEAD.size : SIZE]
         self._written = -1
+        self._named_durably = False
+        """Whether the file's name is known to be on disk."""
 
     def write(self, sequence: int) -> None:
         """Note the frontier. OSError when the disk refuses."""
@@ -106,9 +139,18 @@ class FrontierFile:
             content = self._content  # as `encode_mark` made it; once for each group, so nothing is made anew
             _SEQUENCE.pack_into(content, _SEQUENCE_AT, sequence)
             _HEAD.pack_into(content, 0, MAGIC, crc32c(self._checked))
-            content[COPY_AT:] = content[:SIZE]
+            content[COPY_AT : COPY_AT + SIZE] = content[:SIZE]
             write_all(self._files, self._file.fd, [content], 0)
             self._written = sequence
+
+    def reserve(self, upto: int) -> None:
+        """Note durably that numbers up to `upto` may be shown before they are stored. OSError when the disk
+        refuses."""
+        write_all(self._files, self._file.fd, [_encode_reservation(upto)], RESERVATION_AT)
+        self._files.fdatasync(self._file.fd)
+        if not self._named_durably:
+            self._files.sync_directory(self._file.path.parent)
+            self._named_durably = True
 
     def close(self) -> None:
         self._file.close()

@@ -115,6 +115,7 @@ class SegmentIndex:
         "last_at",
         "last_sequence",
         "records",
+        "skipped_from",
     )
 
     def __init__(self, instance: str, first_sequence: int, epoch: int) -> None:
@@ -129,9 +130,16 @@ class SegmentIndex:
         self.first_at = 0
         self.last_at = 0
         self.holes: tuple[Hole, ...] = ()
+        self.skipped_from = 0
+        """First of the numbers right before the segment that name no record, by its header; 0: none."""
         self._next_entry = 0
         self._entries: Entries | None = Entries()
         self._entry_topics: set[str] = set()
+
+    @property
+    def last_before(self) -> int:
+        """Last number before the segment that names a record, as far as its header tells."""
+        return (self.skipped_from or self.first_sequence) - 1
 
     def add(self, offset: int, batch: Batch) -> None:
         """Take note of the batch written at `offset`. The hottest call of the journal after the write itself."""

@@ -22,7 +22,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
 from broker_core.journal.files import NO_ROOM, Files, OpenFile, journal_error, take_lock
-from broker_core.journal.frontier import FrontierFile, Known, Mark, frontier_path
+from broker_core.journal.frontier import FrontierFile, Known, frontier_path
 from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
@@ -31,6 +31,7 @@ from broker_core.journal.removals import note_removal
 from broker_core.journal.sealing import Sealer
 from broker_core.journal.segment import Position, SegmentInfo
 from broker_core.journal.swaps import Swaps
+from broker_core.ranges import Ranges
 
 DEFAULT_OPTIONS = JournalOptions()
 REST_S = 0.01
@@ -60,6 +61,10 @@ class Journal:
         """The latest moment that a record found at opening bears."""
         self.next_sequence = found.next_sequence
         self.durable_sequence = found.next_sequence - 1
+        self.stored_sequence = found.settled
+        """Newest number that a durable record has; behind `durable_sequence` after numbers were skipped."""
+        self.reserved = found.mark.reserved
+        """Numbers up to here may be shown before their records are stored."""
         self.files = self._files = files
         """Through which everything of the instance that is kept beside its log is written too."""
         self._directory_lock = lock
@@ -75,8 +80,8 @@ class Journal:
         """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
         self._closed = False
         self._closing = Event()
-        mark = Mark(self.durable_sequence, found.log, found.epoch, found.given_up)
-        self._frontier = FrontierFile(files, frontier_path(directory, found.instance), mark)
+        self._frontier = FrontierFile(files, frontier_path(directory, found.instance), found.mark)
+        self._appender.skipped_from = found.skipped_from
         last = found.segments[-1] if found.segments else None
         if last is not None and not last.sealed:
             self._go_on(last)
@@ -85,10 +90,14 @@ class Journal:
     def _go_on(self, last: Segment) -> None:
         self._appender.go_on_in(last)
         if last.index.last_sequence + 1 != self.next_sequence:
-            # Records behind it are lost: what comes goes into a segment of its own, so that names tell the truth.
-            tail, self._appender.tail = self._appender.tail, None
-            assert tail is not None
-            self._sealer.add(tail, self.publishers)
+            self._end_segment()
+
+    def _end_segment(self) -> None:
+        """Have the next record begin a segment: numbers before it name no record, and file names tell the
+        truth."""
+        tail, self._appender.tail = self._appender.tail, None
+        if tail is not None:
+            self._sealer.add(tail, self._with_written())
 
     @classmethod
     def open(
@@ -183,6 +192,31 @@ class Journal:
                 written[name] = batch.last_publisher_sequence
         if new:
             log.replace((*log.segments, *new))
+            self._appender.skipped_from = 0  # the first of them says so now
+
+    def reserve(self, upto: int) -> None:
+        """Make it durable that numbers up to `upto` may be shown before they are stored. JournalError when
+        the disk refuses.
+
+        The next opening goes on behind them, so that none of them ever names another record.
+        """
+        try:
+            self._frontier.reserve(upto)
+        except OSError as error:
+            raise journal_error(error, "the reservation of sequences") from error
+        self.reserved = upto
+
+    def skip_to(self, sequence: int) -> None:
+        """Give the next record this number: those before it were shown for records that could not be stored.
+
+        The caller must have nothing written that isn't durable, and `sequence - 1` reserved.
+        """
+        with self._lock:
+            if sequence > self.next_sequence:
+                assert self.durable_sequence == self.next_sequence - 1, "what is written is durable"
+                self._appender.skipped_from = self._appender.skipped_from or self.next_sequence
+                self.durable_sequence, self.next_sequence = sequence - 1, sequence
+                self._end_segment()
 
     def _with_written(self) -> Publishers:
         """Publishers as of what is written, for what is closed and synced before anybody reads it."""
@@ -234,7 +268,7 @@ class Journal:
                 self.publishers.note(name, number)
                 if self._written_publishers.get(name) == number:
                     del self._written_publishers[name]
-            self.durable_sequence = sequence
+            self.durable_sequence = self.stored_sequence = sequence
 
     def check(self) -> None:
         """Whether this journal is still where others find it. For each second; every `sync` asks too.
@@ -266,7 +300,7 @@ class Journal:
     def note_frontier(self) -> None:
         """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
         with suppress(OSError):
-            self._frontier.write(self.durable_sequence)  # behind is allowed, see frontier.py
+            self._frontier.write(self.stored_sequence)  # behind is allowed, see frontier.py
 
     def preallocate(self) -> int:
         """The chores that make the next roll cheap: closing full segments, and making spare ones. Returns spares made.
@@ -311,7 +345,10 @@ class Journal:
             if self.failed is None:
                 self.sync()
                 self.finish_sealed()
-                self._sealer.write_acks(self.durable_sequence, self.publishers)
+                self._sealer.write_acks(self.stored_sequence, self.publishers)
+                if self.reserved >= self.next_sequence:
+                    with suppress(JournalError):  # then the next opening skips them
+                        self.reserve(self.next_sequence - 1)
         except OSError as error:
             raise journal_error(error, "closing the journal") from error
         finally:
@@ -329,9 +366,39 @@ class Journal:
         return segments[0].first_sequence if segments else self.next_sequence
 
     @property
+    def begins_at(self) -> int:
+        """The number before which records were removed: the oldest record's, or the first that was skipped
+        before it."""
+        skipped, first = self.skipped(), self.first_sequence
+        return skipped[0][0] if skipped and skipped[0][1] + 1 == first else first
+
+    @property
     def holes(self) -> list[Hole]:
         """Everything known to be unreadable, oldest first, between segments too."""
         return self._log.holes()
+
+    def skipped(self) -> list[tuple[int, int]]:
+        """Return the intervals of numbers that name no record and never will, oldest first: no gap and no
+        damage.
+
+        They were reserved for records that are shown before they are stored, and the broker ended, or the
+        disk refused them.
+        """
+        # In this order: the writer puts a segment in place before it forgets these, and moves on after that.
+        following, pending = self.next_sequence, self._appender.skipped_from
+        found = self._log.skipped()
+        return [*found, (pending, following - 1)] if pending else found
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many numbers of an interval have or had a record: all but those that were skipped."""
+        number = max(last - first + 1, 0)
+        for begin, end in self.skipped():
+            number -= max(min(end, last) - max(begin, first) + 1, 0)
+        return number
+
+    def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return what of an interval that can't be read is a loss: all but the numbers that were skipped."""
+        return list(Ranges(self.skipped()).between(first, last)) if first <= last else []
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.
@@ -365,7 +432,7 @@ class Journal:
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
         first = self.first_sequence
-        if sequence < first:
+        if sequence < first and sequence < self.begins_at:
             raise JournalError(
                 "bookmark_gone",
                 f"Record {sequence} isn't in the log any more; the oldest is {first}.",

@@ -38,6 +38,8 @@ class LogReader:
         self._hole_lock = Lock()
         self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
         """Of these segments, the bytes of each and of all behind it, without the last: that one grows."""
+        self._skipped: tuple[tuple[Segment, ...], list[tuple[int, int]]] = ((), [])
+        """The numbers that were skipped before these segments."""
 
     # Changes, by the journal and its swaps.
 
@@ -220,11 +222,22 @@ class LogReader:
         segments = self.segments
         found = [hole for segment in segments for hole in segment.index.holes]
         for earlier, later in pairwise(segments):
-            first = earlier.index.last_sequence + 1
-            if later.first_sequence > first:
-                why, last = "the records aren't there", later.first_sequence - 1
+            first, last = earlier.index.last_sequence + 1, later.index.last_before
+            if last >= first:
+                why = "the records aren't there"
                 found.append(Hole(earlier.first_sequence, earlier.index.end, 0, first, last, why))
         return sorted(found, key=lambda hole: hole.first_sequence)
+
+    def skipped(self) -> list[tuple[int, int]]:
+        """Return the intervals of numbers before segments that name no record and never will, oldest
+        first."""
+        segments, skipped = self._skipped
+        if segments is not self.segments:
+            segments = self.segments
+            indexes = (segment.index for segment in segments)
+            skipped = [(one.skipped_from, one.first_sequence - 1) for one in indexes if one.skipped_from]
+            self._skipped = segments, skipped
+        return skipped
 
     def _moving(self, sequence: int) -> JournalError:
         return JournalError(

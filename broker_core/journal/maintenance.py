@@ -45,6 +45,8 @@ class VerifyReport(NamedTuple):
     torn_bytes: int
     problem: str
     unsynced: bool = False
+    skipped_from: int = 0
+    """First of the numbers right before the segment that name no record and never will; 0: there are none."""
 
     @property
     def ok(self) -> bool:
@@ -172,5 +174,5 @@ def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
         found.header_problem = f"it belongs to the log {found.log}, and this is the log {log}"
     return VerifyReport(
         path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
-        found.header_problem or "",
+        found.header_problem or "", skipped_from=index.skipped_from,
     )  # fmt: skip

@@ -81,6 +81,9 @@ class RecoveryReport:
     kept_records: int = 0
     truncated_bytes: int = 0
     quarantined: list[Hole] = field(default_factory=list)
+    skipped: tuple[int, int] | None = None
+    """First and last of the numbers that this opening skips: they may have been shown, and no record has
+    them."""
     reason: str = ""
     set_aside: list[Path] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -99,6 +102,7 @@ class RecoveryReport:
             "kept_records": self.kept_records,
             "truncated_bytes": self.truncated_bytes,
             "quarantined": [hole._asdict() for hole in self.quarantined],
+            "skipped": list(self.skipped or ()),
             "reason": self.reason,
             "set_aside": [path.name for path in self.set_aside],
             "ignored": self.ignored,
@@ -112,7 +116,8 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One opening. `segments`, `publishers`, `next_sequence`, `log`, `given_up` and `report` are its results.
+    """Opening of a journal. Results: `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and
+    `report`.
 
     `accept` is an operator's word that this log is to be the instance's, with what it has.
     """
@@ -139,6 +144,10 @@ class Recovery:
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
+        self.settled = 0
+        """Last number that a record has, or had when it was acknowledged."""
+        self.skipped_from = 0
+        """First of the numbers before `next_sequence` that name no record and never will; 0: none."""
         self.next_sequence = 1
         self.epoch = 1
         self.log: UUID | None = None
@@ -295,6 +304,8 @@ class Recovery:
         header = self._fronts[file.path].header
         if index is not None and header is not None and index.header_crc not in (0, header.crc):
             index = None  # another segment's
+        if index is not None and header is not None:
+            index.skipped_from = header.skipped_from
         if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
@@ -378,7 +389,10 @@ class Recovery:
         behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
         start, first = behind[0].start, behind[0].first_sequence
         path = self.directory / segment_name(self.instance, first)
-        header = new_header(self.instance, segment.index.epoch, first, behind[0].accepted_at, self.log)
+        skipped_from = segment.index.skipped_from if path == segment.path else 0
+        header = new_header(
+            self.instance, segment.index.epoch, first, behind[0].accepted_at, self.log, skipped_from
+        )
         file = OpenFile(segment.path)
         content = memoryview(mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ))
         parts = (content[one.start : one.end] for one in behind)
@@ -417,8 +431,8 @@ class Recovery:
         """Name what is missing between segments and behind the last, and set where numbering goes on."""
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
-            if later.first_sequence > expected:
-                self._missing(earlier, expected, later.first_sequence - 1)
+            if later.index.last_before >= expected:
+                self._missing(earlier, expected, later.index.last_before)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
         self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
@@ -427,6 +441,23 @@ class Recovery:
                 self._missing(self.segments[-1], self.next_sequence, self.acknowledged)
             # Their numbers were given out and persisted: they are never given to other records.
             self.next_sequence = self.acknowledged + 1
+        self.settled = self.next_sequence - 1
+        if self._mark.reserved > self.settled:
+            self._skip(self.next_sequence, self._mark.reserved)
+
+    def _skip(self, first: int, last: int) -> None:
+        """Go on behind numbers that may have been shown to subscribers and that no record has."""
+        self.skipped_from, self.next_sequence = first, last + 1
+        self.report.skipped = (first, last)
+        self.report.because(
+            f"Numbers {first} to {last} were reserved for records that are shown before they are stored."
+            " No record has them, and none will."
+        )
+
+    @property
+    def mark(self) -> Mark:
+        """The durable mark of the log as it was found, for the frontier file."""
+        return Mark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
         hole = Hole(earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there")

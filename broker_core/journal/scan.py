@@ -38,6 +38,7 @@ def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentInde
     try:
         header = read_header(source)
         made.index.epoch, made.log, made.index.header_crc = header.epoch, header.log, header.crc
+        made.index.skipped_from = header.skipped_from
         if (header.instance, header.first_sequence) != (instance, first_sequence):
             made.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"

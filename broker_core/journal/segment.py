@@ -14,7 +14,7 @@ Little-endian. A segment starts with 4,096 bytes:
     | 0  magic "SLUICEJ1" | 8 version u32 = 1 | 12 header_crc u32                        |
     | 16 origin u64 | 24 epoch u32 | 28 zero u32 | 32 first_sequence u64                 |
     | 40 created_at i64 | 48 name_length u16 | 50 instance name, 64 bytes, zero-padded   |
-    | 114 log, a UUID's 16 bytes | 130 zeros to 4,096                                     |
+    | 114 log, a UUID's 16 bytes | 130 skipped_from u64 | 138 zeros to 4,096               |
     +-----------------------------------------------------------------------------------+
 
 * header_crc is the CRC32C of the 4,096 bytes with its own field zero.
@@ -23,6 +23,8 @@ Little-endian. A segment starts with 4,096 bytes:
 * epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
   doesn't look like the one before.
 * log is the identity of the whole log, made at its first opening. Segments of earlier releases have zeros there.
+* skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had
+  been reserved for records that are shown before they are stored (frontier.py). 0: there are none.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from broker_core.errors import JournalError, OperatorError
 MAGIC = b"SLUICEJ1"
 VERSION = 1
 HEADER_SIZE = 4_096
-_HEADER = struct.Struct("<8sIIQIIQqH64s16s")
+_HEADER = struct.Struct("<8sIIQIIQqH64s16sQ")
 _NO_LOG = bytes(16)
 _CRC_AT = 12
 SUFFIX = ".journal"
@@ -68,6 +70,8 @@ class SegmentHeader(NamedTuple):
     log: UUID | None = None
     crc: int = 0
     """The header's own checksum, by which a sidecar knows its segment; 0 in one that isn't encoded yet."""
+    skipped_from: int = 0
+    """First of the numbers right before this segment that name no record; 0: none."""
 
 
 class SegmentInfo(NamedTuple):
@@ -116,6 +120,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         len(name),
         name,
         _NO_LOG if header.log is None else header.log.bytes,
+        header.skipped_from,
     )
     struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
     return bytes(whole)
@@ -125,7 +130,9 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     """The header in the first 4,096 bytes; JournalError journal_damaged says what is wrong with it."""
     if len(raw) < HEADER_SIZE:
         raise damaged(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
-    magic, version, crc, origin, epoch, _, first, created_at, length, name, log = _HEADER.unpack_from(raw)
+    magic, version, crc, origin, epoch, _, first, created_at, length, name, log, skipped = (
+        _HEADER.unpack_from(raw)
+    )
     if magic != MAGIC:
         raise damaged(path, 0, "it doesn't start with SLUICEJ1")
     if version != VERSION:
@@ -135,7 +142,7 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     if crc32c(plain) != crc:
         raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
     identity = UUID(bytes=log) if log != _NO_LOG else None
-    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity, crc)
+    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity, crc, skipped)
 
 
 def crc_of(encoded: bytes) -> int:
@@ -157,10 +164,16 @@ def told(header: SegmentHeader) -> str:
 
 
 def new_header(
-    instance: str, epoch: int, first_sequence: int, created_at: int, log: UUID | None = None
+    instance: str,
+    epoch: int,
+    first_sequence: int,
+    created_at: int,
+    log: UUID | None = None,
+    skipped_from: int = 0,
 ) -> SegmentHeader:
-    """The header of a segment of this instance."""
-    return SegmentHeader(instance, hash64(instance), epoch, first_sequence, created_at, log)
+    """Return the header of a segment of this instance."""
+    origin = hash64(instance)
+    return SegmentHeader(instance, origin, epoch, first_sequence, created_at, log, skipped_from=skipped_from)
 
 
 def damaged(path: Path, offset: int, why: str) -> JournalError:

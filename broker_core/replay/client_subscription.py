@@ -23,6 +23,7 @@ from broker_core.replay.cursor import Cursor, Reading
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
+from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
@@ -113,6 +114,10 @@ class ClientSubscription:
     snapshot_key: str | None = None
     """The key expression by which its state is made, and what waits for it conflated."""
     lease_ms: int = 0
+    unrecorded: Extent = ""
+    """What of its topics the policy in force no longer journals, of one that reads the log."""
+    journaled_as: JournaledTopics | None = None
+    """The journaled topics that `unrecorded` is held against; None while nothing is missing."""
     completed: bool = False
     """Whether the client was told that everything up to `caught_up_at`, the log's end when it asked, was delivered."""
     caught_up_at: int = 0
@@ -146,6 +151,11 @@ class ClientSubscription:
     def journaled_only(self) -> bool:
         """Whether it is of the log: one with a bookmark."""
         return self.cursor.span is not None
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether it is of what comes, journaled or not."""
+        return self.cursor.span is None
 
     @property
     def paused(self) -> bool:

@@ -36,6 +36,7 @@ class Durables:
         share: Callable[[Durable], SharedSubscription],
     ) -> None:
         self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
+        self._journal = facilities.journal
         self._frontier = frontier
         self._kept = kept
         self._known = kept.durables
@@ -45,6 +46,8 @@ class Durables:
         """Those that have consumers, by name."""
         self.sent_upto: dict[tuple[str, str], int] = {}
         """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
+        self.is_journaled: Callable[[str], bool] = lambda topic: True
+        """Whether the policy in force journals something of a topic or pattern; set by the engine."""
 
     def connected(self, durable: Durable) -> bool:
         if durable.sharing is not None:
@@ -212,6 +215,10 @@ class Durables:
             durable.position = position
             self._kept.note(durable)
 
+    def all(self) -> list[Durable]:
+        """Return what is kept of all of them."""
+        return list(self._known.values())
+
     def listed(self) -> list[DurableEntry]:
         """All of them, for the control plane."""
         shared = self._shared
@@ -228,7 +235,8 @@ class Durables:
                 if (one := shared.get(durable.name)) is not None and one.kept is durable
                 else int(self.connected(durable)),
                 unacknowledged=one.unacknowledged if one is not None and one.kept is durable else 0,
-                behind=max(self._frontier.durable - durable.position + 1, 0),
+                behind=self._journal.count(durable.position, self._frontier.durable),
+                unrecorded=not self.is_journaled(durable.topic),
                 created_at=durable.created_at // 1_000_000,
                 seen_at=durable.seen_at // 1_000_000,
             )

@@ -60,10 +60,12 @@ class LogEnd:
 
 class Frontier:
     """One instance's. `durable` is the newest sequence that is on disk and was dispatched to the live subscriptions, the
-    durable frontier up to which the log may be read; `stamped` the newest that was given out, which may be under way."""
+    durable frontier up to which the log may be read; `stamped` the newest that was given out, which may be
+    under way; `shown` the newest that subscriptions with durability `live` were given before it was on
+    disk."""
 
     def __init__(self, durable: int) -> None:
-        self.durable = self.stamped = durable
+        self.durable = self.stamped = self.shown = durable
         self.end: LogEnd | None = None
         """Where other brokers append to the log as well; without them it ends with `stamped`."""
         self._news = asyncio.Event()

@@ -64,6 +64,9 @@ class KeptInCommon:
     It is in the registry as what listens to the topic. Belongs to the loop.
     """
 
+    takes_both: Final = False
+    """All of its topic is journaled."""
+
     def __init__(
         self,
         kept: KeptPositions,

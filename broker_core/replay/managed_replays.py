@@ -80,6 +80,8 @@ class ManagedReplays:
         self._control = control
         self._kept = kept
         self._replays = kept.replays
+        self.is_journaled: Callable[[str], bool] = lambda topic: True
+        """Whether the policy in force journals something of a topic or pattern; set by the engine."""
         self._active: dict[str, tuple[ClientSubscription, Speed]] = {}
         """Those whose client is subscribed."""
         self._asked: dict[str, Found] = {}
@@ -181,7 +183,7 @@ class ManagedReplays:
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
             return Found(replay.span)
         # It may be before the broker's position: what was on its way is delivered again, once.
-        return Found(replay.span._replace(first=max(received + 1, self._journal.first_sequence)))
+        return Found(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         target.managed = replay
@@ -365,6 +367,10 @@ class ManagedReplays:
         else:
             self._control.resume([target])
 
+    def waiting(self) -> list[ManagedReplay]:
+        """Return those whose client is away, and that aren't over."""
+        return [one for one in self._replays.values() if not one.ended_at and one.name not in self._active]
+
     def listed(self) -> list[ReplayEntry]:
         """All of them, for the control plane; the newest first."""
         return [self.shown(one) for one in reversed(self._replays.values())]
@@ -390,6 +396,7 @@ class ManagedReplays:
                 "recorded_at": replay.recorded_at // 1_000_000 or None,
                 "created_at": replay.created_at // 1_000_000,
                 "ended_at": replay.ended_at // 1_000_000 or None,
+                "unrecorded": not self.is_journaled(replay.topic),
             },
             ReplayEntry,
         )

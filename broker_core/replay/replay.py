@@ -321,7 +321,7 @@ class Replay:
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
-            oldest = self._facilities.journal.first_sequence
+            oldest = self._facilities.journal.begins_at
             if error.code != "bookmark_gone" or oldest <= self._next_sequence:
                 raise
             self._pass_over(oldest - 1, REMOVED)  # while the replay waited
@@ -479,10 +479,13 @@ class Replay:
     # Gaps and the end.
 
     def _pass_over(self, last: int, why: str) -> None:
-        """Each that still needs records up to `last` is told that it will not get them, and goes on behind."""
+        """Tell each that needs records up to `last` that it will not get them, and go on behind. Skipped
+        numbers are no gap."""
+        journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:
-                target.say_gap(self._facilities.instance, target.cursor.next_sequence, last, why)
+                for lost in journal.lacks(target.cursor.next_sequence, last):
+                    target.say_gap(self._facilities.instance, *lost, why)
                 target.cursor.given(last + 1)
 
     async def _end(self) -> None:

@@ -391,7 +391,7 @@ class Link:
         if self._under_way:
             recorded_at = self._under_way[0].accepted_at
         said = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
-        behind = max(newest - position + 1, 0)
+        behind = engine.journal.count(position, newest)
         return LinkEntry(
             name=settings.name,
             client=self._client,

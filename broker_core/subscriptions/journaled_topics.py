@@ -8,7 +8,7 @@ that matches it: it says how filters read its bodies, those of subscriptions too
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,11 @@ from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import SOH, Decoder, decoder_for
 from broker_core.names import EVENTS_PREFIX
 from broker_core.subscriptions.overlap import disjoint, inside
+from broker_core.subscriptions.partition import BatchPartition
 from broker_core.subscriptions.topics import TopicPattern
 
+Extent = Literal["", "part", "all"]
+"""What of a subscription's topics isn't journaled any more."""
 _EVENTS = TopicPattern.parse(f"{EVENTS_PREFIX}>")
 
 
@@ -60,6 +63,7 @@ class JournaledTopics:
         self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
         self.decoder_of = lru_cache(maxsize=65_536)(self._decoder_of)
         self._filters_of = lru_cache(maxsize=65_536)(self._find_filters)
+        self.keeps_any_of = lru_cache(maxsize=8_192)(self._keeps_any_of)
         self.any_sync = lru_cache(maxsize=8_192)(self._any_sync)
 
     def _any_sync(self, topics: tuple[str, ...]) -> bool:
@@ -83,6 +87,10 @@ class JournaledTopics:
         ]
         return all(disjoint(pattern, one) for one in kept)
 
+    def _keeps_any_of(self, text: str) -> bool:
+        """Whether something of a topic or pattern is journaled, as far as can be said."""
+        return not self.covers_nothing(TopicPattern.parse(text))
+
     def covers_all(self, pattern: TopicPattern) -> bool:
         """Whether certainly every record of every topic of a pattern is journaled."""
         if pattern.exact is not None:
@@ -91,6 +99,44 @@ class JournaledTopics:
             return True
         whole = any(entry.filter is None and inside(pattern, entry.pattern) for entry in self._entries)
         return whole and all(disjoint(pattern, one) for one in self._not)
+
+    def narrowed_from(self, before: JournaledTopics, pattern: TopicPattern) -> Extent:
+        """Return what of a pattern `before` journaled and these don't: "all" of it, a "part", or "" for
+        nothing.
+
+        Of patterns for which that can't be said for certain it is "part" where something may be missing.
+        """
+        if before.covers_nothing(pattern):
+            return ""
+        if self.covers_nothing(pattern):
+            return "all"
+        if self.covers_all(pattern):
+            return ""
+        if pattern.exact is not None:
+            kept, now = before._filters_of(pattern.exact), self._filters_of(pattern.exact)
+            return "" if kept is not None and now is not None and set(kept) <= set(now) else "part"
+        entries = [one for one in before._entries if before._reaches(one.pattern, pattern)]
+        if not all(self._keeps(one, pattern) for one in entries):
+            return "part"
+        taken = [one for one in self._not if not any(inside(one, other) for other in before._not)]
+        lost = any(
+            not disjoint(one, pattern) and not disjoint(one, entry.pattern)
+            for one in taken
+            for entry in entries
+        )
+        return "part" if lost else ""
+
+    def _reaches(self, one: TopicPattern, pattern: TopicPattern) -> bool:
+        """Whether an entry's topics may be among those of a pattern, and aren't taken out for certain."""
+        return not disjoint(one, pattern) and not any(inside(one, other) for other in self._not)
+
+    def _keeps(self, entry: _Entry, pattern: TopicPattern) -> bool:
+        """Whether certainly all that an earlier entry journaled of a pattern is journaled by one of these."""
+        return any(
+            (inside(entry.pattern, one.pattern) or inside(pattern, one.pattern))
+            and one.filter in (None, entry.filter)
+            for one in self._entries
+        )
 
     def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
         """The filters of which a record must pass one; None when all are kept, () when none is."""
@@ -114,19 +160,19 @@ class JournaledTopics:
         answers = {self.is_journaled(topic) for topic in topics}
         return answers.pop() if len(answers) == 1 else None
 
-    def parts(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
-        """(what of a batch isn't journaled, what is), each in its order; None when there is nothing of it.
+    def parts(self, batch: Batch) -> BatchPartition:
+        """Part a batch into what isn't journaled and what is, each in its order.
 
-        A whole part is the batch itself, parts of one are new batches without sequences.
+        Parts of one are new batches without sequences.
         """
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
-            return (None, batch) if journaled else (batch, None)
+            return BatchPartition(None, batch) if journaled else BatchPartition(batch, None)
         wanted = self._wanted(batch)
         rows, kept = np.flatnonzero(~wanted), np.flatnonzero(wanted)
         if not len(rows) or not len(kept):
-            return (None, batch) if len(kept) else (batch, None)
-        return batch.select(rows, explicit=False), batch.select(kept, explicit=False)
+            return BatchPartition(None, batch) if len(kept) else BatchPartition(batch, None)
+        return BatchPartition(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
 
     def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """For each row whether it is journaled."""

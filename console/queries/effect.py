@@ -7,7 +7,13 @@ from typing import Final, NamedTuple
 
 from broker_core.config.preset_fields import PRESETS
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
-from broker_core.documents.policies import CutOffEntry, PolicyEffect, SettingChange, TouchedEntry
+from broker_core.documents.policies import (
+    CutOffEntry,
+    LogSubscriberEntry,
+    PolicyEffect,
+    SettingChange,
+    TouchedEntry,
+)
 from broker_core.documents.records import DecisionEntry
 from console.units import words
 
@@ -22,8 +28,11 @@ CUT_OFF = {
 
 
 class Line(NamedTuple):
-    """What happens to clients for the same reason. `kind`: cut_off, disconnect, offline, act or change; `count` may be more
-    than `names`."""
+    """Line of an effect: clients to whom the same happens for the same reason. `count` may be more than
+    `names`.
+
+    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act or change.
+    """
 
     kind: str
     sentence: str
@@ -57,12 +66,20 @@ class Effect(NamedTuple):
         return (", ".join(parts) or "Nobody is cut off or acted on") + "."
 
 
-_HEADS = {"cut_off": "cut off", "disconnect": "disconnected", "offline": "offlined", "act": "acted on"}
+_HEADS = {
+    "cut_off": "cut off", "unrecorded": "left without new records",
+    "part_recorded": "left with a part of their records", "disconnect": "disconnected", "offline": "offlined", "act": "acted on",
+}  # fmt: skip
+_READERS: Final = {
+    "bookmark": "bookmark subscription", "durable": "durable subscription", "replay": "managed replay",
+    "queue": "queue", "shared": "shared subscription",
+}  # fmt: skip
 
 
 def lines(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> Effect:
     """The effect in lines. `signals` are those of the rules by name: a limit is in its signal's unit."""
-    at_once = [*_cut_off(effect), *_acted_on(effect.acted_on, effect.acted_on_in_all)]
+    acted_on = _acted_on(effect.acted_on, effect.acted_on_in_all)
+    at_once = [*_cut_off(effect), *_unrecorded(effect), *acted_on]
     return Effect(at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all)
 
 
@@ -75,6 +92,22 @@ def _cut_off(effect: PolicyEffect) -> list[Line]:
     for place, (code, entries) in enumerate(by_code.items()):
         count = len(entries) + (unlisted if place == 0 else 0)
         made.append(Line("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
+    return made
+
+
+def _unrecorded(effect: PolicyEffect) -> list[Line]:
+    """A line for each topic that is no longer journaled and that somebody reads from the log, the worst
+    first."""
+    groups: dict[tuple[str, str, str], list[LogSubscriberEntry]] = {}
+    for one in effect.unrecorded:
+        groups.setdefault((one.extent, one.topic, one.subscription_kind), []).append(one)
+    unlisted = effect.unrecorded_in_all - len(effect.unrecorded)
+    made = []
+    for place, ((extent, topic, kind), entries) in enumerate(groups.items()):
+        gets, what = ("gets nothing more", "it") if extent == "all" else ("gets only a part", "all of it")
+        count = len(entries) + (unlisted if place == 0 else 0)
+        told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {what}"
+        made.append(Line("unrecorded" if extent == "all" else "part_recorded", told, _names(entries), count))
     return made
 
 
@@ -144,7 +177,7 @@ def _kind(action: str) -> str:
     return "offline" if action == Action.OFFLINE else "act"
 
 
-def _names(entries: Iterable[CutOffEntry | DecisionEntry]) -> list[str]:
+def _names(entries: Iterable[CutOffEntry | DecisionEntry | LogSubscriberEntry]) -> list[str]:
     return list(dict.fromkeys(one.client for one in entries))[:MOST_NAMES]
 
 

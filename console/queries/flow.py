@@ -28,7 +28,7 @@ LOOKS: Final = 6
 LEAST_MS, MOST_MS = 900, 12_000
 """How far two looks are apart: nearer ones say too little, and what is longer ago isn't now."""
 OTHERS: Final = "others"
-ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
 _SEPARATORS: Final = "-._"
 
 

@@ -64,7 +64,7 @@ RANGES: Final = {
         Range("90d", "90 d", timedelta(days=90), 86_400, "day", minutes=True),
     )
 }
-ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
 """Healths that ask for an act, the worst first."""
 
 

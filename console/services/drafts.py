@@ -180,9 +180,16 @@ def visible(preview: Preview, patterns: list[str] | None) -> Preview:
     cut_off = [
         one for one in preview.effect.cut_off if any(name_fits(pattern, one.client) for pattern in patterns)
     ]
+    unrecorded = [
+        one
+        for one in preview.effect.unrecorded
+        if any(name_fits(pattern, one.client) for pattern in patterns)
+    ]
     return replace(
         preview,
-        effect=msgspec.structs.replace(preview.effect, touched=touched, acted_on=acted_on, cut_off=cut_off),
+        effect=msgspec.structs.replace(
+            preview.effect, touched=touched, acted_on=acted_on, cut_off=cut_off, unrecorded=unrecorded
+        ),
     )
 
 

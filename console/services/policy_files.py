@@ -10,7 +10,10 @@ from typing import Any
 import yaml
 from django.db import transaction
 
+from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
+from broker_core.subscriptions.journaled_topics import JournaledTopics
+from broker_core.subscriptions.topics import TopicPattern
 from console.access.policy_secrets import redacted
 from console.models import Action, Instance, PolicyDraft, PolicyRevision
 from console.services import drafts, policies, policy_import
@@ -22,16 +25,22 @@ YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
 MOST_BYTES = 4 * 1024 * 1024
 """Of a file of our own, which may name many users."""
+MOST_NAMED = 10
+"""Topics in a warning."""
 MOST_SENT = policy_import.MAX_TEXT
 """Characters of a file that is pasted, uploaded or sent by the API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file makes: a whole policy document, and what became of each of its settings (nothing for YAML)."""
+    """Result of reading a file: a whole policy document, and what became of each setting (nothing for YAML).
+
+    `warnings` are sentences on topics that the document would take out of the journaled ones.
+    """
 
     document: dict[str, Any]
     imported: Imported = field(default_factory=Imported)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Made:
     draft: PolicyDraft
     actions: list[Action]
     imported: Imported
+    warnings: tuple[str, ...] = ()
 
 
 def load(instance: Instance, system: str, text: str) -> Loaded:
@@ -50,7 +60,8 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
     """
     newest = policies.newest_of(instance).document
     if system == YAML:
-        return Loaded({**read_yaml(text), "revision": newest["revision"]})
+        document = {**read_yaml(text), "revision": newest["revision"]}
+        return Loaded(document, warnings=_narrowed(newest, document))
     imported = policy_import.read(system, text)
     _keep_ports(imported, newest)
     _leave_out_misplaced(imported)
@@ -59,7 +70,31 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
-    return Loaded(drafts.overlay(newest, given), imported)
+    document = drafts.overlay(newest, given)
+    return Loaded(document, imported, _narrowed(newest, document))
+
+
+def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say which topics that are journaled now a document no longer journals; nothing of one that can't be
+    read."""
+    try:
+        before = PolicyDocument.from_dict(dict(newest)).instance
+        after = JournaledTopics(PolicyDocument.from_dict(dict(document)).instance)
+    except OperatorError:
+        return ()
+    lost = [
+        f"{entry.topic}{'' if extent == 'all' else ' (a part of it)'}"
+        for entry in before.journaled_topics
+        if (extent := after.narrowed_from(JournaledTopics(before), TopicPattern.parse(entry.topic)))
+    ]
+    if not lost:
+        return ()
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    return (
+        f"Topics that are journaled now no longer would be: {', '.join(lost[:MOST_NAMED])}{more}."
+        " Bookmark and durable subscriptions and queues get nothing more of them; the preview names these."
+        " Check Journaled topics of the draft.",
+    )
 
 
 def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
@@ -107,7 +142,7 @@ def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, titl
         draft = drafts.make(
             actor, title or f"Imported from {system}", document=loaded.document, instance_name=instance.name
         )
-    return Made(draft, actions, loaded.imported)
+    return Made(draft, actions, loaded.imported, loaded.warnings)
 
 
 def make_actions(actor: Actor, instance: Instance, system: str, imported: Imported) -> list[Action]:

@@ -51,6 +51,11 @@ HEALTHS = {
     Health.STALLED: Word("Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"),
     Health.FLAPPING: Word("Flapping", "activity", "It is offlined again and again"),
     Health.FALLING_BEHIND: Word("Falling behind", "alert-triangle", "More comes for it than it takes"),
+    Health.NOT_RECORDED: Word(
+        "Not recorded",
+        "alert-triangle",
+        "The policy no longer journals its topics: nothing more comes for it",
+    ),
     Health.UNKNOWN: Word(
         "Not known yet", "help", "It hasn't been looked at for long enough, or the broker is late"
     ),

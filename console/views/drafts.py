@@ -61,7 +61,11 @@ def load(request: HttpRequest) -> HttpResponse:
                 common.actor_of(request), read.instance_named(), form.cleaned_data["system"], form.cleaned_data["text"],
                 title=form.cleaned_data["title"],
             )  # fmt: skip
-            return show(request, made.draft, {"imported": made.imported, "actions": made.actions})
+            return show(
+                request,
+                made.draft,
+                {"imported": made.imported, "actions": made.actions, "import_warnings": made.warnings},
+            )
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}")
             left_out = problem.details.get("left_out", [])

@@ -230,7 +230,9 @@ def give_up(settings: Settings, log: Log, work: Work) -> list[Gap]:
     if not edges:
         return []
     covered = [(f.first, f.last) for f in (*held(directory, instance), *held(directory, instance, GIVEN_UP))]
-    found = missing(covered, min(edges)[0], max(last for _, last in edges))
+    skipped = log.skipped()
+    absent = missing(covered, min(edges)[0], max(last for _, last in edges))
+    found = [part for gap in absent for part in skipped.between(*gap)]
     (directory / GIVEN_UP).mkdir(exist_ok=True)
     for first, last in found:
         (directory / GIVEN_UP / file_name(instance, first, last, tag_of(log.place.log))).touch()

@@ -54,7 +54,8 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         records += check_file(log, file, path, quick=arguments.quick)
     covered = [(file.first, file.last) for file, _ in found]
     given_up = [(file.first, file.last) for file in held(directory, instance, GIVEN_UP)]
-    absent = missing([*covered, *given_up], first, last)
+    skipped = log.skipped()
+    absent = [part for gap in missing([*covered, *given_up], first, last) for part in skipped.between(*gap)]
     return {
         "log": log.place.log,
         "first": first,

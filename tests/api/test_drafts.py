@@ -109,6 +109,20 @@ def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
     assert policies.newest_of(instance).number == 1
 
 
+AMPS_LOG = """<AMPSConfig><TransactionLog>
+<Topic><Name>ORDERS</Name><MessageType>json</MessageType></Topic>
+</TransactionLog></AMPSConfig>"""
+
+
+def test_an_import_that_narrows_the_journaled_topics_says_so(api: APIClient, broker: FakeBroker) -> None:
+    answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS_LOG})
+    assert answer.status_code == 201
+    (warning,) = answer.data["warnings"]
+    assert warning.startswith("Topics that are journaled now no longer would be: > (a part of it).")
+    answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
+    assert answer.data["warnings"] == []
+
+
 def test_an_import_of_nothing_is_refused_with_the_reasons(api: APIClient, broker: FakeBroker) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": ACTIVEMQ})
     assert (answer.status_code, answer.data["code"]) == (400, "nothing_imported")
@@ -225,10 +239,16 @@ def test_an_older_revision_comes_back_with_its_own_secrets(
     assert policies.newest_of(instance).document["access"]["users"][0]["token"] == user["token"]
 
 
-def test_a_preview_names_only_clients_that_one_may_see(api: APIClient, draft: str) -> None:
+def test_a_preview_names_only_clients_that_one_may_see(
+    api: APIClient, broker: FakeBroker, draft: str
+) -> None:
     api.patch(draft, {"changes": {"client_policy": {"client_max_capacity": 5}}}, headers=WHATEVER)
     theirs = APIClient()
     theirs.force_authenticate(person("otto", Role.VIEWER, client_pattern="carrier-*"))
     effect = theirs.post(f"{draft}/preview").data["effect"]
     assert {one["client"].split("-")[0] for one in effect["touched"]} == {"carrier"}
     assert (effect["acted_on"], effect["acted_on_in_all"], effect["touched_in_all"]) == ([], 1, 18)
+    broker.unrecorded = ["carrier-1", "board-jfk"]
+    effect = theirs.post(f"{draft}/preview").data["effect"]
+    assert [one["client"] for one in effect["unrecorded"]] == ["carrier-1"]
+    assert effect["unrecorded_in_all"] == 2

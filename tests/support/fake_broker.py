@@ -215,6 +215,8 @@ class FakeBroker:
         self.started_at = time.time()
         self.begin_morning()
         self.revision = 1
+        self.unrecorded: list[str] = []
+        """Clients that a preview says would be left without new records."""
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
         self.durable = 1_336_576
@@ -604,6 +606,18 @@ class FakeBroker:
             "acted_on_in_all": int(capacity < 10),
             "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}],
             "cut_off_in_all": 1,
+            "unrecorded": [
+                {
+                    "client": name,
+                    "subscription": "s",
+                    "topic": "flights.a",
+                    "subscription_kind": "durable",
+                    "connected": True,
+                    "extent": "all",
+                }
+                for name in self.unrecorded
+            ],
+            "unrecorded_in_all": len(self.unrecorded),
         }
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ class RawClient:
         self._frames = FedReader()
         self._waiting: list[Any] = []
         self.name = ""
+        self.heard: list[dict[str, Any]] = []
+        """Every command that came."""
 
     @classmethod
     async def open(cls, broker: Broker) -> RawClient:
@@ -62,7 +64,9 @@ class RawClient:
                 data = await self._reader.read(1 << 16)
                 if not data:
                     return None
-                self._waiting += self._frames.feed(data)
+                came = self._frames.feed(data)
+                self._waiting += came
+                self.heard += [json.loads(bytes(one.payload)) for one in came if one.kind == COMMAND]
         return self._waiting.pop(0)
 
     async def ends_with(self, word: bytes, seconds: float = 10.0) -> bool:

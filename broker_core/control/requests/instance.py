@@ -40,13 +40,27 @@ class InstanceRequests:
         return Stalls(stalls=list(self._statistics.stalls.entries))
 
     async def publish(self, asked: requests.Publish) -> Published:
-        """One JSON message. ClientError bad_topic."""
+        """Publish one JSON message. ClientError bad_topic, not_journaled; OperatorError not_stored."""
         topic = check_topic(asked.topic)
-        self._dispatch.publish_own(topic, [msgspec.json.encode(asked.data)])
+        await self._publish(topic, msgspec.json.encode(asked.data))
         return Published(topic=topic)
 
+    async def _publish(self, topic: str, body: bytes) -> None:
+        """Publish a message, and wait until it is stored where its topic is journaled."""
+        under_way = self._dispatch.publish_own(topic, [body])
+        if not under_way:
+            return
+        await self._dispatch.barrier()
+        if any(one.failed for one in under_way):
+            raise OperatorError(
+                "not_stored",
+                f"The message to {topic} was not stored: the disk refused it.",
+                "See the broker's log for what the disk said, then publish again.",
+            )
+
     async def publish_bytes(self, asked: requests.PublishBytes) -> PublishedBytes:
-        """One message of any bytes. ClientError bad_topic; OperatorError topic_refused, bad_request."""
+        """Publish one message of any bytes. ClientError bad_topic, not_journaled; OperatorError
+        topic_refused, bad_request, not_stored."""
         topic = check_topic(asked.topic)
         if topic.startswith(OWN):
             raise OperatorError(
@@ -58,7 +72,7 @@ class InstanceRequests:
             raise OperatorError(
                 "bad_request", "body must be base64.", "Send the message's bytes so.", field="body"
             ) from None
-        self._dispatch.publish_own(topic, [body])
+        await self._publish(topic, body)
         return PublishedBytes(topic=topic, bytes=len(body))
 
     async def shut_down(self, asked: requests.ShutDown) -> Stopping:

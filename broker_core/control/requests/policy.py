@@ -52,6 +52,7 @@ class PolicyRequests:
         cut_off = self._engine.logons.cut_off(self._engine.policy, policy)
         decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
+        unrecorded = self._engine.losses(policy)
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
             touched=touched[:MOST_PREVIEWED],
@@ -63,6 +64,8 @@ class PolicyRequests:
                 for name, code in list(cut_off.items())[:MOST_PREVIEWED]
             ],
             cut_off_in_all=len(cut_off),
+            unrecorded=unrecorded[:MOST_PREVIEWED],
+            unrecorded_in_all=len(unrecorded),
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
-from broker_core.journal.frontier import Known, Mark, encode_mark, frontier_path, read_frontier, read_mark
+from broker_core.journal.frontier import Known, encode_mark, frontier_path, read_frontier, read_mark
 from broker_core.journal.held import Segment
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
@@ -57,6 +57,7 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
 def verify(directory: Path, instance: str, archive_directory: Path | None = None) -> Iterator[VerifyReport]:
     """Each segment's report, oldest first, every batch checked; missing stretches between segments are a problem.
 
+    Numbers that were skipped are none: no record ever had them.
     A torn tail behind the durable frontier is no problem: beside a running broker it is being written, after a crash
     nobody was told that it was persisted.
     """
@@ -68,10 +69,9 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
             report = verify_segment(file.path, log)
         except OSError as error:
             raise journal_error(error, f"reading {file.path.name}") from error
-        if before is not None and report.first_sequence > before.last_sequence + 1:
-            missing = (
-                f"records {before.last_sequence + 1} to {report.first_sequence - 1} before it are missing"
-            )
+        last_before = (report.skipped_from or report.first_sequence) - 1
+        if before is not None and last_before > before.last_sequence:
+            missing = f"records {before.last_sequence + 1} to {last_before} before it are missing"
             report = report._replace(problem=f"{report.problem} {missing}".strip())
         yield report._replace(unsynced=mark is not None and report.last_sequence >= mark.sequence)
         before = report
@@ -130,7 +130,7 @@ def repair(
             found = Recovery(files, directory, instance, archive_directory, known, accept=accept)
             found.run()
             if accept:
-                mark = Mark(found.next_sequence - 1, found.log, found.epoch - 1, found.given_up)
+                mark = found.mark._replace(epoch=found.epoch - 1)
                 replace_durably(files, frontier_path(directory, instance), encode_mark(mark))
             rebuilt = [one.path.name for one in found.segments if one.sealed and _renew(files, one.path)]
     except OSError as error:
@@ -138,6 +138,7 @@ def repair(
     return {
         **found.report.as_dict(),
         "log": str(found.log),
+        "settled": found.settled,
         "next_sequence": found.next_sequence,
         "rebuilt_indexes": rebuilt,
     }

@@ -9,17 +9,20 @@ from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.maintenance import Progress, silent
-from broker_core.journal.reader import Source
+from broker_core.journal.reader import Source, read_header
 from broker_core.journal.segment import SegmentFile, index_path
 from broker_core.journal.tools.inspect import segment_files
 from broker_core.journal.tools.search import Found, LogPlace, Query, Search, open_segment
+
+SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
 
 
 def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str, Any]:
     """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
 
-    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`, `missing`
-    or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark, OperatorError other_origin.
+    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`,
+    `missing`, `skipped` or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark,
+    OperatorError other_origin.
     """
     asked = parse_bookmark(text)
     files = segment_files(*place)
@@ -46,12 +49,24 @@ def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str,
     found = next(iter(Search(place, query, progress)), None)
     if found is None:
         return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
-    if sequence and found.batch.first_sequence > sequence:
+    if sequence and (following := found.batch.first_sequence) > sequence:
+        skipped = _is_skipped(place, files, sequence)
         return {
-            "state": "missing", "asked": text, "next": f"{place.instance}|{found.batch.first_sequence}|",
-            "why": "It is damaged or lost: see `journal verify`.",
-        }  # fmt: skip
+            "state": "skipped" if skipped else "missing",
+            "asked": text,
+            "next": f"{place.instance}|{following}|",
+            "why": SKIPPED if skipped else "It is damaged or lost: see `journal verify`.",
+        }
     return _describe(place, text, found)
+
+
+def _is_skipped(place: LogPlace, files: list[SegmentFile], sequence: int) -> bool:
+    """Whether a number is one of those before a segment that name no record."""
+    following = next((file for file in files if file.first_sequence > sequence), None)
+    if following is None:
+        return False
+    header = read_header(open_segment(place, following.first_sequence)[1])
+    return 0 < header.skipped_from <= sequence
 
 
 def _describe(place: LogPlace, asked: str, found: Found) -> dict[str, Any]:

@@ -50,10 +50,10 @@ class Sending:
         talk.receipt = ""
 
     def _topic(self, headers: Headers) -> str:
-        """Where a SEND goes. ClientErrors, also of rights."""
+        """Return the topic of a SEND. ClientErrors, also of rights, and not_journaled of a queue."""
         text = needed(headers, "destination")
         topic = publish_to(self._subscribed.own(text) or text, is_multicast(headers)).topic
-        self._talk.connection.rights.check_publish((topic,))
+        self._talk.connection.publishing.check_destination(topic)
         return topic
 
     def _record(self, headers: Headers) -> _Record:
@@ -69,13 +69,14 @@ class Sending:
     def commit(self, name: str) -> None:
         """Its SENDs are one batch; then its ACKs and NACKs count. ClientError bad_transaction."""
         frames = self.transactions.end(name)
-        receipt, self._talk.receipt = self._talk.receipt, ""
+        receipt = self._talk.receipt
         sends, records = Sends(), dict[int, _Record]()
         for frame in frames:
             if frame.command == "SEND":
                 sends.add(frame.headers, frame.body, frame.receipt)
                 records[id(frame.headers)] = self._record(frame.headers)
         self._publish(sends, records, [receipt] if receipt else [])
+        self._talk.receipt = ""  # which a refusal would have named
         for frame in frames:
             if frame.command != "SEND":
                 self._subscribed.acknowledge(frame)

@@ -347,6 +347,13 @@ class Session:
                 self._subscribed.note_gap(reply)
             case replies.Cancelled():
                 self._farewell.cancelled(reply)
+            case replies.Notice(code="no_longer_journaled", details={"extent": "part"}):
+                self._subscribed.note_part(reply)
+            case replies.Notice(code="no_longer_journaled"):
+                # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other
+                # word.
+                self._farewell.say(reply)
+                self.connection.close(reply.code, reply.message)
             case replies.Notice():
                 self._farewell.notice(reply)
             case replies.Error(of="subscribe"):

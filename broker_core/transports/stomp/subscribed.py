@@ -53,6 +53,8 @@ class _Subscription:
     """Up to which sequence somebody may have had its messages before."""
     sent: int = 0
     gap: str = ""
+    notice: str = ""
+    """Code of what its next message is to say."""
     """What the next message says is missing before it."""
     missed: str = ""
     """What it says the client missed while it was away."""
@@ -243,10 +245,14 @@ class Subscribed:
         if to is None:
             return None
         tails = self._tails.of(entry.batch, version, to.acknowledges)
-        if to.gap or to.missed:
-            said = (("x-sluice-gap", to.gap), ("x-sluice-missed", to.missed))
+        if to.gap or to.missed or to.notice:
+            said = (
+                ("x-sluice-gap", to.gap),
+                ("x-sluice-missed", to.missed),
+                ("x-sluice-notice", to.notice),
+            )
             lines = "".join(f"{header_line(name, value, version)}\n" for name, value in said if value)
-            tails, to.gap, to.missed = [lines.encode() + tails[0], *tails[1:]], "", ""
+            tails, to.gap, to.missed, to.notice = [lines.encode() + tails[0], *tails[1:]], "", "", ""
         if to.kept_as is not None and not self._is_durable(to.id):
             to.kept_as, to.had_upto = None, 0  # it was deleted, and goes on as any other
         if to.had_upto and 0 < entry.batch.first_sequence <= to.had_upto:
@@ -276,6 +282,12 @@ class Subscribed:
         for known in self._streams.values():
             if known.id == reply.id:
                 known.gap = f"{known.gap.partition(',')[0] or reply.first},{reply.last}"
+
+    def note_part(self, reply: replies.Notice) -> None:
+        """Have the next message say that the policy no longer journals a part of its topics."""
+        for known in self._streams.values():
+            if known.id == reply.details["id"]:
+                known.notice = reply.code
 
     # Acknowledgements.
 

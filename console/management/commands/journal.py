@@ -129,6 +129,11 @@ class Command(SafeCommand):
             self.stdout.write(
                 f"{'ok ' if report.ok else 'BAD'} {report.path.name}  {report.records:,} records"
             )
+            if report.skipped_from:
+                self.stdout.write(
+                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it"
+                    " were skipped: no record ever had them"
+                )
             for hole in report.holes:
                 self.stdout.write(
                     f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
@@ -159,7 +164,7 @@ class Command(SafeCommand):
     def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            accept_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1, _member_of(options))
+            accept_log(place.instance, UUID(report["log"]), report["settled"], _member_of(options))
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> Known | None:
@@ -172,7 +177,7 @@ class Command(SafeCommand):
         if options["json"]:
             self._line(report)
             return
-        state = "Nothing was wrong." if report["clean"] else report["reason"]
+        state = report["reason"] or "Nothing was wrong."
         self.stdout.write(
             f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}"
         )

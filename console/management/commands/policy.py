@@ -31,7 +31,6 @@ from console.queries.document_diff import changes
 from console.services import drafts, policies, policy_files, policy_import
 from console.services.actors import SYSTEM
 from console.services.policy_files import MOST_BYTES
-from console.services.policy_import import Imported
 
 
 class Command(SafeCommand):
@@ -123,7 +122,7 @@ class Command(SafeCommand):
                 self._publish(instance, loaded, reason)
                 made = policy_files.make_actions(SYSTEM, instance, _system(options), loaded.imported)
         finally:
-            self._tell(loaded.imported)
+            self._tell(loaded)
         for action in made:
             self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
 
@@ -168,10 +167,13 @@ class Command(SafeCommand):
                 self._tell_one("left out", one["line"], one["where"], one["what"], one["why"])
             raise
         if tell:
-            self._tell(loaded.imported)
+            self._tell(loaded)
         return loaded
 
-    def _tell(self, imported: Imported) -> None:
+    def _tell(self, loaded: policy_files.Loaded) -> None:
+        imported = loaded.imported
+        for sentence in loaded.warnings:
+            self.stderr.write(f"warning: {sentence}")
         for taken in imported.taken:
             self._tell_one("taken", taken.line, taken.where, taken.what, taken.into)
         for left in imported.left_out:

@@ -144,7 +144,7 @@ function counts() {
 
 /** "3 stalled, 2 falling behind; 485 keep up." in place of a title. */
 function verdict(totals) {
-  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"]].filter(([key]) => totals.health?.[key]);
+  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"], ["not recorded", "amber"]].filter(([key]) => totals.health?.[key]);
   const parts = asks.flatMap(([key, tone], index) => [index ? ", " : "", make("span", { class: tone }, `${count(totals.health[key])} ${key}`)]);
   const fine = `${count(totals.health?.["keeps up"] ?? 0)} keep up.`;
   const words = asks.length ? [...parts, "; ", fine] : [totals.clients ? fine : "No client is connected."];

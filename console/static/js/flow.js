@@ -133,7 +133,7 @@ function tables(flow) {
 
 /** "2 stalled, 1 falling behind; 5,200 /s in, 61,000 /s out." in place of a title. */
 function verdict(flow) {
-  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"]].map(([key, colour]) => [feed.totals?.health?.[key] ?? 0, key, colour]).filter(([number]) => number);
+  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"], ["not recorded", "amber"]].map(([key, colour]) => [feed.totals?.health?.[key] ?? 0, key, colour]).filter(([number]) => number);
   const sums = [flow.published, flow.handed].map((links) => links.reduce((sum, link) => sum + link.rate, 0));
   const rates = measuring() ? (asks.length ? "measuring rates…" : "Measuring rates…") : `${rate(sums[0])} /s in, ${rate(sums[1])} /s out`;
   const words = [...asks.flatMap(([number, key, colour], at) => [at ? ", " : "", make("span", { class: colour }, `${count(number)} ${key}`)]), asks.length ? "; " : "", rates];

@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +22,9 @@ from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.errors import JournalError
 from broker_core.journal import commit_log
-from broker_core.journal.commit_log import LocalLog, Pending
+from broker_core.journal.commit_log import RESERVED_AHEAD, LocalLog, Pending
 from broker_core.journal.files import Files
+from broker_core.journal.frontier import read_mark
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
 from tests.support.manual_clock import ManualClock
@@ -76,10 +77,19 @@ class Recorder:
         self.durable: list[tuple[Batch, Position]] = []
         self.error: JournalError | None = None
         self.before: list[str | None] = []
+        self.shows_early = False
+        self.shown: dict[int, set[bytes]] = {}
 
-    def stamped(self, group: Sequence[Said], before: Sequence[Said]) -> None:
-        assert group[0].batch.first_sequence >= self._journal.next_sequence, "stamped before it was written"
+    def show(self, group: Sequence[Said], before: Iterable[Said]) -> None:
+        reach = max(self._journal.reserved, self._journal.durable_sequence)
+        assert group[-1].batch.last_sequence <= reach, "shown before it was reserved"
         self.before = [p.owner for p in before]
+        for pending in group:
+            self.shown.setdefault(pending.batch.first_sequence, set()).add(pending.batch.body(0))
+        self.heard.append(("shown", [p.owner for p in group]))
+
+    def stamped(self, group: Sequence[Said]) -> None:
+        assert group[0].batch.first_sequence >= self._journal.next_sequence, "stamped before it was written"
         self.stamps += [(p.batch.first_sequence, p.batch.accepted_at) for p in group]
         self.heard.append(("stamped", [p.owner for p in group]))
 
@@ -106,7 +116,7 @@ class Bench:
         self.log = LocalLog[str](journal, self.outlet, self.clock, self.thread.start)
 
     def append(self, *owners: str, nbytes: int = 10) -> None:
-        built = (batches.build_one_topic("p", "a", [b"x" * nbytes] * 2) for _ in owners)
+        built = (batches.build_one_topic("p", "a", [name.encode().rjust(nbytes)] * 2) for name in owners)
         self.log.append(*(Pending(Batch.parse(one), owner) for one, owner in zip(built, owners, strict=True)))
 
     async def write(self) -> None:
@@ -157,11 +167,9 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(b
     bench.append("3", "4")
     await turns()
     assert bench.heard == [("stamped", ["1"]), ("applied", ["1"]), ("stamped", ["2", "3", "4"])]
-    assert bench.outlet.before == []
     bench.append("5")
     await turns()
     assert bench.heard[3:] == [("stamped", ["5"])], "at the end of its turn, whatever the disk does"
-    assert bench.outlet.before == ["2", "3", "4"]
     await bench.write()
     assert bench.heard[4:] == [("applied", ["2", "3", "4", "5"])]
     stored = bench.journal.read_located(1, 1 << 20, bench.journal.durable_sequence)
@@ -319,6 +327,69 @@ async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_
     )
 
 
+async def test_a_batch_is_shown_early_once_its_numbers_are_reserved(bench: Bench) -> None:
+    bench.outlet.shows_early = True
+    bench.append("1")
+    await turns()
+    assert bench.heard == [("stamped", ["1"])], (
+        "a number that isn't reserved may name another record after a crash"
+    )
+    bench.thread.step(bench.log)
+    await turns()
+    assert bench.heard[1:] == [("shown", ["1"])], "reserved, and not written yet"
+    assert bench.journal.reserved == 2 + RESERVED_AHEAD
+    mark = read_mark(bench.journal.directory, "test-1")
+    assert mark is not None and mark.reserved == 2 + RESERVED_AHEAD
+    bench.append("2")
+    await turns()
+    assert bench.heard[2:] == [("stamped", ["2"]), ("shown", ["2"])], "at the end of its turn"
+    assert bench.outlet.before == ["1"]
+    await bench.write()
+    assert bench.heard[4:] == [("applied", ["1", "2"])]
+
+
+async def test_nothing_is_reserved_while_nobody_gets_batches_early(bench: Bench) -> None:
+    bench.append("1")
+    await bench.write()
+    assert bench.journal.reserved == 0
+    assert bench.heard == [("stamped", ["1"]), ("applied", ["1"])]
+
+
+async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(bench: Bench, files: Files) -> None:
+    bench.outlet.shows_early = True
+    bench.append("1")
+    await turns()
+    with refusing(files, "pwritev", errno.ENOSPC):
+        bench.thread.step(bench.log)
+        await turns()
+    await bench.write()
+    assert bench.heard == [("stamped", ["1"]), ("shown", ["1"]), ("applied", ["1"])]
+    bench.append("2")
+    await turns()
+    bench.thread.step(bench.log)
+    await turns()
+    assert bench.heard[3:] == [("stamped", ["2"]), ("shown", ["2"])], "the next group asks again"
+
+
+async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write(
+    bench: Bench, files: Files
+) -> None:
+    bench.outlet.shows_early = True
+    bench.append("1", "2")
+    await turns()
+    bench.thread.step(bench.log)
+    await turns()
+    bench.append("3")
+    bench.outlet.shows_early = False
+    with refusing(files, "pwritev", errno.ENOSPC):
+        await bench.write()
+    assert bench.heard[-1] == ("failed", ["1", "2", "3"])
+    bench.append("4")
+    await bench.write()
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == [5], "1 to 4 were shown, 5 wasn't"
+    assert bench.journal.holes == [] and bench.journal.skipped() == [(1, 4)]
+
+
 async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: Files) -> None:
     bench.append("1")
     with refusing(files, "fdatasync", errno.EIO):
@@ -466,12 +537,12 @@ async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(bench: Be
     st.lists(
         st.one_of(
             st.tuples(st.just("append"), st.integers(1, 3)),
-            st.tuples(st.sampled_from(["turn", "write", "refused"]), st.just(0)),
+            st.tuples(st.sampled_from(["turn", "write", "refused", "early"]), st.just(0)),
         ),
         max_size=40,
     )
 )
-def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_numbers_have_no_gap(
+def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_a_shown_number_names_one_record(
     happens: list[tuple[str, int]],
 ) -> None:
     async def run(directory: Path) -> None:
@@ -484,6 +555,8 @@ def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_numbers_have_n
                     number += count
                 elif what == "turn":
                     await asyncio.sleep(0)
+                elif what == "early":
+                    bench.outlet.shows_early = not bench.outlet.shows_early
                 else:
                     with refusing(files, "pwritev", errno.ENOSPC) if what == "refused" else nullcontext():
                         bench.thread.step(bench.log)
@@ -491,11 +564,26 @@ def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_numbers_have_n
             while not closed.done():
                 await turns()
                 bench.thread.step(bench.log)
-            out = [owner for what, owners in bench.heard if what != "stamped" for owner in owners]
+            ends = [owners for what, owners in bench.heard if what in ("applied", "failed")]
+            out = [owner for owners in ends for owner in owners]
             assert out == [str(one) for one in range(number)]
             stored = [b.first_sequence for b in journal.read(1, 1 << 20, journal.durable_sequence)]
+            while stored and (more := journal.read(stored[-1] + 2, 1 << 20, journal.durable_sequence)):
+                stored += [b.first_sequence for b in more]
             assert stored == [b.first_sequence for b, _ in bench.outlet.durable]
-            assert stored == list(range(1, 2 * len(stored) + 1, 2))
+            assert all(len(owners) == 1 for owners in bench.outlet.shown.values())
+            assert all(
+                bench.outlet.shown.get(b.first_sequence, {b.body(0)}) == {b.body(0)}
+                for b, _ in bench.outlet.durable
+            )
+            left = journal.skipped()
+            expected = [
+                n for n in range(1, journal.next_sequence, 2) if not any(a <= n <= b for a, b in left)
+            ]
+            assert stored == expected and journal.holes == []
+            assert all(n in bench.outlet.shown for a, b in left for n in range(a, b, 2)), (
+                "skipped for nothing"
+            )
 
     with TemporaryDirectory() as directory:
         asyncio.run(run(Path(directory)))

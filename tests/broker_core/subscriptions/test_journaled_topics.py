@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -21,16 +24,16 @@ def batch_of(*records: tuple[str, bytes]) -> Batch:
 
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:
-    passed, kept = topics.parts(batch_of(*records))
+    passed, kept, _ = topics.parts(batch_of(*records))
     return (passed.bodies() if passed else [], kept.bodies() if kept else [])
 
 
 def test_whole_batches_are_passed_as_they_are():
     topics = journaled(JournaledTopic("orders.>"))
     batch = batch_of(("orders.a", b"1"), ("orders.b", b"2"))
-    assert topics.parts(batch) == (None, batch)
+    assert topics.parts(batch) == (None, batch, None)
     batch = batch_of(("quotes", b"1"))
-    assert topics.parts(batch) == (batch, None)
+    assert topics.parts(batch) == (batch, None, None)
     assert not topics.decides_by_content
 
 
@@ -86,7 +89,7 @@ def test_the_first_entry_that_matches_gives_the_type():
 def test_the_brokers_own_topics_are_always_journaled():
     topics = journaled(JournaledTopic("$SLUICE.>", filter="/a = 1"), without=(">",))
     batch = batch_of(("$SLUICE.decisions", b"{}"))
-    assert topics.parts(batch) == (None, batch)
+    assert topics.parts(batch) == (None, batch, None)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +158,43 @@ def test_directories_are_absolute_and_two():
 def test_of_a_pattern_it_is_said_when_it_can_name_no_journaled_topic(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pattern", "extent"),
+    [
+        ([">"], ["orders.>"], "prices.a", "all"),
+        ([">"], ["orders.>"], "orders.a", ""),
+        ([">"], ["orders.>"], ">", "part"),
+        ([">"], ["orders.>"], "orders.*", ""),
+        ([">"], ["orders.>"], "prices.>", "all"),
+        (["orders.>"], [">"], ">", ""),
+        (["orders.>", "prices.>"], ["prices.>"], ">", "part"),
+        (["orders.>", "prices.>"], ["prices.>"], "prices.*", ""),
+        (["orders.>"], ["prices.>"], "prices.a", ""),
+        (["a"], [{"topic": "a", "filter": "/n > 1"}], "a", "part"),
+        ([{"topic": "a", "filter": "/n > 1"}], ["a"], "a", ""),
+        ([{"topic": "a", "filter": "/n > 1"}], [{"topic": "a", "filter": "/n > 2"}], "a", "part"),
+        ([{"topic": "a.>", "filter": "/n > 1"}], [{"topic": "a.>", "filter": "/n > 1"}], "a.*", ""),
+        ([">"], [">"], "~.*", ""),
+        ([">"], ["orders.>"], "~or.*", "part"),
+        ([">"], ["orders.>"], "scratch.a", ""),
+    ],
+)
+def test_what_of_a_pattern_is_no_longer_journaled(
+    before: list[Any], after: list[Any], pattern: str, extent: str
+) -> None:
+    def topics_of(entries: list[Any]) -> JournaledTopics:
+        made = [JournaledTopic(one) if isinstance(one, str) else JournaledTopic(**one) for one in entries]
+        return JournaledTopics(replace(default_policy("i").instance, journaled_topics=tuple(made)))
+
+    assert topics_of(after).narrowed_from(topics_of(before), TopicPattern.parse(pattern)) == extent
+
+
+def test_a_pattern_that_is_taken_out_narrows_what_reaches_it() -> None:
+    whole = JournaledTopics(default_policy("i").instance)
+    taken = JournaledTopics(replace(default_policy("i").instance, unjournaled_topics=("scratch.>", "a.b")))
+    found = {
+        text: taken.narrowed_from(whole, TopicPattern.parse(text)) for text in ("a.b", "a.>", "c.>", ">")
+    }
+    assert found == {"a.b": "all", "a.>": "part", "c.>": "", ">": "part"}

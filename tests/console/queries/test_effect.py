@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker_core.documents.policies import (
     CutOffEntry,
+    LogSubscriberEntry,
     PolicyEffect,
     SettingChange,
     SettingValue,
@@ -32,7 +33,7 @@ def decided(client: str, action: str = "offline", mode: str = "enforce") -> Deci
 
 
 def made(**parts: object) -> PolicyEffect:
-    nobody: dict[str, object] = {"touched": [], "acted_on": [], "cut_off": []}
+    nobody: dict[str, object] = {"touched": [], "acted_on": [], "cut_off": [], "unrecorded": []}
     lists = {**nobody, **{key: value for key, value in parts.items() if key in nobody}}
     counts = {f"{key}_in_all": parts.get(f"{key}_in_all", len(value)) for key, value in lists.items()}  # type: ignore[arg-type]
     return PolicyEffect(clients=500, **lists, **counts)  # type: ignore[arg-type]
@@ -83,6 +84,37 @@ def test_who_is_cut_off_comes_first_and_those_not_listed_are_counted() -> None:
     told = effect.lines(made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")]))
     assert told.headline == "120 clients cut off, 1 client disconnected."
     assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].more) == ("cut_off", 120, 115)
+
+
+def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:
+    lost = [
+        LogSubscriberEntry(
+            client=f"desk-{n}",
+            subscription="s",
+            topic="prices.a",
+            subscription_kind="durable",
+            connected=True,
+            extent="all",
+        )
+        for n in range(2)
+    ]
+    part = LogSubscriberEntry(
+        client="lake",
+        subscription="s",
+        topic=">",
+        subscription_kind="bookmark",
+        connected=True,
+        extent="part",
+    )
+    told = effect.lines(made(unrecorded=[*lost, part], unrecorded_in_all=9))
+    assert told.headline == "8 clients left without new records, 1 client left with a part of their records."
+    assert [(line.kind, line.names, line.count, line.recorded_only) for line in told.at_once] == [
+        ("unrecorded", ["desk-0", "desk-1"], 8, False),
+        ("part_recorded", ["lake"], 1, False),
+    ]
+    assert told.at_once[0].sentence == (
+        "durable subscription of prices.a gets nothing more: the policy no longer journals it"
+    )
 
 
 def test_a_change_without_an_effect_says_so() -> None:

@@ -87,6 +87,23 @@ def test_a_draft_made_elsewhere_outlives_the_tray(
     assert PolicyDraft.objects.get() == draft
 
 
+def test_readers_who_are_left_without_records_need_the_tick(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    broker.unrecorded = ["desk-1", "desk-2"]
+    draft = drafts.make(maria, "fewer topics")
+    drafts.edit(maria, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
+    tray.put_draft(maria, drafts.draft_numbered(draft.pk))
+    held = tray.look(maria)
+    (planned,) = held.planned
+    assert any("2 clients left without new records" in one for one in planned.told.warnings)
+    named = [line.names for line in planned.told.lines if line.kind == "unrecorded"]
+    assert named == [["desk-1", "desk-2"]] and planned.told.severe
+    with pytest.raises(OperatorError) as caught:
+        tray.apply(maria, "because", confirmed=False, plan=held.digest)
+    assert caught.value.code == "confirm_needed"
+
+
 def test_limits_that_the_machine_cant_reach_are_named() -> None:
     document = {
         "pool": {"message_memory_limit": 10, "message_disk_limit": None},

@@ -1,0 +1,114 @@
+"""Subscribers of the log (bookmark, durable, queue, managed replay), and what a policy takes from them.
+
+An instance's policy says which topics are journaled. When a revision takes topics out, those who read them
+from the log get nothing more of them. A preview names them; when the revision comes into force each one is
+told, and its state says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from broker_core.connections.member import Member
+from broker_core.documents.policies import LogSubscriberEntry, SubscriberKind
+from broker_core.names import OWN
+from broker_core.protocols import replies
+from broker_core.protocols.stomp.destinations import QUEUES
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.durables import Durables
+from broker_core.replay.managed_replays import ManagedReplays
+from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
+from broker_core.subscriptions.topics import TopicPattern
+
+CODE = "no_longer_journaled"
+
+
+class LogSubscriber(NamedTuple):
+    """Subscriber of the log. `target` is its subscription while its client is connected."""
+
+    client: str
+    name: str
+    kind: SubscriberKind
+    pattern: TopicPattern
+    target: ClientSubscription | None = None
+
+
+def log_subscribers(
+    clients: Mapping[str, Member], durables: Durables, replays: ManagedReplays
+) -> Iterator[LogSubscriber]:
+    """Everybody who reads the log, clients that are away included. The broker's own topics are always
+    journaled."""
+    for name, member in list(clients.items()):
+        for target in list(member.subscriptions.values()):
+            if (target.journaled_only or target.shares) and not target.topic.startswith(OWN):
+                pattern = target.subscription.pattern
+                yield LogSubscriber(name, target.id, _kind_of(target), pattern, target)
+    for durable in durables.all():
+        if not durables.connected(durable):
+            shared = durable.sharing is not None
+            kind = _shared_kind(durable.topic) if shared else "durable"
+            client = durable.name if shared else durable.client
+            yield LogSubscriber(client, durable.name, kind, TopicPattern.parse(durable.topic))
+    for replay in replays.waiting():
+        yield LogSubscriber(replay.client, replay.name, "replay", TopicPattern.parse(replay.topic))
+
+
+def losses(
+    subscribers: Iterator[LogSubscriber], before: JournaledTopics, after: JournaledTopics
+) -> list[LogSubscriberEntry]:
+    """Return those who would get less than now, the worst first."""
+    known: dict[str, Extent] = {}
+    made = []
+    for one in subscribers:
+        extent = known.get(one.pattern.text)
+        if extent is None:
+            extent = known[one.pattern.text] = after.narrowed_from(before, one.pattern)
+        if extent:
+            made.append(
+                LogSubscriberEntry(
+                    client=one.client,
+                    subscription=one.name,
+                    topic=one.pattern.text,
+                    subscription_kind=one.kind,
+                    connected=one.target is not None,
+                    extent=extent,
+                )
+            )
+    return sorted(made, key=lambda entry: entry.extent != "all")
+
+
+def tell_losses(clients: Mapping[str, Member], before: JournaledTopics, after: JournaledTopics) -> None:
+    """Note on each connected subscription of the log what it no longer gets, and tell its client."""
+    for member in list(clients.values()):
+        for target in list(member.subscriptions.values()):
+            if not (target.journaled_only or target.shares) or target.topic.startswith(OWN):
+                continue
+            baseline = target.journaled_as or before
+            extent = after.narrowed_from(baseline, target.subscription.pattern)
+            told, target.unrecorded = target.unrecorded, extent
+            target.journaled_as = baseline if extent else None
+            if extent and extent != told:
+                member.reply(_notice(target, extent))
+
+
+def _notice(target: ClientSubscription, extent: Extent) -> replies.Notice:
+    what = "nothing more" if extent == "all" else "only a part of what it asked for"
+    return replies.Notice(
+        code=CODE,
+        message=f"The policy no longer journals all of {target.topic}:"
+        f" the subscription {target.id} gets {what}.",
+        details={"id": target.id, "topic": target.topic, "extent": extent},
+    )
+
+
+def _kind_of(target: ClientSubscription) -> SubscriberKind:
+    if target.shares:
+        return _shared_kind(target.topic)
+    if target.managed is not None:
+        return "replay"
+    return "durable" if target.durable else "bookmark"
+
+
+def _shared_kind(topic: str) -> SubscriberKind:
+    return "queue" if topic.startswith(QUEUES) else "shared"
