@@ -19,7 +19,7 @@ from broker_core.bookmark import sequence_in
 from broker_core.control import listing
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
 from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.documents.instance import InstanceStatus, RefusedRevision, Snapshot
+from broker_core.documents.instance import DatabaseEntry, InstanceStatus, RefusedRevision, Snapshot
 from broker_core.documents.links import LinkEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
@@ -221,6 +221,7 @@ class FakeBroker:
         self.answers: dict[str, Any] = {}
         self.durable = 1_336_576
         self.refused: RefusedRevision | None = None
+        self.database: DatabaseEntry | None = None
         self.group: GroupStatus | None = None
         self.links: list[LinkEntry] = []
         self.problems: list[ProblemEntry] = []
@@ -348,6 +349,7 @@ class FakeBroker:
             "refused": self.refused and msgspec.to_builtins(self.refused),
             "problems": msgspec.to_builtins(self.problems),
             "stalls": msgspec.to_builtins(stall_totals(self.stalls)),
+            "database": self.database and msgspec.to_builtins(self.database),
             "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
             "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},

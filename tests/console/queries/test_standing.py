@@ -6,13 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
+from rest_framework.test import APIClient
 
+from broker_core.documents.instance import DatabaseEntry
 from console.models import Instance, RevisionReport
 from console.queries import standing
 from console.queries.readiness import Part
 from console.services import policies
 from console.services.actors import Actor
+from tests.support.fake_broker import FakeBroker
 
 ALL = ("database", "redis", "worker", "broker")
 
@@ -25,7 +29,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
     """Everything answers but these."""
     parts: list[Part] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
-    monkeypatch.setattr(standing, "readiness", lambda *, write=True: parts)
+    monkeypatch.setattr(standing, "readiness", lambda *, write: parts)
 
 
 def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number: int = 1) -> None:
@@ -81,3 +85,25 @@ def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
     (found,) = standing.standings()
     assert found.word == "Revision 2 isn't in force"
     assert "runs revision 1" in found.sentence
+
+
+def test_a_broker_that_runs_the_policy_on_its_own_disk_is_said_everywhere(
+    instance: Instance, broker: FakeBroker, client: Client, api: APIClient
+) -> None:
+    heard(instance, pid=1)
+    broker.database = DatabaseEntry(
+        away_since=1,
+        code="policy_from_disk",
+        message="Revision 1 is in force as stored.",
+        fix="Start it.",
+        policy="disk",
+    )
+    (found,) = [one for one in standing.standings() if one.key == "database of broker"]
+    assert "runs the policy on its own disk" in found.word and found.severe and found.fix == "Start it."
+    parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}
+    assert (
+        parts["database of broker"]["problem"] == "policy_from_disk" and not parts["database of broker"]["ok"]
+    )
+    (entry,) = api.get("/api/v1/brokers").json()
+    assert (entry["answers"], entry["code"], entry["fix"]) == (True, "policy_from_disk", "Start it.")
+    assert api.get("/api/v1/status").json()["database"]["policy"] == "disk"
