@@ -28,6 +28,7 @@ from broker_core.config.reading import bad_policy
 from broker_core.config.roots import refuse_outside
 from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
+from broker_core.connections.name_notices import NameNotices
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
 from broker_core.control.requests.clients import ClientRequests
@@ -128,6 +129,9 @@ class Broker:
         if member is not None:
             self.engine.keep_in_common(member)
             member.on_key(self.engine.services.tokens.use)
+            member.exchange(
+                NameNotices(self.engine.roster, self.engine.logons, self.engine.clock, member.run)
+            )
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""

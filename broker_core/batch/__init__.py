@@ -16,9 +16,12 @@ from broker_core.batch.building import (
     build,
     build_one_topic,
     locate,
+    renumber,
     stamp,
+    write_flags,
 )
 from broker_core.batch.layout import (
+    CLAIM,
     CONFLATED,
     CONFLATION_OVER,
     EXPLICIT_SEQUENCES,
@@ -27,6 +30,8 @@ from broker_core.batch.layout import (
     MAX_BATCH_BYTES,
     MAX_DICTIONARY,
     MAX_RECORDS,
+    MAX_SESSION,
+    PROVEN,
     ROW_DTYPE,
     ROW_SIZE,
     SEQUENCE_SIZE,
@@ -39,6 +44,7 @@ from broker_core.batch.layout import (
 )
 
 __all__ = [
+    "CLAIM",
     "CONFLATED",
     "CONFLATION_OVER",
     "EXPLICIT_SEQUENCES",
@@ -47,6 +53,8 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_DICTIONARY",
     "MAX_RECORDS",
+    "MAX_SESSION",
+    "PROVEN",
     "ROW_DTYPE",
     "ROW_SIZE",
     "SEQUENCE_SIZE",
@@ -61,5 +69,7 @@ __all__ = [
     "hash64",
     "locate",
     "peek",
+    "renumber",
     "stamp",
+    "write_flags",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker_core.batch import Batch
 from broker_core.confirming.confirmations import Confirmations
@@ -43,6 +43,15 @@ class Following(Protocol):
         """Wait until that is so for all that was acknowledged before; a few seconds at most."""
 
 
+class PublisherPosition(NamedTuple):
+    """What a client is told of its name's numbers at logon: number above all of them from `sequence` on. `session` counted up to there (None:
+    nobody, or somebody whose numbers don't bind this client); `stored` is the newest number of the client's own session."""
+
+    sequence: int
+    session: int | None
+    stored: int
+
+
 class Publishing(Protocol):
     """Takes what clients publish: `engine.dispatch`."""
 
@@ -51,6 +60,7 @@ class Publishing(Protocol):
     def wait_for_room(self, connection: Member) -> None: ...
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def publisher_sequence(self, name: str) -> int: ...
+    def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition: ...
     def knows(self, name: str) -> bool: ...
     async def known(self, name: str) -> None: ...
     @property

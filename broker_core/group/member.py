@@ -14,7 +14,7 @@ from broker_core.clock import Clock
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
-from broker_core.group.ports import EngineAwayError, EngineLog
+from broker_core.group.ports import EngineAwayError, EngineLog, Notices
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
 from broker_core.group.status import status_of
@@ -91,6 +91,10 @@ class Member:
     def on_key(self, told: Callable[[bytes], None]) -> None:
         """Call this with the secret that all members have, when the engine has told it."""
         self._made.on_attached = lambda attached: told(attached.key)
+
+    def exchange(self, notices: Notices) -> None:
+        """Exchange these with the other members."""
+        self._made.notices = notices
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""

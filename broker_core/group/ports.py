@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -68,6 +69,22 @@ class Beginning(NamedTuple):
     generation: int = 1
     base: int = 0
     chain: bytes = b""
+
+
+class Notices(Protocol):
+    """What members send each other beside the log and may lose. Satisfied by `connections.name_notices`."""
+
+    wanted: asyncio.Event
+    """Set while there is something to send."""
+
+    def send_all(self) -> None:
+        """Send everything that still holds again: the log has just been found."""
+
+    def next_message(self) -> bytes | None:
+        """Return the next message, a JSON array; None when everything was sent."""
+
+    def receive(self, content: bytes) -> None:
+        """Take a message of any member, this one among them."""
 
 
 class EngineLog(Protocol):
