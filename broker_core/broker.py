@@ -48,6 +48,7 @@ from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import Member
+from broker_core.group.ports import NoticeExchange
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.files import Files
@@ -129,9 +130,8 @@ class Broker:
         if member is not None:
             self.engine.keep_in_common(member)
             member.on_key(self.engine.services.tokens.use)
-            member.exchange(
-                NameNotices(self.engine.roster, self.engine.logons, self.engine.clock, member.run)
-            )
+            names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run)
+            member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""

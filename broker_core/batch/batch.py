@@ -194,7 +194,8 @@ class Batch:
 
     @property
     def session(self) -> int:
-        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher doesn't number."""
+        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher
+        doesn't number."""
         return self.header.session
 
     @property
@@ -333,7 +334,8 @@ class Batch:
         payload = body + PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
             MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
-            header.origin, header.epoch, header.session, int(sequences[0]) if sequences is not None else 0, header.accepted_at,
+            header.origin, header.epoch, header.session, int(sequences[0]) if sequences is not None else 0,
+            header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip
         seal(made)

@@ -159,7 +159,8 @@ def write_flags(buf: bytearray, flags: int) -> None:
 
 
 def renumber(buf: bytearray, session: int, first_publisher_sequence: int) -> None:
-    """Give a batch another publisher session and its records other numbers, in place, and renew the header's checksum."""
+    """Give a batch another publisher session and its records other numbers, in place, and renew the
+    header's checksum."""
     _SESSION.pack_into(buf, 44, session)
     _U64.pack_into(buf, 72, first_publisher_sequence)
     seal(buf)

@@ -100,7 +100,8 @@ class AsyncClient(Steering):
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
 
-        `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a link; others get one of their own.
+        `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a
+        link; others get one of their own.
         """
         super().__init__()
         self.name = check_client_name(name)

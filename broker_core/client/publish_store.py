@@ -63,7 +63,8 @@ class PublishStore(Protocol):
         """Drop the batches that end at or before this sequence."""
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
-        """Keep these batches in place of all others, or change nothing. They may be made of `pending` while this runs."""
+        """Keep these batches in place of all others, or change nothing. They may be made of `pending` while
+        this runs."""
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
         """What is kept and ends after this sequence, oldest first. Batches dropped meanwhile are left out."""
@@ -292,7 +293,7 @@ class FilePublishStore(KeptBatches[_Place]):
         return self._file.read(entry.at + _ENTRY.size, entry.length)
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
-        """As `PublishStore.replace`: a crash leaves all of the one or all of the other. OperatorError store_failed."""
+        """Keep these batches in place of all others; a crash leaves either. OperatorError store_failed."""
         places: list[_Place] = []
 
         def parts() -> Iterator[Buffer]:

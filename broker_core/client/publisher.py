@@ -74,7 +74,8 @@ class Publisher:
     ) -> None:
         self.store = store
         self.session = session or _new_session()
-        """The id of what counts this publisher's numbers. It stands in every batch, so it is kept with those that are unacknowledged."""
+        """The id of what counts this publisher's numbers. It stands in every batch, so it is kept with
+        those that are unacknowledged."""
         self.failure: SluiceError | None = None
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
@@ -295,8 +296,9 @@ class Publisher:
     ) -> None:
         """Logged on: forget what the broker has, send what it hasn't, then go on live.
 
-        `known_sequence` and `session` are the newest number of this name there, and the session that counted it (None: this one). Of this
-        session the broker has everything up to `stored`. Raises OperatorError store_failed.
+        `known_sequence` and `session` are the newest number of this name there, and the session that
+        counted it (None: this one). Of this session the broker has everything up to `stored`. Raises
+        OperatorError store_failed.
         """
         if session in (None, self.session):
             self.store.discard_upto(known_sequence)
@@ -320,8 +322,8 @@ class Publisher:
             link.send_command(commands.Flush(id=number))
 
     def _renumber(self, known_sequence: int) -> None:
-        """Give what isn't acknowledged numbers above another session's, and a session of its own: what is still on its way under the old
-        numbers, perhaps through another broker, must not be taken for it."""
+        """Give what isn't acknowledged numbers above another session's, and a session of its own: what is
+        still on its way under the old numbers, perhaps through another broker, must not be taken for it."""
         shift, session = known_sequence + 1 - self.store.oldest(), _new_session()
 
         def renumbered() -> Iterator[StoredBatch]:

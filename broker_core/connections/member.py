@@ -64,7 +64,8 @@ class Member(Peer, Protocol):
     heartbeat_ms: int
     """How often it wants to hear something; 0: it doesn't say."""
     logged_on_at: int
-    """When it took its name, ns UTC: in a group later than that of every client of that name before it. 0 for a broker by itself."""
+    """When it took its name, ns UTC: in a group later than that of every client of that name before it. 0
+    for a broker by itself."""
     passing: bool
     """Whether its name was made up for it: nobody will come back with it."""
     promised_ms: int

@@ -1,23 +1,25 @@
-"""One client of a name in a whole group: members tell each other who has logged on, and the newest logon of a name stays.
+"""Uniqueness of client names in a group: members tell each other who has logged on, and the newest logon
+stays.
 
-Notices aren't entries of the group's log. They travel as the members' other statements do, many in one message, and may get lost: each
-member sends those of all its clients again whenever it has found the log. Until it has, as on either side of a partition, a name
-may have a client here and one there; only the side that reaches the log's quorum gets anything of theirs stored. Numbers are safe in any
-case: see `journal.publishers`.
+Notices aren't entries of the group's log. They travel as the members' statuses do, many in one message, and
+may get lost. Each member sends those of all its clients again whenever it has found the log. During a
+partition a name may have a client on either side; only the side that reaches the log's quorum gets anything
+stored. Numbers are safe in any case: see `journal.publishers`.
 
-A logon's moment is the member's clock, moved ahead of every moment heard of: whoever logs on after having heard of another is newer,
-whatever the clocks say. A name that belongs to a user stays that user's: the member that knows so objects, and the other closes its client.
+The moment of a logon is the member's time, moved ahead of every moment it knows. So a client that logs on
+after its member has received another's notice is newer, whatever the clocks say. A name that belongs to a
+user stays that user's: the member that knows so objects, and the other one closes its client.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from broker_core.clock import Clock
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
@@ -28,7 +30,8 @@ MAX_NOTICES: Final = 1_000
 
 
 class LogonNotice(msgspec.Struct, frozen=True, array_like=True):
-    """A client has logged on at a moment (ns). `user` has proven to be one; "" is anybody. With `objects` it says whose the name is."""
+    """A client has logged on at a moment (ns). `user` has proven to be one; "" is anybody. With `objects`
+    it says whose the name is."""
 
     name: str
     user: str
@@ -44,10 +47,11 @@ class NoticeMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NameNotices:
-    """The notices of one member: what it has to send, and what follows from those of others. `run` is its process."""
+    """The notices of one member: what it has to send, and what follows from those of others. `run` is its
+    process."""
 
-    def __init__(self, roster: Roster, logons: Logons, clock: Clock, run: str) -> None:
-        self._roster, self._logons, self._clock, self._run = roster, logons, clock, run
+    def __init__(self, roster: Roster, logons: Logons, now_ns: Callable[[], int], run: str) -> None:
+        self._roster, self._logons, self._now_ns, self._run = roster, logons, now_ns, run
         self._latest = 0
         """The latest moment of a logon that is known of."""
         self._unsent: deque[LogonNotice] = deque()
@@ -59,7 +63,7 @@ class NameNotices:
 
     def on_logged_on(self, connection: Member, name: str) -> None:
         """Note that a client has taken a name."""
-        self._latest = max(self._clock.now_ns(), self._latest + 1)
+        self._latest = max(self._now_ns(), self._latest + 1)
         connection.logged_on_at = self._latest
         self._send_of(name, connection)
 
@@ -126,5 +130,6 @@ def _proven_user(connection: Member) -> str:
 
 
 def _is_shared(name: str) -> bool:
-    """Whether a name is one client's in the whole group. Each member has links of its own, and a link's numbers are safe with any."""
+    """Whether a name is one client's in the whole group. Each member has links of its own, and a link's
+    numbers are safe with any."""
     return not name.startswith((LINK_PREFIX, SITE_PREFIX))

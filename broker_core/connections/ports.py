@@ -44,8 +44,10 @@ class Following(Protocol):
 
 
 class PublisherPosition(NamedTuple):
-    """What a client is told of its name's numbers at logon: number above all of them from `sequence` on. `session` counted up to there (None:
-    nobody, or somebody whose numbers don't bind this client); `stored` is the newest number of the client's own session."""
+    """The numbers of its name that a client learns at logon; its own continue after `sequence`.
+
+    `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
+    `stored` is the newest number of the client's own session."""
 
     sequence: int
     session: int | None

@@ -45,7 +45,8 @@ class Publisher:
         self.named_session = 0
         """The publisher session that its logon named; 0: none."""
         self.session = 0
-        """The session of everything numbered that this connection publishes, with the bit PROVEN; 0 before the first of it."""
+        """The session of everything numbered that this connection publishes, with the bit PROVEN; 0 before
+        the first of it."""
         self.claimed = self.claimed_in_log = False
         """Whether it has taken its name with a numbered batch, and with one that is journaled."""
         self.topics: dict[str, int] = {}
@@ -154,8 +155,8 @@ class Publisher:
             )
 
     def assign_session(self, session: int) -> int:
-        """Return the session of this connection, with the bit PROVEN. The first numbered batch decides: `session`, or where that is
-        0 the one that the logon named, or a new one."""
+        """Return the session of this connection, with the bit PROVEN. The first numbered batch decides:
+        `session`, or where that is 0 the one that the logon named, or a new one."""
         if not self.session:
             identity = self._connection.identity
             proven = PROVEN if identity is not None and identity.proven else 0

@@ -80,7 +80,8 @@ class UnderWay:
     batches: int = 0
     session: int = 0
     taken: int = 0
-    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was superseded."""
+    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
+    superseded."""
 
     def note(self, session: int, last: int) -> None:
         """Record that a numbered batch was taken."""
@@ -202,7 +203,8 @@ class Dispatch:
         return newest_number(self._publishers.get(name, ()))
 
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
-        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it named none."""
+        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
+        named none."""
         sessions = self._publishers.get(name, ())
         own = session | PROVEN if proven else session
         stored = number_of(sessions, own) if session else 0
@@ -310,8 +312,8 @@ class Dispatch:
         return with_number(done, under_way.session, number)
 
     def _close_superseded(self, connection: Member, *, claims: bool) -> None:
-        """Close a client that may publish nothing more under its name. `claims`: it never held the name on this connection, so
-        the `sequence` of its logon was too old, and a new logon tells it the right one."""
+        """Close a client that may publish nothing more under its name. `claims`: it never held the name on
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one."""
         name, session = connection.name, connection.publishing.session
         for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
             del self._repeats[other]
@@ -492,7 +494,7 @@ class Dispatch:
             self._end_waiting([waiting])
 
     def superseded(self, pending: Pending[Waiting]) -> None:
-        """Nothing of a batch is stored, because another session holds its publisher's name: close who published it here."""
+        """Close the client whose batch isn't stored because another session holds its publisher's name."""
         waiting = pending.owner
         if waiting is None:
             return
@@ -568,8 +570,8 @@ class Dispatch:
             owner.reply(answer)
 
     def _note_from_elsewhere(self, name: str, session: int, last: int) -> None:
-        """Record a batch that nobody here waits for: the broker's own, or of another member's client, which may come here next. A client
-        of this broker that held the name until then is closed."""
+        """Record a batch that nobody here waits for: the broker's own, or of another member's client, which
+        may come here next. A client of this broker that held the name until then is closed."""
         if not last:
             return
         before = self._publishers.get(name, ())
@@ -602,7 +604,8 @@ class Dispatch:
         waiting.connection.publishing.committed(len(waiting.behind))
 
     def _note_finished(self, name: str) -> None:
-        """When nothing of a publisher is under way any more: record what no journal keeps and came behind it as well."""
+        """When nothing of a publisher is under way any more: record what no journal keeps and came behind
+        it as well."""
         under_way = self._under_way.get(name)
         if under_way is not None and under_way.batches == 0:
             del self._under_way[name]
@@ -666,7 +669,8 @@ class Dispatch:
 
 
 def _assign_session(connection: Member, batch: Batch) -> None:
-    """Write into a numbered batch the session that counts its numbers: its own, or that of the connection. ClientError bad_batch."""
+    """Write into a numbered batch the session that counts its numbers: its own, or that of the connection.
+    ClientError bad_batch."""
     session = batch.session
     if session > MAX_SESSION:
         raise ClientError(

@@ -1,13 +1,14 @@
-"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes the same of it.
+"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes
+the same of it.
 
-Of a numbered publisher's records the first in the log's order win, wherever they were accepted: within a session by their
-numbers, and among sessions of one name by their claims (`journal.publishers`). What is left gets the next
-sequences, the instance's origin, the log's generation as its epoch, and a moment: that of the broker that took it, but never
-before the record in front of it, and never more than SKEW_NS behind the engine's own time for the entry, so that one member
-whose clock is ahead doesn't hold everybody's.
+Of a numbered publisher's records the first in the log's order win, wherever they were accepted: within a
+session by their numbers, and among sessions of one name by their claims (`journal.publishers`). What is
+left gets the next sequences, the instance's origin, the log's generation as its epoch, and a moment: that
+of the broker that took it, but never before the record in front of it, and never more than SKEW_NS behind
+the engine's own time for the entry, so that one member whose clock is ahead doesn't hold everybody's.
 
-`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says itself how far it
-has applied the log, whatever a crash left of it.
+`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says
+itself how far it has applied the log, whatever a crash left of it.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ class Order:
         return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
 
     def take(self, entry: Entry, number: int, batch: Batch) -> Batch | Refusal:
-        """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no state: what is decided later follows
-        from the journal alone, also after a restart."""
+        """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no
+        state: what is decided later follows from the journal alone, also after a restart."""
         if Place(entry.number, number) <= self._place:
             return self._earlier(batch)
         fresh = self._fresh(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -71,20 +72,19 @@ class Beginning(NamedTuple):
     chain: bytes = b""
 
 
-class Notices(Protocol):
-    """What members send each other beside the log and may lose. Satisfied by `connections.name_notices`."""
+@dataclass
+class NoticeExchange:
+    """Messages that members send each other beside the log, and that may get lost: see
+    `connections.name_notices`."""
 
     wanted: asyncio.Event
     """Set while there is something to send."""
-
-    def send_all(self) -> None:
-        """Send everything that still holds again: the log has just been found."""
-
-    def next_message(self) -> bytes | None:
-        """Return the next message, a JSON array; None when everything was sent."""
-
-    def receive(self, content: bytes) -> None:
-        """Take a message of any member, this one among them."""
+    send_all: Callable[[], None]
+    """Queue everything that still holds again: the log has just been found."""
+    next_message: Callable[[], bytes | None]
+    """Return the next message, a JSON array; None when everything was sent."""
+    receive: Callable[[bytes], None]
+    """Process a message of any member, this one among them."""
 
 
 class EngineLog(Protocol):

@@ -53,7 +53,7 @@ from broker_core.group.ports import (
     EngineAwayError,
     EngineLog,
     Entry,
-    Notices,
+    NoticeExchange,
 )
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
@@ -119,7 +119,7 @@ class ReplicatedLog(Generic[Owner]):
         confirmations.unheard = self._unheard
         self.on_attached: Callable[[Attached], None] = lambda _: None
         """The engine's log was found; set by whoever runs the broker."""
-        self.notices: Notices | None = None
+        self.notices: NoticeExchange | None = None
         """What members send each other of their clients; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""

@@ -1,16 +1,18 @@
-"""`<instance>.clients.ack`: the publisher sessions of each client, so that opening doesn't have to scan the whole log.
+"""`<instance>.clients.ack`: the publisher sessions of each client, so that opening doesn't have to scan the
+whole log.
 
     +--------------------------------------------------------------------------+
     | 0 magic "SLUICEA1" | 8 crc u32 (CRC32C of the rest) | 12 length u32       |
     | 16 upto u64 | 24 JSON object, client name -> [[session, last number], …]  |
     +--------------------------------------------------------------------------+
 
-Of each name the session that holds it comes first (see publishers.py); a number alone is one of session 0. The file is true for the
-log up to sequence `upto`; recovery reads what follows from the segments. Written whole, when a segment is sealed, at closing, and at
-opening when it had to be rebuilt. Lost or damaged, it is rebuilt by a scan.
+Of each name the session that holds it comes first (see publishers.py); a number alone is one of session 0.
+The file is true for the log up to sequence `upto`; recovery reads what follows from the segments. Written
+whole, when a segment is sealed, at closing, and at opening when it had to be rebuilt. Lost or damaged, it
+is rebuilt by a scan.
 
-The names stand in the order in which they published last, and the newest 131,072 are kept: a publisher that has
-been silent while so many others published is forgotten, and its repeats would be taken for new.
+The names stand in the order in which they published last, and the newest 131,072 are kept: a publisher that
+has been silent while so many others published is forgotten, and its repeats would be taken for new.
 """
 
 from __future__ import annotations

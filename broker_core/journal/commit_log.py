@@ -65,7 +65,8 @@ class Pending(Generic[Owner]):
     failed: bool = False
     """It isn't stored: known when it has come out."""
     claims: bool = False
-    """Whether its publisher session takes the name with it: a log that others append to as well must know that."""
+    """Whether its publisher session takes the name with it: a log that others append to as well must know
+    that."""
 
 
 class Outlet(Protocol[Owner]):
@@ -82,7 +83,8 @@ class Outlet(Protocol[Owner]):
         """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
 
     def superseded(self, pending: Pending[Owner]) -> None:
-        """Nothing of a batch is stored, and nothing will be: in the log another session of its publisher came first."""
+        """Close the client of a batch that isn't stored: in the log another session of its publisher came
+        first."""
 
     def confirmed(self, upto: int) -> None:
         """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""

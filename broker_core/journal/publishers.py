@@ -1,14 +1,19 @@
 """Publisher sessions: which numbers of a publisher are in the log, and who may add to them.
 
-A publisher's number counts within its *session*, an id that the client makes with its publish store. A number alone says nothing: two
-clients of one name may both have a message 7. So the log keeps, of each name, its newest sessions and the newest number of each.
+A publisher's number counts within its *session*, an id that the client makes with its publish store. A
+number alone says nothing: two clients of one name may both have a message 7. So the log keeps, for each
+name, its newest sessions and the newest number of each.
 
-* The session that published last *holds* the name. Its numbers ascend; what isn't above the newest one is a repeat.
-* Another session takes the name with the first numbered batch of a connection, its *claim*, if that starts above the holder's newest
-  number. One that was told an older number, and one that lost the name, is superseded: nothing of its batch is stored.
-* A session whose client has proven who it is takes the name from one that hasn't, whatever that one's number is.
+* The session that published last *holds* the name. Its numbers ascend; a number up to its newest one is a
+  repeat.
+* Another session takes the name with the first numbered batch of a connection, its *claim*, if that starts
+  above the holder's newest number. A session that was told an older number, or that lost the name, is
+  superseded: nothing of its batch is stored.
+* A session whose client has proven who it is takes the name from one that hasn't, whatever that one's
+  number is.
 
-Every decision follows from the records of the log before it, so every member of a group, and every restart, decides the same.
+Every decision follows from the records of the log before it. So each member of a group decides the same,
+also after a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from broker_core.batch import PROVEN
 MAX_PUBLISHERS = 131_072
 """Some 30 MB of memory, and 6 MB written when a segment is sealed."""
 MAX_SESSIONS = 4
-"""Sessions of one name that are remembered: clients that take a name from each other in turn still know what of theirs is stored."""
+"""Sessions of one name that are remembered: clients that take a name from each other in turn still know
+what of theirs is stored."""
 
 
 class SessionNumber(NamedTuple):
@@ -53,14 +59,16 @@ def newest_number(sessions: Sessions) -> int:
 
 
 def may_ignore(sessions: Sessions, session: int) -> bool:
-    """Whether a session doesn't have to start above the holder's number: it has proven to be its user, and the holder hasn't."""
+    """Whether a session doesn't have to start above the holder's number: it has proven to be its user, and
+    the holder hasn't."""
     return bool(sessions) and session & PROVEN > sessions[0].session & PROVEN
 
 
 def judge(sessions: Sessions, session: int, first: int, last: int, *, claims: bool) -> int | Refusal:
     """Return the number above which the records of a batch are new, or why none is stored.
 
-    `first` and `last` are the batch's publisher sequences; `claims`: it is the first numbered batch of its connection.
+    `first` and `last` are the batch's publisher sequences; `claims`: it is the first numbered batch of its
+    connection.
     """
     own = number_of(sessions, session)
     if last <= own:
@@ -81,7 +89,8 @@ def with_number(sessions: Sessions, session: int, number: int) -> Sessions:
 
 
 class Publishers(dict[str, Sessions]):
-    """The sessions of each publisher. The publisher that published last is at the end; beyond the limit the longest silent are forgotten."""
+    """The sessions of each publisher. The publisher that published last is at the end; beyond the limit the
+    longest silent are forgotten."""
 
     def note(self, name: str, session: int, number: int) -> None:
         """Record a session's newest number."""

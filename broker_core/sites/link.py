@@ -42,7 +42,8 @@ HEARTBEAT_MS: Final = 5_000
 AGAIN_S: Final = (0.5, 1.0, 2.0, 5.0)
 """How long it waits before it tries again; the last of them from then on."""
 LINK_SESSION: Final = 1
-"""The publisher session of every link: its numbers are the sequences of this instance's log, whichever process or member carries them."""
+"""The publisher session of every link: its numbers are the sequences of this instance's log, whichever
+process or member carries them."""
 ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
 """Each address once: what happens then is the link's to say."""
 

@@ -47,7 +47,8 @@ def opened(directory: Path) -> Journal:
 
 
 Published = tuple[str, int, int, int, int]
-"""A batch: publisher, first number (0: none), records, the moment that its broker took it, and its publisher session. A negative
+"""A batch: publisher, first number (0: none), records, the moment that its broker took it, and its
+publisher session. A negative
 session is the first batch of a connection."""
 
 

@@ -1,4 +1,5 @@
-"""Names in a group: one client of each, the newest; and nothing of a publisher is acknowledged that is stored nowhere."""
+"""Names in a group: one client of each, the newest; and nothing of a publisher is acknowledged that is
+stored nowhere."""
 
 from __future__ import annotations
 

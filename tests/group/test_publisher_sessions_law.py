@@ -1,7 +1,10 @@
-"""The law of publisher sessions: whatever clients of one name do on whatever members, what they are told is stored is stored, once.
+"""The law of publisher sessions: whatever clients of one name do on whatever members, what they are told is
+stored is stored, once.
 
-The clients are the library's publishers, with their stores; the members are the order that each of them makes of the log. What an example
-decides: who logs on where, and with how old an answer; when what a member gathered gets into the log, and when members apply it.
+The clients are the library's publishers, with their stores; the members are the order that each of them
+makes of the log. What an example
+decides: who logs on where, and with how old an answer; when what a member gathered gets into the log, and
+when members apply it.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class EmptyJournal:
 
 @dataclass
 class Connection:
-    """A client's connection to a member, as that member knows it. Satisfies what a publisher needs of a link."""
+    """A client's connection to a member, as that member knows it. Satisfies what a publisher needs of a
+    link."""
 
     client: Client
     member: Member

@@ -1,4 +1,5 @@
-"""A name and its numbers belong to the user who has proven to be one: on two transports of one broker, and on the members of a group."""
+"""A name and its numbers belong to the user who has proven to be one: on two transports of one broker, and
+on the members of a group."""
 
 from __future__ import annotations
 
@@ -116,7 +117,9 @@ class Side:
         self.owners = Owners(directory / f"{run}.owners")
         roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
         logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.of)
-        self.notices = NameNotices(cast(Roster, roster), cast(Logons, logons), ManualClock(now_ns), run)
+        self.notices = NameNotices(
+            cast(Roster, roster), cast(Logons, logons), ManualClock(now_ns).now_ns, run
+        )
 
     def log_on(self, name: str, user: str = "") -> Connected:
         made = self.clients[name] = Connected(self.clients, name, user)

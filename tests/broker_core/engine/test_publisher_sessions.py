@@ -1,4 +1,5 @@
-"""Publisher sessions at one broker: clients of one name lose nothing to each other, also while the disk is busy."""
+"""Publisher sessions at one broker: clients of one name lose nothing to each other, also while the disk is
+busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Publisher sessions: who may add to a name's numbers, and that a journal says the same of them however it is opened."""
+"""Publisher sessions: who may add to a name's numbers, and that a journal says the same of them however it
+is opened."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_numbers_of_somebody_unproven_do_not_bind_who_has_proven_to_be_a_user() 
     held = with_number(raised, 2 | PROVEN, 3)
     assert judge(held, 2 | PROVEN, 4, 4, claims=False) == 0 + 3
     assert judge(held, 1, 1_000_001, 1_000_001, claims=False) is Refusal.SUPERSEDED
-    assert judge(held, 4 | PROVEN, 1, 1, claims=True) is Refusal.SUPERSEDED, "of two that have, numbers decide"
+    assert judge(held, 4 | PROVEN, 1, 1, claims=True) is Refusal.SUPERSEDED, (
+        "of two that have, numbers decide"
+    )
 
 
 NOTES = st.lists(
