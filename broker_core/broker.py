@@ -31,6 +31,7 @@ from broker_core.config.reading import bad_policy
 from broker_core.config.roots import DirectoryDefaults, refuse_misplaced
 from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
+from broker_core.connections.name_notices import NameNotices
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
 from broker_core.control.policy_file import PolicyFile, StoredPolicy, to_staged
@@ -53,6 +54,7 @@ from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.engine.stalls import StallHistory
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import Member
+from broker_core.group.ports import NoticeExchange
 from broker_core.group.problems import group_problems
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import LocalLog, LogMaker
@@ -146,6 +148,8 @@ class Broker:
             self.engine.keep_in_common(member)
             member.on_key(self.engine.services.tokens.use)
             member.reached_at(self.addresses)
+            names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run)
+            member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""

@@ -85,6 +85,7 @@ CODES: Final = MappingProxyType({
     "connections_over_quota": ErrorCode("Your user already has as many connections as its quota allows; `used`, `limit`", _CLIENT, close=4110, retry_after_ms=SHORTLY),
     "transport_closed": ErrorCode("The transport was disabled or moved; reconnect, there or at another address", _CLIENT, close=4109, retry_after_ms=SOON),
     "link_in_use": ErrorCode("Another link of your instance is connected, for example from another member of your group", _CLIENT, close=4111, retry_after_ms=SHORTLY),
+    "stale_sequence": ErrorCode("Another client has published with your name since you logged on, so your numbers aren't new: log on again and number from the new `sequence`", _CLIENT, close=4112, retry_after_ms=SOON),
     # Acted on by a policy or an operator, or by time.
     "client_replaced": ErrorCode("Another client logged on with your name", _CLIENT, close=4200),
     "slow_client_disk": ErrorCode("The pool's disk limit was exceeded, and you used most of it", _CLIENT, close=4201, retry_after_ms=SOON),

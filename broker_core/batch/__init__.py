@@ -18,8 +18,10 @@ from broker_core.batch.building import (
     locate,
     renumber,
     stamp,
+    write_flags,
 )
 from broker_core.batch.layout import (
+    CLAIM,
     CONFLATED,
     CONFLATION_OVER,
     EXPLICIT_SEQUENCES,
@@ -28,6 +30,8 @@ from broker_core.batch.layout import (
     MAX_BATCH_BYTES,
     MAX_DICTIONARY,
     MAX_RECORDS,
+    MAX_SESSION,
+    PROVEN,
     ROW_DTYPE,
     ROW_SIZE,
     SEQUENCE_SIZE,
@@ -40,6 +44,7 @@ from broker_core.batch.layout import (
 )
 
 __all__ = [
+    "CLAIM",
     "CONFLATED",
     "CONFLATION_OVER",
     "EXPLICIT_SEQUENCES",
@@ -48,6 +53,8 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_DICTIONARY",
     "MAX_RECORDS",
+    "MAX_SESSION",
+    "PROVEN",
     "ROW_DTYPE",
     "ROW_SIZE",
     "SEQUENCE_SIZE",
@@ -64,4 +71,5 @@ __all__ = [
     "peek",
     "renumber",
     "stamp",
+    "write_flags",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.batch.building import join, stamp
+from broker_core.batch.building import join, renumber, stamp
 from broker_core.batch.dictionary import decode_dictionary, encode_dictionary
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
@@ -110,6 +110,12 @@ class Batch:
         stamp(self.buf, origin=origin, epoch=epoch, first_sequence=first_sequence, accepted_at=accepted_at)
         self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
 
+    def assign_session(self, session: int) -> None:
+        """Write the publisher session; the buffer must be a bytearray that nobody else reads yet."""
+        assert isinstance(self.buf, bytearray)
+        renumber(self.buf, session, self.header.first_publisher_sequence)
+        self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
+
     def _verify(self) -> None:
         header, view = self.header, memoryview(self.buf)
         if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
@@ -185,6 +191,12 @@ class Batch:
     @property
     def first_publisher_sequence(self) -> int:
         return self.header.first_publisher_sequence
+
+    @property
+    def session(self) -> int:
+        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher
+        doesn't number."""
+        return self.header.session
 
     @property
     def last_publisher_sequence(self) -> int:
@@ -322,7 +334,8 @@ class Batch:
         payload = body + PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
             MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
-            header.origin, header.epoch, 0, int(sequences[0]) if sequences is not None else 0, header.accepted_at,
+            header.origin, header.epoch, header.session, int(sequences[0]) if sequences is not None else 0,
+            header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip
         seal(made)

@@ -29,13 +29,15 @@ from broker_core.batch.layout import (
 )
 from broker_core.checksum import crc32c
 
-_STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
-_LOG_POSITION = struct.Struct("<Q")
-_PUBLISHER_SEQUENCE = struct.Struct("<Q")
+_ORIGIN = struct.Struct("<QI")
+_SEQUENCE = struct.Struct("<Qq")
+_FLAGS = struct.Struct("<H")
+_SESSION = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 
 
 def build_one_topic(
-    publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0
+    publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0, session: int = 0
 ) -> bytearray:
     """A batch of records of one topic without headers, numbered one after the other; the fast path of publishing."""
     count = len(bodies)
@@ -46,7 +48,7 @@ def build_one_topic(
         rows = few_rows(count).pack(*fields)
     else:
         rows = _table(bodies, 1).tobytes()
-    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence)
+    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence, session=session)
 
 
 def build(
@@ -56,6 +58,7 @@ def build(
     headers: Sequence[bytes] | None = None,
     first_publisher_sequence: int = 0,
     sequences: Sequence[int] = (),
+    session: int = 0,
 ) -> bytearray:
     """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
 
@@ -86,7 +89,9 @@ def build(
         joined = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
     flags = EXPLICIT_SEQUENCES if sequences else 0
-    return _assemble(publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags)
+    return _assemble(
+        publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags, session
+    )
 
 
 def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
@@ -105,8 +110,9 @@ def _assemble(
     bodies: Sequence[bytes],
     first: int,
     flags: int = 0,
+    session: int = 0,
 ) -> bytearray:
-    return join(publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags)
+    return join(publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags, session)
 
 
 def join(
@@ -118,6 +124,7 @@ def join(
     texts: bytes,
     first: int,
     flags: int = 0,
+    session: int = 0,
 ) -> bytearray:
     """A whole batch of tables and texts that are joined already. ClientError bad_batch where a limit is passed."""
     dictionary = encode_dictionary(publisher, topics)
@@ -131,7 +138,7 @@ def join(
     payload = b"".join((dictionary, rows, headers, texts, padding))
     header = HEADER.pack(
         MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
-        0, 0, 0, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
+        0, 0, session, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
     )  # fmt: skip
     whole = bytearray(header)
     seal(whole)
@@ -141,16 +148,24 @@ def join(
 
 def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
     """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
-    _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
+    _ORIGIN.pack_into(buf, 32, origin, epoch)
+    _SEQUENCE.pack_into(buf, 48, first_sequence, accepted_at)
     seal(buf)
 
 
-def renumber(buf: bytearray, first_publisher_sequence: int) -> None:
-    """Write another first publisher sequence into the header, in place, and renew its checksum."""
-    _PUBLISHER_SEQUENCE.pack_into(buf, 72, first_publisher_sequence)
+def write_flags(buf: bytearray, flags: int) -> None:
+    """Write the header's flags, in place. Before `stamp`, which renews the checksum."""
+    _FLAGS.pack_into(buf, 6, flags)
+
+
+def renumber(buf: bytearray, session: int, first_publisher_sequence: int) -> None:
+    """Give a batch another publisher session and its records other numbers, in place, and renew the
+    header's checksum."""
+    _SESSION.pack_into(buf, 44, session)
+    _U64.pack_into(buf, 72, first_publisher_sequence)
     seal(buf)
 
 
 def locate(buf: bytearray, log_position: int) -> None:
     """Write where a batch stands in the log of its group, in place. Before `stamp`, which renews the checksum."""
-    _LOG_POSITION.pack_into(buf, 88, log_position)
+    _U64.pack_into(buf, 88, log_position)

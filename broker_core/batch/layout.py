@@ -5,7 +5,7 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
     +--------------------------------------------------------------------------------+
     | 0  magic "SLB1"  | 4 version u8 | 5 codec u8 | 6 flags u16 | 8 count u32         |
     | 12 dictionary_length u32 | 16 stored_length u32 | 20 raw_length u32              |
-    | 24 payload_crc u32 | 28 header_crc u32 | 32 origin u64 | 40 epoch u32 | 44 zero u32 |
+    | 24 payload_crc u32 | 28 header_crc u32 | 32 origin u64 | 40 epoch u32 | 44 session u32 |
     | 48 first_sequence u64 | 56 accepted_at i64 | 64 publisher u64                    |
     | 72 first_publisher_sequence u64 | 80 headers_length u32 | 84 bodies_length u32   |
     | 88 log_position u64                                                              |
@@ -27,11 +27,14 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
 * Record i has sequence first_sequence + i, or sequences[i]. Its publisher sequence is
   first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
   first_publisher_sequence 0 means that the publisher doesn't number its messages.
+* session names the publisher session that counts the publisher sequences: numbers are compared within a name and
+  a session alone. Its highest bit says that the client had proven who it is; 0 is a publisher without numbers.
 * origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
 * log_position says where the batch stands in the log that a group of brokers shares (group/order.py); 0 where there is none.
 * A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
 * flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
-  client and never in a journal.
+  client and never in a journal. CLAIM stands in a group's log alone: the first batch that a connection
+  appends there.
 * A reader that meets another version or codec refuses the batch; it never guesses.
 
 Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
@@ -71,7 +74,13 @@ CONFLATED = 2
 CONFLATION_OVER = 4
 """The first delivery behind such a backlog: from it on everything comes again."""
 MARKS = CONFLATED | CONFLATION_OVER
-KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS
+CLAIM = 8
+"""The first numbered batch of a connection in a group's log: with it the publisher session takes its name."""
+KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS | CLAIM
+PROVEN = 1 << 31
+"""The bit of a session that says that its client had proven who it is. Brokers set it."""
+MAX_SESSION = PROVEN - 1
+"""The largest id that a client may give a publisher session."""
 MARK_WORDS = {0: "", CONFLATED: "conflated", CONFLATION_OVER: "conflation_over"}
 """The marks as messages show them."""
 MAX_RECORDS = 65_536
@@ -107,7 +116,7 @@ class BatchHeader(NamedTuple):
     header_crc: int
     origin: int
     epoch: int
-    zero: int
+    session: int
     first_sequence: int
     accepted_at: int
     publisher: int

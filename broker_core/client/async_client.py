@@ -91,6 +91,7 @@ class AsyncClient(Steering):
         on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
         needs_sequence: bool = False,
+        publisher_session: int = 0,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
@@ -102,6 +103,9 @@ class AsyncClient(Steering):
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
+
+        `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a
+        link; others get one of their own.
         """
         super().__init__()
         self.name = check_client_name(name)
@@ -112,7 +116,11 @@ class AsyncClient(Steering):
         self._needs_sequence = needs_sequence
         self._on_notice = on_notice
         self._publisher = Publisher(
-            name, MemoryPublishStore() if publish_store is None else publish_store, batch_bytes, on_rejection
+            name,
+            MemoryPublishStore() if publish_store is None else publish_store,
+            batch_bytes,
+            on_rejection,
+            publisher_session,
         )
         addresses = parse_addresses(address)
         self._connector = Connector(
@@ -138,6 +146,7 @@ class AsyncClient(Steering):
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
         self._publisher.open_store()
+        self._connector.use_session(self._publisher.session)
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
@@ -299,7 +308,7 @@ class AsyncClient(Steering):
         self._subscriptions.connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
-        await self._publisher.connected(link, known)
+        await self._publisher.connected(link, known, ack.session, ack.stored or 0)
         if not self._first.done():
             self._first.set_result(None)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ssl import SSLCertVerificationError
 from typing import Any
 
+import msgspec
+
 from broker_core.client.addresses import Address
 from broker_core.client.link import Link, OnFrames, TcpLink
 from broker_core.client.reconnect import ReconnectPolicy, Turns
@@ -161,6 +163,10 @@ class Connector:
                 self.closing(reply)
         if frames:
             self._on_frames(link, frames)
+
+    def use_session(self, session: int) -> None:
+        """Name this publisher session at the next logon."""
+        self._logon = msgspec.structs.replace(self._logon, session=session)
 
     # What the client hears on our behalf.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -61,6 +61,10 @@ class PublishStore(Protocol):
 
     def discard_upto(self, last: int) -> None:
         """Drop the batches that end at or before this sequence."""
+
+    def replace(self, batches: Iterable[StoredBatch]) -> None:
+        """Keep these batches in place of all others, or change nothing. They may be made of `pending` while
+        this runs."""
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
         """What is kept and ends after this sequence, oldest first. Batches dropped meanwhile are left out."""
@@ -156,6 +160,13 @@ class MemoryPublishStore(KeptBatches[_Held]):
         self._kept[first] = _Held(first, last, batch, len(batch))
         self.nbytes += len(batch)
         self.last_sequence = last
+
+    def replace(self, batches: Iterable[StoredBatch]) -> None:
+        made = list(batches)
+        self._kept.clear()
+        self.nbytes = 0
+        for first, last, batch in made:
+            self.add(first, last, batch)
 
     def _batch_of(self, entry: _Held) -> Buffer:
         return entry.batch
@@ -280,6 +291,30 @@ class FilePublishStore(KeptBatches[_Place]):
 
     def _batch_of(self, entry: _Place) -> Buffer:
         return self._file.read(entry.at + _ENTRY.size, entry.length)
+
+    def replace(self, batches: Iterable[StoredBatch]) -> None:
+        """Keep these batches in place of all others; a crash leaves either. OperatorError store_failed."""
+        places: list[_Place] = []
+
+        def parts() -> Iterator[Buffer]:
+            yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
+            at = len(_MAGIC) + _ENTRY.size
+            for first, last, batch in batches:
+                yield _head(first, last, batch)
+                yield batch
+                places.append(_Place(first, last, at, len(batch)))
+                at += _ENTRY.size + len(batch)
+
+        if not self._file.write_anew(parts()):
+            raise OperatorError(
+                "store_failed",
+                f"The publish store {self.path} can't be written anew.",
+                "Free space on its disk.",
+            )
+        self._kept.clear()
+        self.nbytes = self._dead = 0
+        for place in places:
+            self._keep(place)
 
     def compact(self) -> None:
         """Write what is still kept into a new file and put it in the old one's place."""

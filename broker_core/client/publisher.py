@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from secrets import randbelow
 from typing import cast
 
-from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, Buffer, build, build_one_topic, renumber
+from broker_core.batch import (
+    MAX_DICTIONARY,
+    MAX_SESSION,
+    ROW_SIZE,
+    Batch,
+    Buffer,
+    build,
+    build_one_topic,
+    renumber,
+)
 from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
 from broker_core.client.link import Link
-from broker_core.client.publish_store import PublishStore
+from broker_core.client.publish_store import PublishStore, StoredBatch
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import come_back_after_ms
@@ -38,6 +48,10 @@ _NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted, and stays
 _DONE = _Done()
 
 
+def _new_session() -> int:
+    return 1 + randbelow(MAX_SESSION)
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Messages that the broker refused, by publisher sequence, and why. They are no longer in the publish store."""
@@ -56,8 +70,12 @@ class Publisher:
         store: PublishStore,
         batch_bytes: int,
         on_rejection: Callable[[Rejection], None] | None,
+        session: int = 0,
     ) -> None:
         self.store = store
+        self.session = session or _new_session()
+        """The id of what counts this publisher's numbers. It stands in every batch, so it is kept with
+        those that are unacknowledged."""
         self.failure: SluiceError | None = None
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
@@ -65,10 +83,6 @@ class Publisher:
         self._on_rejection = on_rejection
         self._link: Link | None = None
         self._next = store.last_sequence + 1
-        self._sent_upto = store.last_sequence
-        """The newest number that a broker may have been sent, by this process or the one before it."""
-        self._told = False
-        """Whether this process was told by a logon which of its numbers the broker has."""
         self._go_elsewhere: Callable[[], None] | None = None
         self.acknowledged = 0
         """The newest that this process heard to be persisted; what no journal keeps isn't among them."""
@@ -159,7 +173,7 @@ class Publisher:
             self._gathered += size
             return
         for part in cut_bodies(encoded):
-            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next))
+            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next, self.session))
             await self.wait_for_room()
 
     def send_gathered(self) -> None:
@@ -174,12 +188,14 @@ class Publisher:
             return
         self._topics, self._bodies, self._gathered = [], [], 0
         if topics.count(topics[0]) == len(topics):
-            self._hand_over(len(bodies), build_one_topic(self._name, topics[0], bodies, self._next))
+            self._hand_over(
+                len(bodies), build_one_topic(self._name, topics[0], bodies, self._next, self.session)
+            )
             return
         most = MAX_DICTIONARY - 1  # no more topics than records, whatever they are
         for at in range(0, len(bodies), most):
             part = bodies[at : at + most]
-            batch = build(self._name, topics[at : at + most], part, None, self._next)
+            batch = build(self._name, topics[at : at + most], part, None, self._next, session=self.session)
             self._hand_over(len(part), batch)
 
     def forward(self, first: int, last: int, batch: bytearray) -> None:
@@ -200,7 +216,6 @@ class Publisher:
             # One write for many small batches: a system call and a wake-up at the broker cost more than they do.
             self._outgoing += (encode_frame_header(PUBLISH, 0, size), batch)
             self._outgoing_bytes += size
-            self._sent_upto = last
             if self._outgoing_bytes >= self._batch_bytes:
                 self._write()
             else:
@@ -280,20 +295,29 @@ class Publisher:
 
     # Connections.
 
-    async def connected(self, link: Link, known_sequence: int) -> None:
-        """Logged on: forget what the broker knows, send what it doesn't, then go on live."""
-        self._keep_own(known_sequence)
-        self._told = True
-        self.store.discard_upto(known_sequence)
+    async def connected(
+        self, link: Link, known_sequence: int, session: int | None = None, stored: int = 0
+    ) -> None:
+        """Logged on: forget what the broker has, send what it hasn't, then go on live.
+
+        `known_sequence` and `session` are the newest number of this name there, and the session that
+        counted it (None: this one). Of this session the broker has everything up to `stored`. Raises
+        OperatorError store_failed.
+        """
+        if session in (None, self.session):
+            self.store.discard_upto(known_sequence)
+        else:
+            self.store.discard_upto(stored)
+            if 0 < self.store.oldest() <= known_sequence:
+                self._renumber(known_sequence)
         self._next = max(self._next, self.store.last_sequence + 1, known_sequence + 1)
         self._wake()
-        sent, more = known_sequence, True
+        sent, more = 0, True
         while more:
             more = False
-            for stored in self.store.pending(sent):
-                link.send((encode_frame_header(PUBLISH, 0, len(stored.batch)), stored.batch))
-                sent, more = stored.last, True
-                self._sent_upto = max(self._sent_upto, sent)
+            for entry in self.store.pending(sent):
+                link.send((encode_frame_header(PUBLISH, 0, len(entry.batch)), entry.batch))
+                sent, more = entry.last, True
                 if link.paused:
                     await link.drain()
         # No await since the store was seen empty beyond `sent`: nothing can slip in between.
@@ -301,23 +325,22 @@ class Publisher:
         for number in self._flushes:
             link.send_command(commands.Flush(id=number))
 
-    def _keep_own(self, known_sequence: int) -> None:
-        """Number anew what the broker can't have, though its answer covers the numbers.
+    def _renumber(self, known_sequence: int) -> None:
+        """Give what isn't acknowledged numbers above another session's, and a session of its own: what is
+        still on its way under the old numbers, perhaps through another broker, must not be taken for it."""
+        shift, session = known_sequence + 1 - self.store.oldest(), _new_session()
 
-        Either it was never sent, or the answer is greater than all numbers of this client, so it is about another's messages.
-        """
-        foreign = self._told and known_sequence >= self._next
-        own = list(self.store.pending(0 if foreign else self._sent_upto))
-        if not own or own[0].first > known_sequence:
-            return
-        self._next = max(self._next, known_sequence + 1)
-        for stored in own:
-            batch = bytearray(stored.batch)
-            renumber(batch, self._next)
-            self.store.add(self._next, self._next + stored.last - stored.first, batch)
-            self._next += stored.last - stored.first + 1
-        self.store.discard(own[0].first, own[-1].last)
-        self._flushes = {number: (self._next - 1, waiter) for number, (_, waiter) in self._flushes.items()}
+        def renumbered() -> Iterator[StoredBatch]:
+            for first, last, batch in self.store.pending():
+                made = bytearray(batch)
+                renumber(made, session, first + shift)
+                yield StoredBatch(first + shift, last + shift, made)
+
+        self.store.replace(renumbered())
+        self.session = session
+        self._next = self.store.last_sequence + 1
+        self._flushes = {id: (target + shift, waiter) for id, (target, waiter) in self._flushes.items()}
+        self.acknowledged = known_sequence
 
     def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
         """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
@@ -341,9 +364,9 @@ class Publisher:
     def open_store(self) -> None:
         """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
         self._next = max(self._next, self.store.last_sequence + 1)
-        self._sent_upto = max(self._sent_upto, self.store.last_sequence)
         for stored in self.store.pending():
-            owner = Batch.parse(stored.batch).publisher_name
+            batch = Batch.parse(stored.batch)
+            self.session, owner = batch.session or self.session, batch.publisher_name
             if owner != self._name:
                 raise OperatorError(
                     "store_of_another_client",

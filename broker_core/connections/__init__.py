@@ -8,6 +8,7 @@ inbox              what was read and isn't carried out yet
 publisher          its batches on their way to the disk
 notices            what it is told of decisions, and whether it has heard
 logons             who may come in; refused_names: who may not for a while; owners: whose a name is
+name_notices       which client of a name stays in a group
 anteroom           what may be cost before a logon, and an address's share
 door               how much of a turn those may take whom nobody knows
 quotas             what a client, and a user's clients together, may have of an instance

@@ -62,6 +62,7 @@ class Connection:
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0
+        self.logged_on_at = 0
         self.passing = False
         self.comes_back_as = ""
         """As whom it will be known again when it comes back without a word of where it was; "" for one that has that word."""
@@ -399,6 +400,10 @@ class Connection:
         self.services.judging.joined(self)
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
+        self.publishing.named_session = command.session or 0
+        position = services.publishing.publisher_position(
+            self.name, self.publishing.named_session, proven=identity.proven
+        )
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(
@@ -408,9 +413,9 @@ class Connection:
                 name=self.name,
                 instance=self._instance,
                 version=PROTOCOL_VERSION,
-                sequence=self.services.publishing.publisher_sequence(self.name)
-                if self.knows_sequence
-                else None,
+                sequence=position.sequence if self.knows_sequence else None,
+                session=position.session,
+                stored=position.stored or None,
                 max_frame=MAX_FRAME,
                 heartbeat_ms=self.heartbeat_ms or None,
             )

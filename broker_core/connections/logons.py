@@ -155,11 +155,15 @@ class Logons:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )
-        owner = self.owners.of(name)
-        if owner is not None and owner != identity.known_as and self._access.has(owner, name):
+        if self.owner_of(name) not in (None, identity.known_as):
             raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
         if identity.proven and not connection.passing:
             self.owners.claim(name, identity.known_as)
+
+    def owner_of(self, name: str) -> str | None:
+        """Return the user whose alone a client name is; None when anybody may have it."""
+        owner = self.owners.of(name)
+        return owner if owner is not None and self._access.has(owner, name) else None
 
     def _check_link(self, name: str, identity: Identity, before: Member | None) -> None:
         """What comes from another instance stands for its records, so who brings it must have proven to be entitled to that."""

@@ -30,12 +30,17 @@ class Identity(NamedTuple):
 class Publishes(Protocol):
     """What a client publishes, as whoever takes it sees that: `publisher`."""
 
+    session: int
+    claimed: bool
+    claimed_in_log: bool
+
     @property
     def messages(self) -> int: ...
     @property
     def topics(self) -> Mapping[str, int]: ...
     @property
     def uncommitted(self) -> int: ...
+    def assign_session(self, session: int) -> int: ...
     def submitted(self) -> None: ...
     def committed(self, number: int) -> None: ...
     def may_read(self) -> None: ...
@@ -58,6 +63,9 @@ class Member(Peer, Protocol):
     spoke_at: int
     heartbeat_ms: int
     """How often it wants to hear something; 0: it doesn't say."""
+    logged_on_at: int
+    """When it took its name, ns UTC: in a group later than that of every client of that name before it. 0
+    for a broker by itself."""
     passing: bool
     """Whether its name was made up for it: nobody will come back with it."""
     promised_ms: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker_core.batch import Batch
 from broker_core.confirming.confirmations import Confirmations
@@ -52,6 +52,17 @@ class Following(Protocol):
         """Call this each time this broker has caught up after it was cut off."""
 
 
+class PublisherPosition(NamedTuple):
+    """The numbers of its name that a client learns at logon; its own continue after `sequence`.
+
+    `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
+    `stored` is the newest number of the client's own session."""
+
+    sequence: int
+    session: int | None
+    stored: int
+
+
 class Publishing(Protocol):
     """Takes what clients publish: `engine.dispatch`."""
 
@@ -63,6 +74,7 @@ class Publishing(Protocol):
         """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
 
     def publisher_sequence(self, name: str) -> int: ...
+    def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition: ...
     def knows(self, name: str) -> bool: ...
     async def known(self, name: str) -> bool: ...
     @property

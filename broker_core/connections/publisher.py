@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
+from secrets import randbelow
 
 import msgspec
 import numpy as np
 
 from broker_core import batch as batches
-from broker_core.batch import Batch
+from broker_core.batch import MAX_SESSION, PROVEN, Batch
 from broker_core.connections.inbox import Hold, Inbox
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
@@ -29,6 +30,11 @@ TOLD_AGAIN_S = 60.0
 """Who publishes faster than its quota is told so no more often than that."""
 
 
+def new_session() -> int:
+    """Return a publisher session for a client that names none."""
+    return 1 + randbelow(MAX_SESSION)
+
+
 class Publisher:
     """The publishing side of a connection."""
 
@@ -36,6 +42,13 @@ class Publisher:
         self._connection = connection
         self._inbox = inbox
         self._services = services
+        self.named_session = 0
+        """The publisher session that its logon named; 0: none."""
+        self.session = 0
+        """The session of everything numbered that this connection publishes, with the bit PROVEN; 0 before
+        the first of it."""
+        self.claimed = self.claimed_in_log = False
+        """Whether it has taken its name with a numbered batch, and with one that is journaled."""
         self.topics: dict[str, int] = {}
         """Messages it published, by topic, or by the pattern of many."""
         self._submitted = self._committed = 0
@@ -150,6 +163,15 @@ class Publisher:
                     details={"wait_ms": int(wait * 1_000)},
                 )
             )
+
+    def assign_session(self, session: int) -> int:
+        """Return the session of this connection, with the bit PROVEN. The first numbered batch decides:
+        `session`, or where that is 0 the one that the logon named, or a new one."""
+        if not self.session:
+            identity = self._connection.identity
+            proven = PROVEN if identity is not None and identity.proven else 0
+            self.session = (session or self.named_session or new_session()) | proven
+        return self.session
 
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""

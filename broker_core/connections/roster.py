@@ -23,6 +23,8 @@ class Roster:
         self.gone = Account()
         """What became of everything that was for clients that have left."""
         self.on_connected: Callable[[Member], None] | None = None
+        self.on_logged_on: Callable[[Member, str], None] | None = None
+        """Called when a client has taken a name; set in a group."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self.connections))
@@ -47,6 +49,8 @@ class Roster:
                 "client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}."
             )
         self.clients[name] = connection
+        if self.on_logged_on is not None:
+            self.on_logged_on(connection, name)
         self.anteroom.known(connection)
 
     def leave(self, connection: Member) -> None:

@@ -19,17 +19,26 @@ import structlog
 
 from broker_core import batch as batches
 from broker_core.activity import LAST
-from broker_core.batch import Batch, hash64
+from broker_core.batch import MAX_SESSION, PROVEN, Batch, hash64
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.member import Member
-from broker_core.connections.ports import Following
+from broker_core.connections.ports import Following, PublisherPosition
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.acks import Publishers
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
+from broker_core.journal.publishers import (
+    Publishers,
+    Refusal,
+    Sessions,
+    judge,
+    may_ignore,
+    newest_number,
+    number_of,
+    with_number,
+)
 from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME, origin_of
 from broker_core.protocols import replies
@@ -78,8 +87,15 @@ class UnderWay:
 
     newest: Waiting
     batches: int = 0
+    session: int = 0
     taken: int = 0
-    """Its newest number that was taken, by the journal or past it."""
+    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
+    superseded."""
+
+    def note(self, session: int, last: int) -> None:
+        """Record that a numbered batch was taken."""
+        self.taken = last if session != self.session else max(self.taken, last)
+        self.session = session
 
 
 class Unconfirmed(NamedTuple):
@@ -88,6 +104,7 @@ class Unconfirmed(NamedTuple):
 
     sequence: int
     publisher: str
+    session: int
     number: int
     waiting: Waiting | None
 
@@ -195,8 +212,18 @@ class Dispatch:
         await self._log.close()
 
     def publisher_sequence(self, name: str) -> int:
-        """The last of a publisher's own numbers that is done: durable, unless no journal keeps it."""
-        return self._publishers.get(name, 0)
+        """Return the newest number of a publisher that is done: durable, unless no journal keeps it."""
+        return newest_number(self._publishers.get(name, ()))
+
+    def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
+        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
+        named none."""
+        sessions = self._publishers.get(name, ())
+        own = session | PROVEN if proven else session
+        stored = number_of(sessions, own) if session else 0
+        if not sessions or may_ignore(sessions, own):
+            return PublisherPosition(stored, None, stored)
+        return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored)
 
     def knows(self, name: str) -> bool:
         """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
@@ -243,6 +270,7 @@ class Dispatch:
                 "Build batches with the client library.",
                 position=64,
             )
+        _assign_session(connection, batch)
         topics = batch.topics
         for topic in topics:
             check_topic(topic)
@@ -284,12 +312,17 @@ class Dispatch:
         first = batch.first_publisher_sequence
         if first == 0:
             return batch
-        done, last = self._publishers.get(connection.name, 0), batch.last_publisher_sequence
-        under_way = self._under_way.get(connection.name)
-        known = done if under_way is None else max(done, under_way.taken)
-        if last <= known:
-            self._answer_repeat(connection, batch, answers, waits=last > done)
+        last, session = batch.last_publisher_sequence, batch.session
+        done = self._publishers.get(connection.name, ())
+        taken = self._with_under_way(connection.name, done)
+        above = judge(taken, session, first, last, claims=not connection.publishing.claimed)
+        if above is Refusal.REPEATED:
+            self._answer_repeat(connection, batch, answers, waits=last > number_of(done, session))
             return None
+        if above is Refusal.SUPERSEDED:
+            self._close_superseded(connection, claims=not connection.publishing.claimed)
+            return None
+        known = above if may_ignore(taken, session) else max(above, newest_number(taken))
         if last > known + MAX_JUMP:
             raise ClientError(
                 "bad_batch",
@@ -297,10 +330,34 @@ class Dispatch:
                 "Number messages consecutively, starting after the `sequence` of the logon's answer.",
                 position=72,
             )
-        if first > known:
+        connection.publishing.claimed = True
+        if first > above:
             return batch
-        rows = np.nonzero(batch.publisher_sequences() > known)[0]
+        rows = np.nonzero(batch.publisher_sequences() > above)[0]
         return batch.select(rows, explicit=False)
+
+    def _with_under_way(self, name: str, done: Sessions) -> Sessions:
+        """Return a publisher's sessions as they are if all that is under way here gets into the log."""
+        under_way = self._under_way.get(name)
+        if under_way is None or not under_way.taken:
+            return done
+        number = max(under_way.taken, number_of(done, under_way.session))
+        return with_number(done, under_way.session, number)
+
+    def _close_superseded(self, connection: Member, *, claims: bool) -> None:
+        """Close a client that may publish nothing more under its name. `claims`: it never held the name on
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one."""
+        name, session = connection.name, connection.publishing.session
+        for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
+            del self._repeats[other]
+        if claims:
+            connection.close(
+                "stale_sequence",
+                f"Another client has published as {name} since you logged on, so your numbers aren't new.",
+                "Log on again, and number what isn't acknowledged from the new `sequence` on.",
+            )
+        else:
+            connection.close("client_replaced", f"Another client has published as {name}.")
 
     def _answer_repeat(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], *, waits: bool
@@ -352,23 +409,28 @@ class Dispatch:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
-        under_way.taken = max(under_way.taken, last)
-        self._log.append(Pending(parts.kept, waiting))
+        claims = last > 0 and not connection.publishing.claimed_in_log
+        if last:
+            under_way.note(parts.kept.session, last)
+            connection.publishing.claimed_in_log = True
+        self._log.append(Pending(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
 
     def _past_journal(self, connection: Member, passed: Passed) -> None:
         """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
         it."""
         under_way = self._under_way.get(connection.name)
+        session, last = passed.batch.session, passed.batch.last_publisher_sequence
         if under_way is not None:
-            under_way.taken = max(under_way.taken, passed.batch.last_publisher_sequence)
+            if last:
+                under_way.note(session, last)
             if not under_way.newest.delivered:
                 under_way.newest.behind += (passed,)
                 self._behind_bytes += passed.batch.nbytes
                 connection.publishing.submitted()
                 return
-        elif passed.batch.last_publisher_sequence:
-            self._publishers.note(connection.name, passed.batch.last_publisher_sequence)
+        elif last:
+            self._note(connection.name, session, last)
         self._deliver_passed(passed.batch)
         self._settles.settle()
         self._answer_passed(connection, passed)
@@ -446,7 +508,7 @@ class Dispatch:
 
     def applied(self, group: Sequence[Pending[Waiting]], positions: Sequence[Position]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
-        acks: dict[str, int] = {}
+        acks: dict[tuple[str, int], int] = {}
         done: dict[Member, int] = {}
         behind: list[Waiting] = []
         registry = self._subscribed.registry
@@ -464,7 +526,8 @@ class Dispatch:
             if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
                 self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
-                self._note_from_elsewhere(pending.batch.publisher_name, pending.batch.last_publisher_sequence)
+                batch = pending.batch
+                self._note_from_elsewhere(batch.publisher_name, batch.session, batch.last_publisher_sequence)
             else:
                 self._is_done(waiting, acks, done, behind)
         self._frontier.durable = group[-1].batch.last_sequence
@@ -490,6 +553,24 @@ class Dispatch:
         else:
             self._end_waiting([waiting])
 
+    def superseded(self, pending: Pending[Waiting]) -> None:
+        """Close the client whose batch isn't stored because another session holds its publisher's name."""
+        waiting = pending.owner
+        if waiting is None:
+            return
+        owner = waiting.connection
+        self._close_superseded(owner, claims=pending.claims)
+        dropped = [passed.batch for passed in waiting.behind]
+        if waiting.beside is not None and waiting.beside.passed is not None:
+            dropped.append(waiting.beside.passed)
+        self._behind_bytes -= sum(batch.nbytes for batch in dropped)
+        under_way = self._under_way[owner.name]
+        under_way.batches -= 1
+        if under_way.session == owner.publishing.session:
+            under_way.taken = 0
+        self._note_finished(owner.name)
+        owner.publishing.committed(1 + len(waiting.behind))
+
     def confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.move(upto)
@@ -500,7 +581,7 @@ class Dispatch:
             if left:
                 self._waits[one.publisher] = left
             if one.waiting is None:
-                self._note_from_elsewhere(one.publisher, one.number)
+                self._note_from_elsewhere(one.publisher, one.session, one.number)
             else:
                 owned.append(one.waiting)
         if owned:
@@ -520,10 +601,12 @@ class Dispatch:
             return  # nobody is to be told
         name = batch.publisher_name
         self._waits[name] = self._waits.get(name, 0) + 1
-        self._unconfirmed.append(Unconfirmed(upto, name, batch.last_publisher_sequence, waiting))
+        self._unconfirmed.append(
+            Unconfirmed(upto, name, batch.session, batch.last_publisher_sequence, waiting)
+        )
 
     def _end_waiting(self, waited: Sequence[Waiting]) -> None:
-        acks: dict[str, int] = {}
+        acks: dict[tuple[str, int], int] = {}
         done: dict[Member, int] = {}
         behind: list[Waiting] = []
         for waiting in waited:
@@ -533,27 +616,44 @@ class Dispatch:
         self._acknowledge(acks, done)
 
     def _is_done(
-        self, waiting: Waiting, acks: dict[str, int], done: dict[Member, int], behind: list[Waiting]
+        self,
+        waiting: Waiting,
+        acks: dict[tuple[str, int], int],
+        done: dict[Member, int],
+        behind: list[Waiting],
     ) -> None:
         owner = waiting.connection
         done[owner] = done.get(owner, 0) + 1
-        acks[owner.name] = waiting.last_publisher_sequence or acks.get(owner.name, 0)
+        publisher = owner.name, owner.publishing.session
+        acks[publisher] = waiting.last_publisher_sequence or acks.get(publisher, 0)
         self._under_way[owner.name].batches -= 1
         if waiting.behind:
             behind.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
 
-    def _note_from_elsewhere(self, name: str, last: int) -> None:
-        """A batch that nobody here waits for: the broker's own, or another broker's publisher's, who may come here next."""
-        if last:
-            self._publishers.note(name, max(last, self._publishers.get(name, 0)))
+    def _note_from_elsewhere(self, name: str, session: int, last: int) -> None:
+        """Record a batch that nobody here waits for: the broker's own, or of another member's client, which
+        may come here next. A client of this broker that held the name until then is closed."""
+        if not last:
+            return
+        before = self._publishers.get(name, ())
+        self._note(name, session, last)
+        if before and before[0].session != session:
+            client = self._roster.clients.get(name)
+            if client is not None and client.publishing.session == before[0].session:
+                self._close_superseded(client, claims=False)
 
-    def _acknowledge(self, acks: dict[str, int], done: dict[Member, int]) -> None:
-        for name, sequence in acks.items():
-            self._note_durable(name, sequence)
+    def _note(self, name: str, session: int, last: int) -> None:
+        self._publishers.note(name, session, max(last, number_of(self._publishers.get(name, ()), session)))
+
+    def _acknowledge(self, acks: dict[tuple[str, int], int], done: dict[Member, int]) -> None:
+        for (name, session), sequence in acks.items():
+            if sequence:
+                self._note(name, session, sequence)
+            self._note_finished(name)
             client = self._roster.clients.get(name) if sequence else None
-            if client is not None:
+            if client is not None and client.publishing.session == session:
                 client.reply(replies.persisted(sequence))
         for owner, number in done.items():
             owner.publishing.committed(number)
@@ -595,17 +695,19 @@ class Dispatch:
                 if rows is None or len(rows):
                     self._give([Match(subscription, rows)], shared[part])
 
-    def _note_durable(self, name: str, sequence: int) -> None:
-        under_way = self._under_way[name]
-        if under_way.batches == 0:
-            sequence = under_way.taken  # with what no journal keeps and came behind it
+    def _note_finished(self, name: str) -> None:
+        """When nothing of a publisher is under way any more: record what no journal keeps and came behind
+        it as well."""
+        under_way = self._under_way.get(name)
+        if under_way is not None and under_way.batches == 0:
             del self._under_way[name]
-        if sequence:
-            self._publishers.note(name, max(sequence, self._publishers.get(name, 0)))
+            if under_way.taken:
+                self._note(name, under_way.session, under_way.taken)
 
     def _answer_repeats(self) -> None:
         for connection, waiting in list(self._repeats.items()):
-            if self._publishers.get(connection.name, 0) >= waiting.last:
+            sessions = self._publishers.get(connection.name, ())
+            if number_of(sessions, connection.publishing.session) >= waiting.last:
                 del self._repeats[connection]
                 connection.reply(replies.persisted(waiting.last))
                 for answer in waiting.answers:
@@ -671,3 +773,28 @@ def _nowhere(topic: str, why: str) -> ClientError:
         "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
         topic=topic,
     )
+
+
+def _assign_session(connection: Member, batch: Batch) -> None:
+    """Write into a numbered batch the session that counts its numbers: its own, or that of the connection.
+    ClientError bad_batch."""
+    session = batch.session
+    if session > MAX_SESSION:
+        raise ClientError(
+            "bad_batch",
+            f"The publisher session {session} isn't one that a client can have.",
+            f"Number with a session between 1 and {MAX_SESSION}.",
+            position=44,
+        )
+    if not batch.first_publisher_sequence:
+        return
+    assigned = connection.publishing.assign_session(session)
+    if session and session != assigned & MAX_SESSION:
+        raise ClientError(
+            "bad_batch",
+            f"The batch is of publisher session {session}, and this connection publishes as another.",
+            "Log on again to publish as another session.",
+            position=44,
+        )
+    if session != assigned:
+        batch.assign_session(assigned)

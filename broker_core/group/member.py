@@ -14,8 +14,8 @@ from broker_core.clock import Clock
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
-from broker_core.group.ports import EngineAwayError, EngineLog
-from broker_core.group.replicated_log import ReplicatedLog
+from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
+from broker_core.group.replicated_log import SKEW_TOLD_MS, ReplicatedLog
 from broker_core.group.settings import GroupSettings
 from broker_core.group.status import status_of
 from broker_core.journal.commit_log import CommitLog, Outlet, Owner
@@ -134,6 +134,16 @@ class Member:
     def on_key(self, told: Callable[[bytes], None]) -> None:
         """Call this with the secret that all members have, when the engine has told it."""
         self._made.on_attached = lambda attached: told(attached.key)
+
+    def now_ns(self) -> int:
+        """Return this machine's time, corrected by the log service's where it is off by more than SKEW_TOLD_MS."""
+        assert self._clock is not None
+        skew_ms = self._made.skew_ms
+        return self._clock.now_ns() - (skew_ms * 1_000_000 if abs(skew_ms) > SKEW_TOLD_MS else 0)
+
+    def exchange(self, notices: NoticeExchange) -> None:
+        """Exchange these with the other members."""
+        self._made.notices = notices
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""

@@ -1,12 +1,14 @@
-"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes the same of it.
+"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes
+the same of it.
 
-Of a numbered publisher's records the first in the log's order win, wherever they were accepted. What is left gets the next
-sequences, the instance's origin, the log's generation as its epoch, and a moment: that of the broker that took it, but never
-before the record in front of it, and never more than SKEW_NS behind the engine's own time for the entry, so that one member
-whose clock is ahead doesn't hold everybody's.
+Of a numbered publisher's records the first in the log's order win, wherever they were accepted: within a
+session by their numbers, and among sessions of one name by their claims (`journal.publishers`). What is
+left gets the next sequences, the instance's origin, the log's generation as its epoch, and a moment: that
+of the broker that took it, but never before the record in front of it, and never more than SKEW_NS behind
+the engine's own time for the entry, so that one member whose clock is ahead doesn't hold everybody's.
 
-`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says itself how far it
-has applied the log, whatever a crash left of it.
+`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says
+itself how far it has applied the log, whatever a crash left of it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker_core.batch import Batch, locate, peek
+from broker_core.batch import CLAIM, Batch, locate, peek, write_flags
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import Chain
 from broker_core.group.packing import unpacked
 from broker_core.group.ports import Attached, Entry
-from broker_core.journal.acks import Publishers
 from broker_core.journal.journal import Journal
+from broker_core.journal.publishers import Publishers, Refusal, judge, number_of
 
 SKEW_NS = 2_000_000_000
 _BATCH_BITS = 16
@@ -139,15 +141,17 @@ class Order:
         """The newest entry of which everything is applied, as far as is known: reading goes on behind it."""
         return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
 
-    def take(self, entry: Entry, number: int, batch: Batch) -> Batch | None:
-        """What of a batch is new, stamped; None when nothing is."""
+    def take(self, entry: Entry, number: int, batch: Batch) -> Batch | Refusal:
+        """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no
+        state: what is decided later follows from the journal alone, also after a restart."""
         if Place(entry.number, number) <= self._place:
-            return None
+            return self._earlier(batch)
         fresh = self._fresh(batch)
-        if fresh is None:
-            return None
+        if isinstance(fresh, Refusal):
+            return fresh
         assert isinstance(fresh.buf, bytearray)
         self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
+        write_flags(fresh.buf, 0)
         locate(fresh.buf, Place(entry.number, number).packed)
         fresh.stamp(
             origin=self._origin,
@@ -164,18 +168,25 @@ class Order:
         self._place = max(self._place, Place(entry.number, MAX_BATCHES))
         self.chain.passed(entry.number)
 
-    def _fresh(self, batch: Batch) -> Batch | None:
+    def _earlier(self, batch: Batch) -> Refusal:
+        """Return what became of a batch that was applied before this order began."""
+        last = batch.last_publisher_sequence
+        known = number_of(self._publishers.get(batch.publisher_name, ()), batch.session)
+        return Refusal.REPEATED if last <= known else Refusal.SUPERSEDED
+
+    def _fresh(self, batch: Batch) -> Batch | Refusal:
         first = batch.first_publisher_sequence
         if first == 0:
             return batch
-        name, last = batch.publisher_name, batch.last_publisher_sequence
-        known = self._publishers.get(name, 0)
-        if last <= known:
-            return None
-        self._publishers.note(name, last)
-        if first > known:
+        name, session, last = batch.publisher_name, batch.session, batch.last_publisher_sequence
+        sessions = self._publishers.get(name, ())
+        above = judge(sessions, session, first, last, claims=bool(batch.flags & CLAIM))
+        if isinstance(above, Refusal):
+            return above
+        self._publishers.note(name, session, last)
+        if first > above:
             return batch
-        return batch.select(np.nonzero(batch.publisher_sequences() > known)[0], explicit=False)
+        return batch.select(np.nonzero(batch.publisher_sequences() > above)[0], explicit=False)
 
 
 def _last_at(journal: Journal) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -70,6 +72,21 @@ class Beginning(NamedTuple):
     generation: int = 1
     base: int = 0
     chain: bytes = b""
+
+
+@dataclass
+class NoticeExchange:
+    """Messages that members send each other beside the log, and that may get lost: see
+    `connections.name_notices`."""
+
+    wanted: asyncio.Event
+    """Set while there is something to send."""
+    send_all: Callable[[], None]
+    """Queue everything that still holds again: the log has just been found."""
+    next_message: Callable[[], bytes | None]
+    """Return the next message, a JSON array; None when everything was sent."""
+    receive: Callable[[bytes], None]
+    """Process a message of any member, this one among them."""
 
 
 class EngineLog(Protocol):

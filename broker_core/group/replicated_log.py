@@ -33,7 +33,7 @@ from uuid import uuid4
 
 import structlog
 
-from broker_core.batch import Batch
+from broker_core.batch import CLAIM, Batch, write_flags
 from broker_core.clock import Clock
 from broker_core.confirming.confirmations import STOOD_STILL_S, Confirmations
 from broker_core.errors import JournalError, OperatorError
@@ -53,12 +53,14 @@ from broker_core.group.ports import (
     EngineAwayError,
     EngineLog,
     Entry,
+    NoticeExchange,
 )
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
 from broker_core.group.waiting import Outgoing, Waiting, batches_in
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, Outlet, Owner, Pending
 from broker_core.journal.journal import Journal
+from broker_core.journal.publishers import Refusal
 from broker_core.journal.segment import Position
 
 P = ParamSpec("P")
@@ -68,6 +70,8 @@ LOOK_S: Final = 0.1
 """How often it is looked whether what waits has waited too long."""
 RETRY_S: Final = 0.25
 TELL_S: Final = 0.25
+NOTICES_GATHER_S: Final = 0.02
+"""Logons of so long go into one message."""
 TELL_AT_MOST_S: Final = 0.005
 """Where others wait for what this member has synced, it is told at once, but not more often."""
 LOOKS: Final = 8
@@ -133,6 +137,8 @@ class ReplicatedLog(Generic[Owner]):
         """The member has caught up after it attached; set by whoever runs the broker."""
         self.addresses: Callable[[], dict[str, str]] = dict
         """Where clients find this member, by transport; set by whoever runs the broker."""
+        self.notices: NoticeExchange | None = None
+        """What members send each other of their clients; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
         self._appending: Appending[Owner] = Appending(engine, settings.member, self.run)
@@ -165,6 +171,9 @@ class ReplicatedLog(Generic[Owner]):
     def append(self, *batches: Pending[Owner]) -> None:
         at = self._clock.now_ns()
         for pending in batches:
+            if pending.claims:
+                assert isinstance(pending.batch.buf, bytearray)
+                write_flags(pending.batch.buf, CLAIM)
             # The moment goes with the batch; the rest of the stamp is made where it is applied.
             pending.batch.stamp(origin=self._journal.origin, epoch=0, first_sequence=0, accepted_at=at)
         self._waiting.add(batches, self._clock.seconds())
@@ -263,7 +272,9 @@ class ReplicatedLog(Generic[Owner]):
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
         self._is_confirmed = False
-        await first_to_fail(self._tell(), self._send(), self._read(order), self._confirm())
+        await first_to_fail(
+            self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
+        )
 
     async def _confirm(self) -> None:
         """Read the end of the log once in each attachment, and tell whoever waits for that."""
@@ -413,7 +424,7 @@ class ReplicatedLog(Generic[Owner]):
         found = [(entry, own := self._own_of(entry), batches_in(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[Pending[Owner]] = []
-        repeated: list[Pending[Owner]] = []
+        refused: list[tuple[Pending[Owner], Refusal]] = []
         reached: list[Outgoing[Owner]] = []
         for entry, own, batches in found:
             if own is not None:
@@ -423,8 +434,8 @@ class ReplicatedLog(Generic[Owner]):
             for number, batch in enumerate(batches):
                 pending = own.batches[number] if own is not None else Pending[Owner](batch)
                 fresh = order.take(entry, number, batch)
-                if fresh is None:
-                    repeated.append(pending)
+                if isinstance(fresh, Refusal):
+                    refused.append((pending, fresh))
                     continue
                 pending.batch = fresh
                 group.append(pending)
@@ -437,9 +448,11 @@ class ReplicatedLog(Generic[Owner]):
         self._synced.set()
         self.members.compare(self.chain)
         self._hear_confirmed()
-        for pending in repeated:
-            if pending.owner is not None:
+        for pending, why in refused:
+            if why is Refusal.REPEATED:
                 self._outlet.repeated(pending)
+            else:
+                self._outlet.superseded(pending)
         for own in reached:
             self._waiting.done(own, self.chain.sequence)
 
@@ -508,7 +521,23 @@ class ReplicatedLog(Generic[Owner]):
         with suppress(TimeoutError):
             await asyncio.wait_for(self._synced.wait(), TELL_S)
 
+    async def _send_notices(self) -> None:
+        notices = self.notices
+        if notices is None:
+            await asyncio.Event().wait()  # it must not end before the others
+            return
+        notices.send_all()
+        while True:
+            await notices.wanted.wait()
+            await asyncio.sleep(NOTICES_GATHER_S)
+            while (message := notices.next_message()) is not None:
+                await self._engine.tell(message)
+
     def _heard(self, content: bytes) -> None:
+        if content.startswith(b"["):
+            if self.notices is not None:
+                self.notices.receive(content)
+            return
         self.members.heard(content, self._clock.seconds())
         self.members.compare(self.chain)
         self._hear_confirmed()

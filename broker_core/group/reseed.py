@@ -34,8 +34,9 @@ from broker_core.journal.tools.inspect import segment_files, verify
 
 Say = Callable[[str], None]
 _STEP = 8 * 1024 * 1024
-_COPIED = (".clients.ack", ".removed.json", ".chain", ".durable")
-"""What goes with the segments. Positions, leases and names that clients of the source hold are the source's own."""
+_COPIED = (".clients.ack", ".owners", ".removed.json", ".chain", ".durable")
+"""Endings of the files that go with the segments. Positions and leases are the own ones of the source; the
+names of users are the group's."""
 _STAGING = "reseed-"
 _TRIES = 3
 

@@ -15,7 +15,8 @@ swaps        archive, compress, remove: the broker's short part; maintenance: th
 retention    which segments an action may take (pure)
 held         segments in memory, open files, pins; holdings: what each user's pins hold; leases: readers in other processes
 removals     what was removed, with receipts
-acks         last publisher sequences; frontier: how far the log is durable, and which it is
+publishers   publisher sessions: which numbers are in the log, and who may add to them (pure)
+acks         FORMAT: publisher sessions as a file; frontier: how far the log is durable, and which it is
 files        every system call that changes a disk
 tools        what reads the log without a broker: ls, verify, dump, repair, search
 """

@@ -71,6 +71,9 @@ class Pending(Generic[Owner]):
     owner: Owner | None = None
     failed: bool = False
     """It isn't stored: known when it has come out."""
+    claims: bool = False
+    """Whether its publisher session takes the name with it: a log that others append to as well must know
+    that."""
 
 
 class Outlet(Protocol[Owner]):
@@ -94,6 +97,10 @@ class Outlet(Protocol[Owner]):
 
     def repeated(self, pending: Pending[Owner]) -> None:
         """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
+
+    def superseded(self, pending: Pending[Owner]) -> None:
+        """Close the client of a batch that isn't stored: in the log another session of its publisher came
+        first."""
 
     def confirmed(self, upto: int) -> None:
         """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""

@@ -19,13 +19,13 @@ from threading import Event, Lock
 from broker_core.batch import Batch, hash64
 from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError
-from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
 from broker_core.journal.files import NO_ROOM, Files, OpenFile, journal_error, take_lock
 from broker_core.journal.frontier import FrontierFile, Known, frontier_path
 from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
+from broker_core.journal.publishers import Publishers
 from broker_core.journal.recovery import Recovery, RecoveryReport
 from broker_core.journal.removals import note_removal
 from broker_core.journal.sealing import Sealer
@@ -55,8 +55,8 @@ class Journal:
         self.recovery: RecoveryReport = found.report
         self.publishers: Publishers = found.publishers
         """The newest numbers that are durable."""
-        self._written_publishers: dict[str, int] = {}
-        """Those of what is written and not durable yet."""
+        self._written_numbers: dict[tuple[str, int], int] = {}
+        """Numbers that are written and not durable yet, by name and session, the newest at the end."""
         self.last_at = max((segment.index.last_at for segment in found.segments), default=0)
         """The latest moment that a record found at opening bears."""
         self.next_sequence = found.next_sequence
@@ -177,19 +177,23 @@ class Journal:
         return expected
 
     def _commit(self, parts: Sequence[Part]) -> None:
-        written, log = self._written_publishers, self._log
+        written, log = self._written_numbers, self._log
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
         # Publishers part by part: what is kept with a full segment must not know of later ones.
         for part in parts:
             for tail in self._appender.commit([part]):
                 self._sealer.add(tail, self._with_written())
-            newest = {
-                batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence
-            }
+            newest = dict[tuple[int, int], Batch]()
+            for batch in part.batches:
+                header = batch.header
+                if header.first_publisher_sequence:
+                    key = header.publisher, header.session
+                    newest.pop(key, None)  # the newest stands last, as in `Publishers`
+                    newest[key] = batch
             for batch in newest.values():
-                name = batch.publisher_name
-                written.pop(name, None)  # the newest stands last, as in `Publishers`
-                written[name] = batch.last_publisher_sequence
+                name_and_session = batch.publisher_name, batch.session
+                written.pop(name_and_session, None)
+                written[name_and_session] = batch.last_publisher_sequence
         if new:
             log.replace((*log.segments, *new))
             self._appender.skipped_from = 0  # the first of them says so now
@@ -221,8 +225,8 @@ class Journal:
     def _with_written(self) -> Publishers:
         """Publishers as of what is written, for what is closed and synced before anybody reads it."""
         noted = Publishers(self.publishers)
-        for name, sequence in self._written_publishers.items():
-            noted.note(name, sequence)
+        for (name, session), number in self._written_numbers.items():
+            noted.note(name, session, number)
         return noted
 
     def sync(self, heard: Callable[[], object] | None = None) -> None:
@@ -236,7 +240,7 @@ class Journal:
             with self._lock:
                 if self.failed is not None:
                     raise self.failed
-                written, publishers = self.next_sequence - 1, dict(self._written_publishers)
+                written, numbers = self.next_sequence - 1, dict(self._written_numbers)
                 tails = self._sealer.tails()
                 if self._appender.tail is not None:
                     tails.append(self._appender.tail)
@@ -254,7 +258,7 @@ class Journal:
                 self.failed = journal_error(error, "a sync of the journal", final=True)
                 raise self.failed from error
             self._check(tails)
-            self._durable(written, publishers)
+            self._durable(written, numbers)
             if heard is not None:
                 heard()
             self.note_frontier()
@@ -262,12 +266,12 @@ class Journal:
             with suppress(JournalError):
                 self.finish_sealed()  # what is written is durable all the same; the next write says what is wrong
 
-    def _durable(self, sequence: int, publishers: Mapping[str, int]) -> None:
+    def _durable(self, sequence: int, numbers: Mapping[tuple[str, int], int]) -> None:
         with self._lock:
-            for name, number in publishers.items():
-                self.publishers.note(name, number)
-                if self._written_publishers.get(name) == number:
-                    del self._written_publishers[name]
+            for (name, session), number in numbers.items():
+                self.publishers.note(name, session, number)
+                if self._written_numbers.get((name, session)) == number:
+                    del self._written_numbers[name, session]
             self.durable_sequence = self.stored_sequence = sequence
 
     def check(self) -> None:

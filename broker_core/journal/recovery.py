@@ -30,11 +30,12 @@ from uuid import UUID, uuid4
 
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
-from broker_core.journal.acks import Publishers, acks_path, read_acks, write_acks
+from broker_core.journal.acks import acks_path, read_acks, write_acks
 from broker_core.journal.files import Files, OpenFile, replace_durably, temporary_of
 from broker_core.journal.frontier import Known, Mark, read_mark
 from broker_core.journal.held import Segment
 from broker_core.journal.index import Hole, SegmentIndex
+from broker_core.journal.publishers import Publishers
 from broker_core.journal.reader import CHUNK, Front, open_source, read_front, walk
 from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
@@ -469,12 +470,12 @@ class Recovery:
         upto = 0
         kept = read_acks(acks_path(self.directory, self.instance))
         if kept is not None and kept[0] < self.next_sequence:
-            upto, self.publishers = kept[0], Publishers(kept[1])
+            upto, self.publishers = kept
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
         for segment in behind:
             made = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
-            for name, sequence in made.publishers.items():
-                self.publishers.note(name, max(sequence, self.publishers.get(name, 0)))
+            for name, sessions in made.publishers.items():
+                self.publishers.note_all(name, sessions)
         if len(behind) > 1:
             # It was lost or old: the next opening shall not read these segments again. Opening synced what it read.
             with suppress(OSError):

@@ -11,6 +11,7 @@ from uuid import UUID
 from broker_core.batch import Batch, hash64
 from broker_core.errors import JournalError
 from broker_core.journal.index import Hole, SegmentIndex
+from broker_core.journal.publishers import Publishers
 from broker_core.journal.reader import CHUNK, Source, next_batch, read_header, walk
 from broker_core.journal.segment import HEADER_SIZE
 
@@ -21,7 +22,7 @@ class Scan:
     what is wrong with the first 4,096 bytes."""
 
     index: SegmentIndex
-    publishers: dict[str, int] = field(default_factory=dict)
+    publishers: Publishers = field(default_factory=Publishers)
     torn: tuple[int, int] | None = None
     torn_why: str = ""
     header_problem: str | None = None
@@ -88,7 +89,7 @@ def _add(made: Scan, at: int, batch: Batch) -> None:
         index.holes = (*index.holes, missing)
     index.add(at, batch)
     if batch.last_publisher_sequence:
-        made.publishers[batch.publisher_name] = batch.last_publisher_sequence
+        made.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
 
 
 def _add_hole(index: SegmentIndex, offset: int, following: int, source: Source, why: str) -> None:

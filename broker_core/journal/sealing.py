@@ -11,6 +11,7 @@ from broker_core.journal import sidecar
 from broker_core.journal.acks import acks_path, write_acks
 from broker_core.journal.appender import Tail
 from broker_core.journal.files import Files, journal_error, replace_durably
+from broker_core.journal.publishers import Publishers
 from broker_core.journal.segment import index_path
 
 
@@ -18,7 +19,7 @@ class Full(NamedTuple):
     """A full segment, still open, with the publishers as they were when it got full."""
 
     tail: Tail
-    publishers: dict[str, int]
+    publishers: Publishers
 
 
 class Sealer:
@@ -33,9 +34,9 @@ class Sealer:
     def __len__(self) -> int:
         return len(self._full)
 
-    def add(self, tail: Tail, publishers: dict[str, int]) -> None:
+    def add(self, tail: Tail, publishers: Publishers) -> None:
         """Take a segment that is full; `publishers` is copied."""
-        self._full.append(Full(tail, dict(publishers)))
+        self._full.append(Full(tail, Publishers(publishers)))
 
     def tails(self) -> list[Tail]:
         """Those a sync has to include."""
@@ -64,6 +65,6 @@ class Sealer:
         # The descriptor closes itself when a sync that may be using it has let go of the tail.
         segment.sealed = True
 
-    def write_acks(self, upto: int, publishers: dict[str, int]) -> None:
+    def write_acks(self, upto: int, publishers: Publishers) -> None:
         """Note the publishers of the log up to a sequence."""
         write_acks(self._files, self._acks, upto, publishers)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from broker_core.batch import MAX_SESSION
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
@@ -72,6 +73,7 @@ class Logon(_Base, frozen=True, kw_only=True, tag="logon"):
     password: _Secret | None = None
     token: _Secret | None = None
     heartbeat_ms: Annotated[int, stated(unit="ms", ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = None
+    session: Annotated[int, stated(ge=1, le=MAX_SESSION)] | None = None
 
     def __repr__(self) -> str:
         # Secrets must not reach a log through a traceback.

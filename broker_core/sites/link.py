@@ -46,6 +46,9 @@ UNDER_WAY: Final = 8 * 1024 * 1024
 HEARTBEAT_MS: Final = 5_000
 AGAIN_S: Final = (0.5, 1.0, 2.0, 5.0)
 """How long it waits before it tries again; the last of them from then on."""
+LINK_SESSION: Final = 1
+"""The publisher session of every link: its numbers are the sequences of this instance's log, whichever
+process or member carries them."""
 ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
 """Each address once: what happens then is the link's to say."""
 
@@ -169,6 +172,7 @@ class Link:
             reconnect=ONE_TRY,
             on_rejection=self._rejected,
             needs_sequence=True,
+            publisher_session=LINK_SESSION,
         )
         lost: asyncio.Future[SluiceError] | None = None
         try:

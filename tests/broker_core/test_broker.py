@@ -104,7 +104,7 @@ async def test_republished_messages_are_acknowledged_and_stored_once_also_after_
 
     for attempt in range(2):
         async with running_broker(tmp_path) as broker:
-            raw = await RawClient.connect(broker, "writer")
+            raw = await RawClient.connect(broker, "writer", session=7)
             await raw.publish("a", numbered(0, 10), first=1)
             assert (await raw.until("persisted"))["sequence"] == 10
             await raw.publish("a", numbered(5, 15), first=6)

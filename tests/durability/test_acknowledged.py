@@ -29,13 +29,13 @@ async def test_a_client_that_comes_back_during_a_sync_is_told_nothing_before_it_
 ) -> None:
     gate = Gate()
     async with running_broker(tmp_path, files=gate) as broker:
-        first = await RawClient.connect(broker, "p")
+        first = await RawClient.connect(broker, "p", session=7)
         gate.shut()
         await first.publish("a", [b"1", b"2"], first=1)
         await standing(gate)
         second = await RawClient.open(broker)
         second.name = "p"
-        second.command({"c": "logon", "name": "p"})
+        second.command({"c": "logon", "name": "p", "session": 7})
         assert (await second.until("processed")).get("sequence", 0) == 0, "nothing of it is on disk"
         await second.publish("a", [b"1", b"2"], first=1)
         second.command({"c": "flush", "id": "f"})
@@ -90,11 +90,11 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
 async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -> None:
     gate = Gate()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
-        first = await RawClient.connect(broker, "p")
+        first = await RawClient.connect(broker, "p", session=7)
         gate.shut()
         await first.publish("a", [b"1"], first=1)
         await standing(gate)
-        second = await RawClient.connect(broker, "p")
+        second = await RawClient.connect(broker, "p", session=7)
         await second.publish("a", [b"1"], first=1)
         await until(lambda: broker.engine.dispatch._repeats)
         gate.open(OSError(errno.EIO, "Input/output error"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import build_one_topic, stamp
+from broker_core.batch import CLAIM, Batch, build_one_topic, stamp, write_flags
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
 from broker_core.group.order import SKEW_NS, Order, batches_of, place_in, standing_of
@@ -46,11 +46,19 @@ def opened(directory: Path) -> Journal:
     )
 
 
-def entry_of(number: int, at: int, batches: Sequence[tuple[str, int, int, int]]) -> Entry:
-    """Batches are publisher, first number (0: none), records, and the moment that their broker took them."""
+Published = tuple[str, int, int, int, int]
+"""A batch: publisher, first number (0: none), records, the moment that its broker took it, and its
+publisher session. A negative
+session is the first batch of a connection."""
+
+
+def entry_of(number: int, at: int, batches: Sequence[Published]) -> Entry:
+    """An entry as a member appends it."""
     content = bytearray()
-    for name, first, count, accepted_at in batches:
-        built = build_one_topic(name, "t", [b"%s %d" % (name.encode(), n) for n in range(count)], first)
+    for name, first, count, accepted_at, session in batches:
+        bodies = [b"%s %d" % (name.encode(), n) for n in range(count)]
+        built = build_one_topic(name, "t", bodies, first, abs(session))
+        write_flags(built, CLAIM if session < 0 else 0)
         stamp(built, origin=1, epoch=0, first_sequence=0, accepted_at=accepted_at)
         content += built
     return Entry(number, at, Sender("a", "run", number), bytes(content), 0)
@@ -66,7 +74,7 @@ def apply(journal: Journal, entries: Sequence[Entry], upto: int | None = None) -
             if written == upto:
                 return order
             fresh = order.take(entry, number, batch)
-            if fresh is not None:
+            if isinstance(fresh, Batch):
                 journal.write([fresh])
                 journal.sync()
                 written += 1
@@ -75,7 +83,11 @@ def apply(journal: Journal, entries: Sequence[Entry], upto: int | None = None) -
 
 
 BATCH = st.tuples(
-    st.sampled_from(["p", "q"]), st.integers(0, 12), st.integers(1, 5), st.integers(1, 10 * SKEW_NS)
+    st.sampled_from(["p", "q"]),
+    st.integers(0, 12),
+    st.integers(1, 5),
+    st.integers(1, 10 * SKEW_NS),
+    st.sampled_from([-2, -1, 1, 2]),
 )
 LOGS = st.lists(st.tuples(st.integers(1, 5 * SKEW_NS), st.lists(BATCH, max_size=4)), min_size=1, max_size=8)
 
@@ -83,7 +95,7 @@ LOGS = st.lists(st.tuples(st.integers(1, 5 * SKEW_NS), st.lists(BATCH, max_size=
 @settings(max_examples=25)
 @given(log=LOGS, ends=st.lists(st.integers(0, 4), max_size=4))
 def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
-    log: list[tuple[int, list[tuple[str, int, int, int]]]], ends: list[int]
+    log: list[tuple[int, list[Published]]], ends: list[int]
 ) -> None:
     entries = [entry_of(number, at, batches) for number, (at, batches) in enumerate(log, 1)]
     with tempfile.TemporaryDirectory() as place:
@@ -112,7 +124,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
 
 
 def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
-    entries = [entry_of(number, number, [("p", 0, 3, number)]) for number in range(1, 6)]
+    entries = [entry_of(number, number, [("p", 0, 3, number, 1)]) for number in range(1, 6)]
     journal = opened(tmp_path)
     first = apply(journal, entries[:2]).chain
     assert first.value is not None
@@ -127,7 +139,7 @@ def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tm
 
 
 def test_an_entry_with_a_flipped_bit_is_refused() -> None:
-    entry = entry_of(1, 1, [("p", 1, 3, 1)])
+    entry = entry_of(1, 1, [("p", 1, 3, 1, 1)])
     flipped = bytearray(entry.content)
     flipped[-9] ^= 1
     with pytest.raises(ClientError):
@@ -135,7 +147,7 @@ def test_an_entry_with_a_flipped_bit_is_refused() -> None:
 
 
 def test_a_packed_entry_is_the_same_entry_and_one_that_was_changed_is_refused() -> None:
-    entry = entry_of(1, 1, [("p", 1, 900, 1)])
+    entry = entry_of(1, 1, [("p", 1, 900, 1, 1)])
     short = packed(entry.content)
     assert len(short) < len(entry.content) / 2 and unpacked_length(short) == len(entry.content)
     assert [one.buf for one in batches_of(entry._replace(content=short))] == [

@@ -17,6 +17,7 @@ from django.test import override_settings
 
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient
+from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
@@ -137,18 +138,18 @@ async def test_who_comes_back_meanwhile_is_told_of_nothing_that_isnt_there(tmp_p
     async with newyork_at(tmp_path) as (newyork, cable):
         policy = sync_policy(cable.port)
         async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
-            address = address_of(broker)
-            first = AsyncClient(address, "feed")
+            address, store = address_of(broker), MemoryPublishStore()
+            first = AsyncClient(address, "feed", publish_store=store)
             await first.start()
             await first.publish("prices.a", {"n": 1})
             await first.flush()
             cable.cut()
             await first.publish("prices.a", {"n": 2})
             await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
-            async with AsyncClient(address, "feed") as second:  # the same publisher, from elsewhere
+            # The same publisher, from elsewhere: it sends again what its store has, under its number.
+            async with AsyncClient(address, "feed", publish_store=store) as second:
                 logon = broker.engine.dispatch.publisher_sequence("feed")
                 assert logon == 1
-                await second.publish("prices.a", {"n": 2})  # again, under its number
                 again = asyncio.create_task(second.flush())
                 await asyncio.sleep(0.3)
                 assert not again.done(), "a repeat waits like the first"

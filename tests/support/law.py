@@ -23,7 +23,9 @@ class Law:
         dispatch: Any = broker.engine.dispatch
         log = dispatch._log
         self._append, self._failed, self._connected = log.append, dispatch.failed, broker.engine.connected
+        self._superseded = dispatch.superseded
         log.append, dispatch.failed = self._on_append, self._on_failed
+        dispatch.superseded = self._on_superseded
         broker.engine.connected = self._on_connected  # type: ignore[method-assign]
 
     def _on_append(self, *taken: Pending[Any]) -> None:
@@ -33,6 +35,10 @@ class Law:
     def _on_failed(self, group: Any, error: Any) -> None:
         self._taken.clear()
         self._failed(group, error)
+
+    def _on_superseded(self, pending: Pending[Any]) -> None:
+        self._taken = [one for one in self._taken if one is not pending]
+        self._superseded(pending)
 
     def _is_under_way(self, one: Pending[Any]) -> bool:
         return (
@@ -45,7 +51,7 @@ class Law:
 
         def watched(answer: replies.Reply) -> None:
             if isinstance(answer, replies.Ack) and answer.sequence and answer.ack != "processed":
-                self._look(connection.name, answer.ack, answer.sequence)
+                self._look(connection.name, answer.ack, answer.sequence, connection.publishing.session)
             elif isinstance(answer, replies.Ack) and answer.of == "logon":
                 self._look(connection.name, "logon", answer.sequence or 0)
             reply(answer)
@@ -53,9 +59,11 @@ class Law:
         connection.reply = watched  # type: ignore[method-assign]
         return connection
 
-    def _look(self, name: str, what: str, sequence: int) -> None:
+    def _look(self, name: str, what: str, sequence: int, session: int | None = None) -> None:
         self.said += 1
         for one in self._taken:
             first = one.batch.first_publisher_sequence
+            if session is not None and one.batch.session != session:
+                continue  # numbers of another session mean other records
             if one.batch.publisher_name == name and 0 < first <= sequence and self._is_under_way(one):
                 self.broken.append(f"{what} {sequence} to {name} while {first} isn't on disk")

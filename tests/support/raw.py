@@ -28,6 +28,7 @@ class RawClient:
         self.name = ""
         self.heard: list[dict[str, Any]] = []
         """Every command that came."""
+        self.told: dict[str, Any] = {}
 
     @classmethod
     async def open(cls, broker: Broker) -> RawClient:
@@ -35,12 +36,12 @@ class RawClient:
         return cls(*await asyncio.open_connection("127.0.0.1", broker.statistics.transports[0]["port"]))
 
     @classmethod
-    async def connect(cls, broker: Broker, name: str) -> RawClient:
-        """Connected and logged on."""
+    async def connect(cls, broker: Broker, name: str, **logon: Any) -> RawClient:
+        """Connected and logged on, with these fields of the logon; `told` is its answer."""
         made = await cls.open(broker)
         made.name = name
-        made.command({"c": "logon", "name": name})
-        await made.until("processed")
+        made.command({"c": "logon", "name": name, **logon})
+        made.told = await made.until("processed")
         return made
 
     def write(self, data: bytes) -> None:

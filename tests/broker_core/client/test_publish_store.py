@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_one_topic
 from broker_core.client import publish_store as module
 from broker_core.client import store_file
-from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore, StoredBatch
 from broker_core.errors import OperatorError
 
 
@@ -220,3 +221,40 @@ def test_a_failed_write_leaves_the_store_whole_and_says_so(
     store.add(3, 4, batch(3))
     store.close()
     assert spans(FilePublishStore(tmp_path / "s")) == [(1, 2), (3, 4)]
+
+
+def renumbered(store: PublishStore, shift: int) -> Iterator[StoredBatch]:
+    for first, last, kept in store.pending():
+        yield StoredBatch(first + shift, last + shift, bytes(kept))
+
+
+def test_everything_kept_is_replaced_while_it_is_read(store: PublishStore) -> None:
+    fill(store, 4)
+    store.discard_upto(2)
+    size = store.nbytes
+    store.replace(renumbered(store, 10))
+    assert spans(store) == [(13, 14), (15, 16), (17, 18)]
+    assert (store.oldest(), store.last_sequence, store.nbytes) == (13, 18, size)
+    store.add(19, 20, batch(19))
+    store.discard_upto(16)
+    assert spans(store) == [(17, 18), (19, 20)]
+
+
+def test_what_replaced_the_rest_is_found_again_and_a_disk_that_refuses_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    fill(store, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._file, "write_anew", lambda parts: bool([*parts][:0]))
+        with pytest.raises(OperatorError) as caught:
+            store.replace(renumbered(store, 10))
+    assert caught.value.code == "store_failed"
+    assert spans(store) == [(1, 2), (3, 4), (5, 6)]
+    store.replace(renumbered(store, 10))
+    store.add(17, 18, batch(17))
+    expected = [(stored.first, stored.last, bytes(stored.batch)) for stored in store.pending()]
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [(one.first, one.last, bytes(one.batch)) for one in again.pending()] == expected
+    assert (again.last_sequence, again.set_aside_bytes) == (18, 0)

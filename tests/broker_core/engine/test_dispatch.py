@@ -230,12 +230,13 @@ async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered
 async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: Path) -> None:
     gate = Gate()
     async with running_broker(tmp_path, files=gate) as broker:
-        other, first = await RawClient.connect(broker, "q"), await RawClient.connect(broker, "p")
+        other = await RawClient.connect(broker, "q")
+        first = await RawClient.connect(broker, "p", session=7)
         gate.shut()
         await other.publish("a", [b"of q"], 1)
         await until(gate.waiting.is_set)
         await first.publish("a", [b"1"], 1)
-        again = await RawClient.connect(broker, "p")
+        again = await RawClient.connect(broker, "p", session=7)
         await again.publish("a", [b"1"], 1)
         await until(lambda: broker.engine.dispatch._repeats)
         gate.open()
@@ -253,14 +254,14 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
     gate = Gate()
     async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
         dispatch = broker.engine.dispatch
-        first = await RawClient.connect(broker, "p")
+        first = await RawClient.connect(broker, "p", session=7)
         gate.shut()
         await first.publish("orders", [b'{"n": 1}'], 1)
         await until(gate.waiting.is_set)
         # Of the next group the write fails.
         await first.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
         await first.publish("orders", [b'{"n": 0}'], 4)
-        again = await RawClient.connect(broker, "p")
+        again = await RawClient.connect(broker, "p", session=7)
         await again.publish("orders", [b'{"n": 2}'], 2)
         await until(lambda: dispatch._repeats)
         full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
@@ -270,7 +271,7 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
         await until(lambda: "p" not in broker.engine.roster.clients)
         assert (dispatch._repeats, dispatch._under_way, dispatch._behind_bytes) == ({}, {}, 0)
         assert broker.engine.frontier.stamped == broker.engine.frontier.durable
-        third = await RawClient.connect(broker, "p")
+        third = await RawClient.connect(broker, "p", session=7)
         await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
         assert (await third.until("persisted"))["sequence"] == 3
         assert await stored(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']

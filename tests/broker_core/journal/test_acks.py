@@ -6,20 +6,23 @@ import pytest
 
 from broker_core.journal.acks import read_acks, write_acks
 from broker_core.journal.files import Files
+from broker_core.journal.publishers import SessionNumber
+
+SESSIONS = {"anna": (SessionNumber(9, 7), SessionNumber(3, 2))}
 
 
 def test_golden_bytes(tmp_path):
     path = tmp_path / "i.clients.ack"
-    write_acks(Files(), path, 42, {"anna": 7})
+    write_acks(Files(), path, 42, SESSIONS)
     raw = path.read_bytes()
-    assert raw.hex() == "534c554943454131b6e4713d0a0000002a00000000000000" + b'{"anna":7}'.hex()
-    assert read_acks(path) == (42, {"anna": 7})
+    assert raw.hex() == "534c5549434541310d82b10d160000002a00000000000000" + b'{"anna":[[9,7],[3,2]]}'.hex()
+    assert read_acks(path) == (42, SESSIONS)
 
 
 @pytest.mark.parametrize("offset", range(0, 34, 3))
 def test_a_flipped_byte_is_noticed(tmp_path, offset):
     path = tmp_path / "i.clients.ack"
-    write_acks(Files(), path, 42, {"anna": 7})
+    write_acks(Files(), path, 42, SESSIONS)
     raw = bytearray(path.read_bytes())
     raw[offset] ^= 1
     path.write_bytes(raw)

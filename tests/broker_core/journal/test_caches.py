@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 
-from broker_core.journal import acks, held
-from broker_core.journal.acks import Publishers, acks_path, read_acks
+from broker_core.journal import held
+from broker_core.journal import publishers as publishers_module
+from broker_core.journal.acks import acks_path, read_acks
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.publishers import Publishers, SessionNumber
 from broker_core.journal.sidecar import SUMMARY_END, decode, encode, load, load_places, load_summary
 from tests.support.calls import counted
 
@@ -47,7 +49,7 @@ def test_what_was_deleted_is_rebuilt(closed, tmp_path, pattern):
     journal = open_journal(tmp_path)
     assert journal.recovery.clean
     assert read_all(journal) == EVERYTHING
-    assert journal.publishers == {"anna": 120, "bert": 240}
+    assert journal.publishers.numbers() == {"anna": 120, "bert": 240}
     # Rebuilt at once and not at closing: a broker that is killed again and again reads the log once.
     assert read_acks(acks_path(closed, INSTANCE)) is not None
     shutil.copytree(closed, tmp_path / "killed" / "journal")
@@ -55,7 +57,7 @@ def test_what_was_deleted_is_rebuilt(closed, tmp_path, pattern):
     assert {path.name: path.read_bytes() for path in closed.glob("*.index.gz")} == before
     again = open_journal(tmp_path / "killed")
     assert again.recovery.scanned_segments == 1
-    assert again.publishers == {"anna": 120, "bert": 240}
+    assert again.publishers.numbers() == {"anna": 120, "bert": 240}
     again.close()
 
 
@@ -147,7 +149,7 @@ def test_entries_go_with_the_open_file(tmp_path, monkeypatch):
 
 
 def test_the_publishers_that_published_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(acks, "MAX_PUBLISHERS", 3)
+    monkeypatch.setattr(publishers_module, "MAX_PUBLISHERS", 3)
     journal = open_journal(tmp_path)
     for publisher in ("a", "b", "c", "a", "d"):
         journal.write([batch_for(journal, journal.next_sequence, publisher=publisher)])
@@ -163,9 +165,10 @@ def test_the_publishers_that_published_last_are_kept(tmp_path, monkeypatch):
 
 
 def test_noting_a_publisher_again_makes_it_the_newest():
-    publishers = Publishers({"a": 1, "b": 2})
-    publishers.note("a", 7)
-    assert list(publishers.items()) == [("b", 2), ("a", 7)]
+    publishers = Publishers()
+    for name, session, number in (("a", 1, 1), ("b", 1, 2), ("a", 1, 7)):
+        publishers.note(name, session, number)
+    assert list(publishers.items()) == [("b", (SessionNumber(1, 2),)), ("a", (SessionNumber(1, 7),))]
 
 
 @pytest.mark.parametrize("other", ["b", "sluice-t.spare", "sluice-t.1", "sluice", "sluice-t.x"])

@@ -216,7 +216,7 @@ def test_the_broker_is_killed_at_each_step_of_sealing(home, tmp_path):
         assert journal.recovery.quarantined == []
         assert read_all(journal) == list(range(1, journal.next_sequence))
         assert journal.next_sequence > 240
-        assert journal.publishers["p"] == journal.next_sequence - 1
+        assert journal.publishers.numbers()["p"] == journal.next_sequence - 1
         journal.close()
         no_litter(path)
 

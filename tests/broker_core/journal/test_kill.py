@@ -56,6 +56,6 @@ def test_killed_at_random_moments(tmp_path):
         assert journal.recovery.quarantined == []
         assert journal.next_sequence > told
         assert read_all(journal) == list(range(1, journal.next_sequence))
-        assert journal.publishers["p"] == journal.next_sequence - 1
+        assert journal.publishers.numbers()["p"] == journal.next_sequence - 1
         told = journal.next_sequence - 1
         journal.close()

@@ -1,0 +1,135 @@
+"""Uniqueness of client names in a group: members tell each other who has logged on, and the newest logon
+stays.
+
+Notices aren't entries of the group's log. They travel as the members' statuses do, many in one message, and
+may get lost. Each member sends those of all its clients again whenever it has found the log. During a
+partition a name may have a client on either side; only the side that reaches the log's quorum gets anything
+stored. Numbers are safe in any case: see `journal.publishers`.
+
+The moment of a logon is the member's time, moved ahead of every moment it knows. So a client that logs on
+after its member has received another's notice is newer, whatever the clocks say. A name that belongs to a
+user stays that user's: the member that knows so objects, and the other one closes its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from broker_core.connections.logons import Logons
+from broker_core.connections.member import Member
+from broker_core.connections.roster import Roster
+from broker_core.names import LINK_PREFIX, SITE_PREFIX
+
+MAX_NOTICES: Final = 1_000
+"""Notices of one message: some 60 KB."""
+
+
+class LogonNotice(msgspec.Struct, frozen=True, array_like=True):
+    """A client has logged on at a moment (ns). `user` has proven to be one; "" is anybody. With `objects`
+    it says whose the name is."""
+
+    name: str
+    user: str
+    at: int
+    objects: bool = False
+
+
+class NoticeMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Notices of one member's process."""
+
+    run: str
+    notices: list[LogonNotice]
+
+
+class NameNotices:
+    """The notices of one member: what it has to send, and what follows from those of others. `run` is its
+    process."""
+
+    def __init__(self, roster: Roster, logons: Logons, now_ns: Callable[[], int], run: str) -> None:
+        self._roster, self._logons, self._now_ns, self._run = roster, logons, now_ns, run
+        self._latest = 0
+        """The latest moment of a logon that is known of."""
+        self._unsent: deque[LogonNotice] = deque()
+        self.wanted = asyncio.Event()
+        """Set while there is something to send."""
+        roster.on_logged_on = self.on_logged_on
+
+    # What this member sends.
+
+    def on_logged_on(self, connection: Member, name: str) -> None:
+        """Note that a client has taken a name."""
+        self._latest = max(self._now_ns(), self._latest + 1)
+        connection.logged_on_at = self._latest
+        self._send_of(name, connection)
+
+    def send_all(self) -> None:
+        """Send those of all clients again: some may have been lost."""
+        self._unsent.clear()
+        for name, connection in self._roster.clients.items():
+            self._send_of(name, connection)
+
+    def next_message(self) -> bytes | None:
+        """Return the next message, None when everything was sent."""
+        if not self._unsent:
+            self.wanted.clear()
+            return None
+        notices = [self._unsent.popleft() for _ in range(min(len(self._unsent), MAX_NOTICES))]
+        return msgspec.json.encode(NoticeMessage(self._run, notices))
+
+    def _send_of(self, name: str, connection: Member) -> None:
+        if not connection.passing and _is_shared(name):
+            self._send(LogonNotice(name, _proven_user(connection), connection.logged_on_at))
+
+    def _send(self, notice: LogonNotice) -> None:
+        self._unsent.append(notice)
+        self.wanted.set()
+
+    # What others send.
+
+    def receive(self, content: bytes) -> None:
+        """Do what follows from a message of any member."""
+        try:
+            message = msgspec.json.decode(content, type=NoticeMessage)
+        except msgspec.DecodeError:
+            return  # not a member's: nothing follows from it
+        if message.run == self._run:
+            return
+        for notice in message.notices:
+            self._latest = max(self._latest, notice.at)
+            if _is_shared(notice.name):
+                self._judge(notice, newer_when_equal=message.run > self._run)
+
+    def _judge(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
+        client, owner = self._roster.clients.get(notice.name), self._logons.owner_of(notice.name)
+        if not notice.objects and owner not in (None, notice.user):
+            self._send(LogonNotice(notice.name, owner or "", self._latest, objects=True))
+            return
+        if notice.user:
+            self._logons.owners.claim(notice.name, notice.user)
+        if client is None or client.passing:
+            return
+        if notice.objects:
+            if _proven_user(client) != notice.user:
+                client.close("name_taken", f"{notice.name} is another user's.", "Use a name of your own.")
+        elif (notice.at, newer_when_equal) > (client.logged_on_at, not newer_when_equal):
+            client.close(
+                "client_replaced",
+                f"Another client logged on as {notice.name}, through another member of the group.",
+            )
+        else:
+            self._send_of(notice.name, client)
+
+
+def _proven_user(connection: Member) -> str:
+    return connection.identity.known_as if connection.identity is not None else ""
+
+
+def _is_shared(name: str) -> bool:
+    """Whether a name is one client's in the whole group. Each member has links of its own, and a link's
+    numbers are safe with any."""
+    return not name.startswith((LINK_PREFIX, SITE_PREFIX))

@@ -1,0 +1,202 @@
+"""A name and its numbers belong to the user who has proven to be one: on two transports of one broker, and
+on the members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from broker_core.broker import Broker
+from broker_core.client import AsyncClient
+from broker_core.client.publish_store import MemoryPublishStore
+from broker_core.config import TransportSettings
+from broker_core.connections.logons import Logons
+from broker_core.connections.member import Identity
+from broker_core.connections.name_notices import MAX_NOTICES, NameNotices
+from broker_core.connections.owners import Owners
+from broker_core.connections.roster import Roster
+from tests.broker_core.access.making import entitlement, policy, user
+from tests.broker_core.connections.test_logons import ONCE, refused
+from tests.support.brokers import running_broker
+from tests.support.manual_clock import ManualClock
+
+RESTRICTED = policy(user("maria"), entitlement("maria", publish=">", subscribe=">"))
+BOTH = replace(
+    RESTRICTED,
+    transports=(*RESTRICTED.transports, TransportSettings("open", "tcp", 0, authentication="none")),
+)
+
+
+def address(broker: Broker, transport: str) -> str:
+    port = next(one["port"] for one in broker.statistics.transports if one["name"] == transport)
+    return f"tcp://127.0.0.1:{port}"
+
+
+def bodies(broker: Broker, name: str) -> list[bytes]:
+    journal = broker.engine.journal
+    found = journal.read(1, 1 << 20, journal.durable_sequence)
+    return [body for batch in found if batch.publisher_name == name for body in batch.bodies()]
+
+
+async def raise_number(broker: Broker, number: int) -> None:
+    """What somebody does on the open transport to a name that nobody has claimed."""
+    store = MemoryPublishStore()
+    store.last_sequence = number - 1
+    async with AsyncClient(address(broker, "open"), "orders", publish_store=store) as anybody:
+        await anybody.publish("t", b"raised")
+        await anybody.flush()
+
+
+async def test_numbers_of_nobody_in_particular_do_not_bind_the_names_owner(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, BOTH) as broker:
+        await raise_number(broker, 1_000_000)
+        async with AsyncClient(address(broker, "tcp"), "orders", token="maria", reconnect=ONCE) as owner:
+            for number in range(3):
+                await owner.publish("t", b"owner %d" % number)
+            await owner.flush()
+        assert bodies(broker, "orders") == [b"raised", b"owner 0", b"owner 1", b"owner 2"]
+        assert broker.engine.dispatch.publisher_sequence("orders") == 3, "the owner's own count"
+        assert await refused(address(broker, "open"), "orders") == "name_taken"
+    async with running_broker(tmp_path, BOTH) as broker:
+        assert await refused(address(broker, "open"), "orders") == "name_taken", "after a restart too"
+        assert broker.engine.dispatch.publisher_sequence("orders") == 3
+        async with AsyncClient(address(broker, "tcp"), "orders", token="maria", reconnect=ONCE) as owner:
+            await owner.publish("t", b"owner 3")
+            await owner.flush()
+        assert bodies(broker, "orders")[-1] == b"owner 3"
+
+
+async def test_a_number_is_stored_though_somebody_unproven_had_the_same_session_and_number(
+    tmp_path: Path,
+) -> None:
+    """Who reads what an owner published knows its session; that is no proof."""
+    async with running_broker(tmp_path, BOTH) as broker:
+        for transport, token, body in (("open", None, b"guessed"), ("tcp", "maria", b"owner")):
+            async with AsyncClient(
+                address(broker, transport), "orders", token=token, reconnect=ONCE, publisher_session=7
+            ) as client:
+                await client.publish("t", body)
+                await client.flush()
+        assert bodies(broker, "orders") == [b"guessed", b"owner"]
+
+
+# Members of a group.
+
+
+@dataclass
+class Connected:
+    """A client as the notices see it."""
+
+    clients: dict[str, Connected]
+    name: str
+    user: str = ""
+    logged_on_at: int = 0
+    passing: bool = False
+    closed: list[str] = field(default_factory=list)
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.user, bool(self.user), cast(Any, None))
+
+    def close(self, code: str, message: str, fix: str = "") -> None:
+        self.closed.append(code)
+        if self.clients.get(self.name) is self:
+            del self.clients[self.name]
+
+
+class Side:
+    """A member: its clients, its owners, its notices."""
+
+    def __init__(self, directory: Path, run: str, now_ns: int) -> None:
+        self.clients: dict[str, Connected] = {}
+        self.owners = Owners(directory / f"{run}.owners")
+        roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
+        logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.of)
+        self.notices = NameNotices(
+            cast(Roster, roster), cast(Logons, logons), ManualClock(now_ns).now_ns, run
+        )
+
+    def log_on(self, name: str, user: str = "") -> Connected:
+        made = self.clients[name] = Connected(self.clients, name, user)
+        if user:
+            self.owners.claim(name, user)
+        self.notices.on_logged_on(cast(Any, made), name)
+        return made
+
+
+def exchange(*sides: Side, lost: Callable[[bytes], bool] = lambda _: False) -> int:
+    """Carry messages until there are none; how many there were."""
+    number = 0
+    while messages := [found for side in sides if (found := side.notices.next_message()) is not None]:
+        for message in messages:
+            number += 1
+            assert number < 1_000, "they go on for ever"
+            if not lost(message):
+                for side in sides:
+                    side.notices.receive(message)
+    return number
+
+
+def test_the_newest_logon_stays_whatever_the_members_clocks_say(tmp_path: Path) -> None:
+    a, b = Side(tmp_path, "a", 10**18), Side(tmp_path, "b", 10**9)
+    first = a.log_on("screen")
+    exchange(a, b)
+    second = b.log_on("screen")  # its clock is thirty years behind
+    exchange(a, b)
+    assert (first.closed, second.closed) == (["client_replaced"], [])
+
+
+def test_two_that_log_on_at_once_leave_one_also_when_one_notice_is_lost(tmp_path: Path) -> None:
+    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    one, other = a.log_on("screen"), b.log_on("screen")
+    exchange(a, b)
+    assert sorted([one.closed, other.closed]) == [[], ["client_replaced"]]
+    c, d = Side(tmp_path, "c", 5), Side(tmp_path, "d", 5)
+    one, other = c.log_on("screen"), d.log_on("screen")
+    exchange(c, d, lost=lambda message: True)
+    assert (one.closed, other.closed) == ([], [])
+    c.notices.send_all()
+    exchange(c, d)
+    assert sorted([one.closed, other.closed]) == [[], ["client_replaced"]]
+
+
+def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: Path) -> None:
+    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    owner = a.log_on("orders", "maria")
+    exchange(a, b, lost=lambda message: True)
+    for other in ("", "vera"):
+        somebody = b.log_on("orders", other)
+        exchange(a, b)
+        assert (owner.closed, somebody.closed) == ([], ["name_taken"])
+        assert (a.owners.of("orders"), b.owners.of("orders")) == ("maria", "maria")
+    del a.clients["orders"]
+    away = b.log_on("orders", "maria")
+    exchange(a, b)
+    assert away.closed == []
+
+
+def test_links_and_clients_without_a_name_are_nobodys_business(tmp_path: Path) -> None:
+    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    for name in ("link.ny", "site.ny"):
+        one, other = a.log_on(name), b.log_on(name)
+        assert exchange(a, b) == 0 and one.closed == other.closed == []
+
+
+def test_twenty_thousand_logons_are_twenty_messages(tmp_path: Path) -> None:
+    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    for number in range(20_000):
+        a.log_on(f"client-{number}")
+    assert exchange(a, b) == 20_000 // MAX_NOTICES
+
+
+def test_what_is_no_notice_is_passed_over(tmp_path: Path) -> None:
+    a = Side(tmp_path, "a", 5)
+    one = a.log_on("screen")
+    for content in (b"[", b"[]", b'["b"]', b'["b",[["screen"]]]', msgspec.json.encode(["b", 3])):
+        a.notices.receive(content)
+    assert one.closed == []

@@ -1,0 +1,131 @@
+"""Publisher sessions at one broker: clients of one name lose nothing to each other, also while the disk is
+busy."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker_core.batch import build_one_topic
+from broker_core.client import AsyncClient, ReconnectPolicy
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.protocols.native import PUBLISH, encode_frame_header
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.failpoints import Gate
+from tests.support.raw import RawClient
+
+
+async def stored(address: str) -> list[bytes]:
+    async with AsyncClient(address, "reader") as client:
+        subscription = await client.subscribe("t", bookmark="0")
+        return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
+
+
+async def test_a_client_that_takes_a_name_while_anothers_messages_are_under_way_loses_none(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        first = await RawClient.connect(broker, "feed")
+        gate.shut()
+        await first.publish("t", [b"first"] * 3, first=1)
+        await until(gate.waiting.is_set)
+        second = await RawClient.connect(broker, "feed")
+        assert second.told["sequence"] == 0, "nothing of it is on disk"
+        await second.publish("t", [b"second"] * 4, first=1)
+        closing = await second.until("closing")
+        assert (closing["code"], closing["retry_after_ms"]) == ("stale_sequence", 1_000)
+        gate.open()
+        third = await RawClient.connect(broker, "feed")
+        while third.told["sequence"] != 3:
+            third = await RawClient.connect(broker, "feed")
+        await third.publish("t", [b"second"] * 4, first=4)
+        assert (await third.until("persisted"))["sequence"] == 7
+        assert await stored(address_of(broker)) == [b"first"] * 3 + [b"second"] * 4
+
+
+async def test_what_another_client_has_on_its_way_to_the_disk_is_not_acknowledged_to_a_new_one(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        first = await RawClient.connect(broker, "feed")
+        gate.shut()
+        await first.publish("t", [b"first"] * 3, first=1)
+        await until(gate.waiting.is_set)
+        second = await RawClient.connect(broker, "feed", session=9)
+        await second.publish("t", [b"second"], first=4)
+        gate.open()
+        assert (await second.until("persisted"))["sequence"] == 4, "its own, and not the 3 of the other"
+        assert await stored(address_of(broker)) == [b"first"] * 3 + [b"second"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_a_publisher_whose_name_another_client_used_meanwhile_sends_what_it_has_under_new_numbers(
+    tmp_path: Path, kind: str
+) -> None:
+    def opened() -> PublishStore:
+        return MemoryPublishStore() if kind == "memory" else FilePublishStore(tmp_path / "unsent")
+
+    async with running_broker(tmp_path / "home") as broker:
+        store = opened()
+        offline = AsyncClient(
+            "tcp://127.0.0.1:1",
+            "feed",
+            publish_store=store,
+            reconnect=ReconnectPolicy(first_connect_timeout=0.1, longest_delay=0.05),
+        )
+        starting = asyncio.create_task(offline.start())
+        await asyncio.sleep(0)
+        for number in range(4):
+            await offline.publish("t", b"one %d" % number)
+        with pytest.raises(Exception):  # noqa: B017  nobody is there
+            await starting
+        offline._publisher.emit()
+        async with AsyncClient(address_of(broker), "feed") as other:
+            for number in range(4):
+                await other.publish("t", b"other %d" % number)
+            await other.flush()
+        if kind == "file":
+            store.close()
+            store = opened()
+        assert store.oldest() == 1
+        async with AsyncClient(address_of(broker), "feed", publish_store=store) as client:
+            flushing = asyncio.create_task(client.flush())
+            await client.publish("t", b"one 4")
+            await asyncio.wait_for(flushing, 30)
+            await client.flush()
+            assert (store.oldest(), store.last_sequence) == (0, 9)
+        assert await stored(address_of(broker)) == [
+            *(b"other %d" % number for number in range(4)),
+            *(b"one %d" % number for number in range(5)),
+        ]
+
+
+async def test_a_connection_publishes_as_one_session_and_no_client_sets_the_proven_bit(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        for sessions, position in (((5, 6), 44), ((1 << 31 | 5,), 44)):
+            client = await RawClient.connect(broker, "feed")
+            begin = client.told["sequence"] + 1
+            for number, session in enumerate(sessions, begin):
+                built = build_one_topic("feed", "t", [b"x"], number, session)
+                client.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
+            error = await client.until("error")
+            assert (error["code"], error["details"]["position"]) == ("bad_batch", position)
+        assert broker.engine.journal.publishers["feed"] == ((5, 1),)
+
+
+async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        for _ in range(2):
+            client = await RawClient.connect(broker, "feed", session=5)
+            client.command({"c": "publish", "topic": "t", "text": "1", "sequence": 1, "ack": ["persisted"]})
+            await client.until("persisted")
+        other = await RawClient.connect(broker, "feed", session=6)
+        other.command({"c": "publish", "topic": "t", "text": "1", "sequence": 1, "ack": ["persisted"]})
+        assert (await other.until("closing"))["code"] == "stale_sequence"
+        assert await stored(address_of(broker)) == [b"1"]

@@ -1,0 +1,246 @@
+"""Names in a group: one client of each, the newest; and nothing of a publisher is acknowledged that is
+stored nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+
+from broker_core.batch import CLAIM
+from broker_core.client import AsyncClient
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.errors import ClientError
+from broker_core.group.order import batches_of
+from broker_core.group.ports import Entry, Sender
+from broker_core.names import BROKER_NAME
+from tests.support.brokers import until
+from tests.support.engines import running_engines
+from tests.support.groups import Running, content_of, running_members, start_member
+from tests.support.raw import RawClient
+
+FIRST, SECOND = b'{"by":"first"}', b'{"by":"second"}'
+
+
+def stored(member: Running, name: str) -> list[tuple[int, int, bytes]]:
+    """The records of one publisher in a member's journal: session, number and body."""
+    journal, found, at = member.journal, list[tuple[int, int, bytes]](), 1
+    last = journal.durable_sequence
+    while at <= last:
+        for batch in journal.read(at, 1 << 20, last):
+            if batch.publisher_name == name:
+                numbers = batch.publisher_sequences().tolist()
+                found += zip([batch.session] * batch.count, numbers, batch.bodies(), strict=True)
+            at = batch.last_sequence + 1
+    return found
+
+
+async def same_everywhere(*members: Running) -> None:
+    await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+
+
+async def answer_to(client: RawClient) -> tuple[str, int]:
+    """How what a client published ended: "persisted" with the number, or the code that it was closed with."""
+    while True:
+        frame = await client.command_frame()
+        if frame.get("ack") == "persisted":
+            return "persisted", frame["sequence"]
+        if frame["c"] == "closing":
+            return frame["code"], 0
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_of_two_clients_of_one_name_on_two_members_each_is_stored_or_closed(
+    tmp_path: Path, announced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where members hear nothing of each other's clients: the log alone decides then."""
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            if not announced:
+                for one in (a, b):
+                    monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+            first = await RawClient.connect(a.broker, "feed")
+            second = await RawClient.connect(b.broker, "feed")
+            assert (first.told["sequence"], second.told["sequence"]) == (0, 0)
+            with suppress(ConnectionError):
+                await first.publish("t", [FIRST] * 3, first=1)
+            one = await answer_to(first)
+            with suppress(ConnectionError):
+                await second.publish("t", [SECOND] * 4, first=1)
+            other = await answer_to(second)
+            await same_everywhere(a, b)
+            bodies = [body for _, _, body in stored(b, "feed")]
+            if announced:
+                assert one in [("client_replaced", 0), ("persisted", 3)]
+            else:
+                assert (one, other) == (("persisted", 3), ("stale_sequence", 0))
+            for (what, _), body, count in ((one, FIRST, 3), (other, SECOND, 4)):
+                assert bodies.count(body) in ((count,) if what == "persisted" else (0, count))
+            again = await RawClient.connect(b.broker, "feed")
+            assert again.told["sequence"] == max(number for _, number, _ in stored(b, "feed"))
+            await again.publish("t", [SECOND], first=again.told["sequence"] + 1)
+            assert (await again.until("persisted"))["sequence"] == again.told["sequence"] + 1
+            for client in (first, second, again):
+                client.close()
+
+
+async def test_a_session_that_lost_its_name_is_closed_and_what_it_sent_behind_that_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            for one in (a, b):
+                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+            first = await RawClient.connect(a.broker, "feed")
+            await first.publish("t", [FIRST], first=1)
+            await first.until("persisted")
+            second = await RawClient.connect(b.broker, "feed")
+            assert second.told["sequence"] == 1 and second.told["session"] not in (0, None)
+            await second.publish("t", [SECOND], first=2)
+            await second.until("persisted")
+            assert await answer_to(first) == ("client_replaced", 0), "when its member applies that"
+            await same_everywhere(a, b)
+            assert [body for _, _, body in stored(a, "feed")] == [FIRST, SECOND]
+            first.close()
+            second.close()
+
+
+async def publish_all(address: str, store: PublishStore, bodies: list[bytes]) -> bool:
+    """What an application does: when its client was replaced, it makes another one with the same store."""
+    unpublished = list(bodies)
+    while True:
+        try:
+            async with AsyncClient(address, "feed", publish_store=store) as client:
+                while unpublished:
+                    await client.publish("t", unpublished[0])
+                    unpublished.pop(0)
+                async with asyncio.timeout(60):
+                    await client.flush()
+                return True
+        except ClientError as error:
+            assert error.code == "client_replaced"
+            await asyncio.sleep(0.3)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_two_programs_of_one_name_with_publish_stores_lose_and_double_nothing(
+    tmp_path: Path, kind: str
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+
+            def store(name: str) -> PublishStore:
+                return MemoryPublishStore() if kind == "memory" else KeptOpen(tmp_path / name)
+
+            messages = [[b"%s %d" % (by, n) for n in range(4)] for by in (b"first", b"second")]
+            assert await asyncio.gather(
+                publish_all(a.address, store("1"), messages[0]),
+                publish_all(b.address, store("2"), messages[1]),
+            ) == [True, True]
+            await same_everywhere(a, b)
+            bodies = [body for _, _, body in stored(a, "feed")]
+            assert sorted(bodies) == sorted(messages[0] + messages[1])
+            for one in messages:
+                assert [body for body in bodies if body in one] == one, "in the order of its program"
+
+
+class KeptOpen(FilePublishStore):
+    """A file that a program keeps from one client object to the next."""
+
+    def close(self) -> None: ...
+
+
+async def test_a_subscriber_is_replaced_by_one_of_its_name_on_another_member(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            first = await RawClient.connect(a.broker, "screen")
+            second = await RawClient.connect(b.broker, "screen")
+            assert (await first.until("closing"))["code"] == "client_replaced"
+            assert "screen" in b.broker.engine.roster.clients
+            third = await RawClient.connect(a.broker, "screen")
+            assert (await second.until("closing"))["code"] == "client_replaced"
+            await until(lambda: "screen" not in b.broker.engine.roster.clients)
+            for client in (first, second, third):
+                client.close()
+
+
+async def test_a_name_is_settled_by_the_members_also_when_the_news_of_a_logon_was_lost(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            notices = a.member._made.notices
+            assert notices is not None
+            heard, notices.receive = notices.receive, lambda content: None  # type: ignore[method-assign]
+            first = await RawClient.connect(a.broker, "screen")
+            second = await RawClient.connect(b.broker, "screen")
+            await asyncio.sleep(0.3)
+            assert "screen" in a.broker.engine.roster.clients, "each side of a partition has one"
+            notices.receive = heard  # type: ignore[method-assign]
+            notices.send_all()  # as when it has found the log again
+            assert (await first.until("closing"))["code"] == "client_replaced"
+            assert "screen" in b.broker.engine.roster.clients, "the newest stays"
+            first.close()
+            second.close()
+
+
+async def test_a_members_restart_knows_the_sessions_of_the_log(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a"):
+            b = await start_member(tmp_path, "b", engines.urls)
+            first = await RawClient.connect(b.broker, "feed", session=5)
+            await first.publish("t", [FIRST] * 3, first=1)
+            await first.until("persisted")
+            first.close()
+            await b.stop()
+            b = await start_member(tmp_path, "b", engines.urls)
+            try:
+                again = await RawClient.connect(b.broker, "feed", session=5)
+                assert (again.told["sequence"], again.told["session"], again.told["stored"]) == (3, 5, 3)
+                await again.publish("t", [FIRST] * 3, first=1)
+                assert (await again.until("persisted"))["sequence"] == 3, "a repeat"
+                again.close()
+                other = await RawClient.connect(b.broker, "feed", session=6)
+                assert other.told["session"] == 5 and "stored" not in other.told
+                await other.publish("t", [SECOND] * 3, first=1)
+                assert await answer_to(other) == ("stale_sequence", 0), "no repeat"
+                other.close()
+                assert len(stored(b, "feed")) == 3
+            finally:
+                await b.stop()
+
+
+async def test_a_thousand_logons_claim_nothing_in_the_log(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            client = Client()
+            await client.connect(engines.urls[0])
+            stream = client.jetstream()
+            before = (await stream.stream_info("SLUICE_group")).state.last_seq
+            async with AsyncExitStack() as clients:
+                for start in range(0, 1_000, 100):
+                    made = await asyncio.gather(
+                        *(
+                            RawClient.connect(members[n % 2].broker, f"c{n}")
+                            for n in range(start, start + 100)
+                        )
+                    )
+                    for one in made:
+                        clients.callback(one.close)
+                await asyncio.sleep(0.5)
+                last = (await stream.stream_info("SLUICE_group")).state.last_seq
+                publishers: set[str] = set()
+                for number in range(before + 1, last + 1):
+                    message = await stream.get_msg("SLUICE_group", number)
+                    entry = Entry(number, 0, Sender("", "", 0), message.data or b"", 0)
+                    for batch in batches_of(entry):
+                        assert not batch.flags & CLAIM
+                        publishers.add(batch.publisher_name)
+            await client.close()
+            assert publishers <= {BROKER_NAME}, "no claim, only what the brokers record of connections"
+            print(json.dumps({"logons": 1_000, "entries": last - before}))
+            assert last - before < 400, "and these by the hundred"
