@@ -90,6 +90,7 @@ class Peer:
                         instance=self.broker.instance,
                         version=1,
                         sequence=None if self.broker.unsure else self.broker.publishers.get(command.name, 0),
+                        session=self.broker.sessions.get(command.name),
                         max_frame=MAX_FRAME,
                         heartbeat_ms=command.heartbeat_ms,
                     )
@@ -140,6 +141,7 @@ class Peer:
             return
         if last > broker.publishers.get(self.name, 0):
             broker.publishers[self.name] = last
+            broker.sessions[self.name] = batch.session
             broker.keep(batch)
         self.to_ack = last
         if not broker.hold_acks:
@@ -170,6 +172,8 @@ class FakeBroker:
         self.arrived: list[Batch] = []
         self.log: list[Batch] = []
         self.publishers: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}
+        """The session that counted a publisher's newest number."""
         self.peers: list[Peer] = []
         self.changed = asyncio.Event()
         self.next_sequence = 1

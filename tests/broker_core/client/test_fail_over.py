@@ -21,6 +21,7 @@ from broker_core.protocols import commands
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import running_broker, tcp_policy, until
 
+OTHER_SESSION = 7
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.02)
 
 
@@ -181,7 +182,7 @@ async def test_what_is_published_where_the_broker_is_unsure_goes_to_the_next_add
     """Its numbers are another's already there: of a client that was new, and numbered from 1."""
     other = FakeBroker()
     await other.start()
-    broker.unsure, other.publishers["p"] = True, known
+    broker.unsure, other.publishers["p"], other.sessions["p"] = True, known, OTHER_SESSION
     try:
         async with (
             asyncio.timeout(30),
@@ -251,7 +252,7 @@ async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_b
         broker.silent = True
         await client.publish("a", b"2")
         await broker.until(lambda: len(broker.arrived) == 2)
-        broker.publishers["p"], broker.silent = 9, False
+        broker.publishers["p"], broker.sessions["p"], broker.silent = 9, OTHER_SESSION, False
         broker.drop()
         await client.flush()
         assert broker.bodies == [b"1", b"2"]
