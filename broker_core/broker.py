@@ -185,7 +185,7 @@ class Broker:
             JournalRequests(self.engine, self.paths.archive),
             GroupRequests(self._member, self.engine.confirmations),
             LinkRequests(self.links, self.engine.confirmations),
-            PolicyRequests(self.engine, self.apply, self.check_spools),
+            PolicyRequests(self.engine, self.apply, self.check_spools, self.member),
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:

@@ -19,8 +19,9 @@ from django.db import OperationalError, connection
 
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
-from console.broker_addresses import journal_queue, name_of
+from console.broker_addresses import name_of
 from console.management import banner
+from console.queue_names import journal_queue
 from console.services import policies
 from console.services.actors import SYSTEM
 from console.supervisor import ports, ready, redis_source, sockets

@@ -123,8 +123,11 @@ class BrokerReporter:
             self._kept = made
             await self._store_losses()
             await self._store_refused(snapshot.at // MINUTE_MS)
-            if decisions:
-                await asyncio.to_thread(lambda: rollouts.check(instance_named(self._broker.engine.instance)))
+            withdrawn = self._broker.engine.guard.withdrawn
+            if decisions or withdrawn:
+                await asyncio.to_thread(
+                    lambda: rollouts.check(instance_named(self._broker.engine.instance), withdrawn)
+                )
             if self._ticks % RECONCILE_EVERY == 0:
                 await self._reconcile()
         except Exception as problem:
@@ -149,9 +152,10 @@ class BrokerReporter:
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
         wanted = await asyncio.to_thread(policies.orders, self._broker.engine.instance)
-        engine, stage = self._broker.engine, read_stage(wanted["staged"])
+        engine, stage = self._broker.engine, read_stage(wanted["staged"], self._broker.member)
         running = engine.guard.stage
-        now = (engine.policy.revision, running.document.revision if running is not None else None)
+        staged = running.document.revision if running is not None else engine.guard.withdrawn or None
+        now = (engine.policy.revision, staged)
         if now != (wanted["policy"]["revision"], stage.document.revision if stage is not None else None):
             await self._broker.apply(PolicyDocument.from_dict(wanted["policy"]), stage)
 

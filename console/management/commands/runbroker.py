@@ -87,7 +87,8 @@ async def _run(instance: str) -> None:
     from console.services.policies import orders
 
     wanted = await asyncio.to_thread(orders, instance)
-    policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
+    own_name = settings.SLUICE_GROUP.member if settings.SLUICE_GROUP is not None else ""
+    policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"], own_name)
     directories = await asyncio.to_thread(directories_to_open, instance)
     paths = BrokerPaths(
         directories.journal,
