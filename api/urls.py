@@ -83,6 +83,7 @@ urlpatterns = [
     path("actions/at/<str:path>", actions.RequestView.as_view(), name="action-request"),
     path("actions/at/<str:path>/plan", actions.RequestPlanView.as_view(), name="action-request-plan"),
     path("events/<str:name>", actions.EventView.as_view(), name="event"),
+    path("events/<str:name>/plan", actions.EventPlanView.as_view(), name="event-plan"),
     path("schedules", actions.SchedulesView.as_view(), name="schedules"),
     path("audit", audit.AuditView.as_view(), name="audit"),
     path("people", people.PeopleView.as_view(), name="people"),

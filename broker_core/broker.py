@@ -232,7 +232,7 @@ class Broker:
             JournalRequests(self.engine, self.paths.archive),
             GroupRequests(self._member, self.engine.confirmations),
             LinkRequests(self.links, self.engine.confirmations),
-            PolicyRequests(self.engine, self.apply, self.check_spools),
+            PolicyRequests(self.engine, self.apply, self.check_spools, self.member),
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
@@ -267,7 +267,7 @@ class Broker:
                 instance=engine.instance,
                 stored_at=now,
                 policy=engine.policy.to_dict(),
-                staged=to_staged(engine.guard.stage),
+                staged=to_staged(engine.guard.stage, engine.guard.brake.made if engine.guard.brake else 0),
                 log=str(engine.journal.identity),
                 frontier=frontier,
                 journal=str(self.paths.journal),

@@ -272,6 +272,7 @@ CODES: Final = MappingProxyType({
     "too_many_drafts": ErrorCode("The instance has as many drafts as it may", _OPERATOR, _CONFLICT),
     "draft_changed": ErrorCode("Somebody else changed it first; `version`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
     "revision_changed": ErrorCode("Somebody else published first; `revision`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
+    "revision_withdrawn": ErrorCode("The revision's staged rollout returned by itself", _OPERATOR, _CONFLICT),
     "idempotency_key_reused": ErrorCode("This `Idempotency-Key` was used for another request; `run`", Told(0), HTTPStatus.UNPROCESSABLE_ENTITY),
     "if_match_needed": ErrorCode("A change must say which version it is based on (`If-Match`)", Told(0), HTTPStatus.PRECONDITION_REQUIRED),
     "throttled": ErrorCode("Too many requests from one account", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON),
@@ -419,6 +420,9 @@ CODES: Final = MappingProxyType({
     "unknown_operator": ErrorCode("There is no operator of that name", _OPERATOR),
     "oidc_failed": ErrorCode("The login at the identity provider failed", _OPERATOR),
     "account_closed": ErrorCode("The account is closed", _OPERATOR),
+    "call_refused": ErrorCode(
+        "Too many calls of other hosts hang already", _OPERATOR, _AWAY, retry_after_ms=SHORTLY
+    ),
     "webhook_failed": ErrorCode("The webhook's host didn't answer, or not with success; `status`", _OPERATOR, retry_after_ms=SHORTLY),
     "webhook_refused": ErrorCode("Webhooks may not call that address", _OPERATOR, _BAD),
     "wrong_stream": ErrorCode("The engine, or its stream of that name, can't carry the group's log", _OPERATOR),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE, journal_queue
 
 MOST_BROKERS = 64
 
@@ -39,13 +40,14 @@ def name_of(instance: str, member: str) -> str:
 
 
 def queue_of(address: BrokerAddress) -> str:
-    """The queue whose worker is on the broker's machine; "" is the usual one, of this machine."""
-    return "" if address.path is not None else journal_queue(address.name)
+    """The queue of what is done to a broker's journal: its worker is on the broker's machine."""
+    return CHORES_QUEUE if address.path is not None else journal_queue(address.name)
 
 
-def journal_queue(broker: str) -> str:
-    """The queue of what is done to the journal of this broker, named as people call it, where the console is on another machine."""
-    return f"sluice.{broker.replace('/', '.')}"
+def queues_known(addresses: Sequence[BrokerAddress]) -> list[str]:
+    """The queues that workers must serve for an installation that reaches these brokers."""
+    remote = [queue_of(one) for one in addresses if one.path is None]
+    return [USUAL_QUEUE, CHORES_QUEUE, *dict.fromkeys(remote)]
 
 
 def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]:

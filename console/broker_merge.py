@@ -227,7 +227,15 @@ def _delay(parts: Sequence[DelayEntry]) -> DelayEntry | None:
 def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
     lists, counts = (
         ("touched", "acted_on", "cut_off", "unrecorded"),
-        ("clients", "touched_in_all", "acted_on_in_all", "cut_off_in_all", "unrecorded_in_all"),
+        (
+            "clients",
+            "touched_in_all",
+            "acted_on_in_all",
+            "enforced_in_all",
+            "held_in_all",
+            "cut_off_in_all",
+            "unrecorded_in_all",
+        ),
     )
     return PolicyEffect(
         **{name: list(chain.from_iterable(getattr(one, name) for one in parts)) for name in lists},

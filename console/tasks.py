@@ -7,6 +7,8 @@ from typing import Any
 from celery import shared_task
 from django.utils import timezone
 
+from console.live.redis_link import connection
+from console.live.workers import note_pulse
 from console.services import (
     alerts,
     audit,
@@ -46,10 +48,20 @@ def tick() -> None:
 
 @shared_task(name="console.tasks.watch")
 def watch() -> None:
-    """Every ten seconds: open and close alerts, and send what is due of them."""
-    now = timezone.now()
-    alerts.watch(now)
-    alerts.send_due(now)
+    """Every ten seconds: open and close alerts."""
+    alerts.watch(timezone.now())
+
+
+@shared_task(name="console.tasks.send_alerts")
+def send_alerts() -> None:
+    """Every ten seconds: send what is due of alerts. Other hosts are called, so chores don't wait for it."""
+    alerts.send_due(timezone.now())
+
+
+@shared_task(name="console.tasks.pulse")
+def pulse(queue: str) -> None:
+    """Every ten seconds in each queue: note that it moves."""
+    note_pulse(connection(), queue)
 
 
 @shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MOST_TRIES - 1)

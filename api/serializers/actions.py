@@ -109,6 +109,23 @@ class ActionPlanSerializer(serializers.Serializer[Any]):
     hash = serializers.CharField()
 
 
+class EventPlanSerializer(serializers.Serializer[Any]):
+    """Plans of the actions that a custom event would start now, and one hash of them all."""
+
+    actions = serializers.ListField(child=serializers.DictField())
+    destructive = serializers.BooleanField()
+    hash = serializers.CharField()
+
+
+class RepeatSerializer(StrictSerializer):
+    """Request to repeat a run."""
+
+    plan = serializers.CharField(
+        max_length=64, required=False, default="", allow_blank=True,
+        help_text="The hash of the plan of what is left, which plan_needed gives.",
+    )  # fmt: skip
+
+
 class FiringsQuerySerializer(serializers.Serializer[Any]):
     """A schedule to try."""
 

@@ -157,7 +157,11 @@ class RolloutSerializer(serializers.Serializer[Any]):
     client = serializers.CharField()
     share = serializers.IntegerField(allow_null=True)
     most_decisions = serializers.IntegerField()
-    decisions = serializers.IntegerField(help_text="Made by the staged revision so far.")
+    allowances = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="The part of most_decisions that each member of a group may carry out, by its name.",
+    )
+    decisions = serializers.IntegerField(help_text="Carried out by the staged revision so far.")
     state = serializers.CharField()
     why = serializers.CharField()
     started_at = serializers.DateTimeField()

@@ -149,6 +149,9 @@ class RevisionSerializer(serializers.Serializer[Any]):
     author = serializers.CharField()
     reason = serializers.CharField(allow_blank=True)
     created_at = serializers.DateTimeField()
+    withdrawn = serializers.CharField(
+        help_text="Why its staged rollout returned by itself; empty when it didn't."
+    )
     document = DocumentField()
 
 

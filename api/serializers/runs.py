@@ -94,7 +94,8 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
         model = ActionRun
         fields = [
             "id", "instance", "member", "kind", "parameters", "trigger", "state", "progress", "step", "plan", "plan_hash", "steps",
-            "result", "error", "log", "actor", "actor_kind", "approver", "action", "due_at", "repeats", "cancel_requested",
+            "result", "error", "log", "actor", "actor_kind", "causes", "approver", "action", "due_at", "repeats",
+            "cancel_requested",
             "created_at", "started_at", "ended_at", "duration_ms", "withheld",
         ]  # fmt: skip
 

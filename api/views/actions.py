@@ -20,6 +20,7 @@ from api.serializers.actions import (
     ActionPlanSerializer,
     ActionSerializer,
     ActionWriteSerializer,
+    EventPlanSerializer,
     FiringsQuerySerializer,
     FiringsSerializer,
     RunAskSerializer,
@@ -35,8 +36,7 @@ from console.models import Action
 from console.queries import actions as queries
 from console.queries.policies import instance_named
 from console.services import audit
-from console.services.actions import asking, editing, events, schedule
-from console.services.actions.triggers import Event
+from console.services.actions import asking, editing, schedule
 
 
 def _action(request: Request, action_id: int) -> Action:
@@ -157,6 +157,19 @@ class RequestView(ApiView):
         )
 
 
+class EventPlanView(ApiView):
+    """Planning what a custom event would start."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses=EventPlanSerializer)
+    def post(self, request: Request, name: str) -> Response:
+        """Plan the actions that wait for this event, with one hash of all plans. Changes nothing."""
+        audit.changes_nothing(request)
+        asked = read(RunAskSerializer, request.data)
+        return Response(asking.event_plan(instance_named(instance_name(request)), name, asked["parameters"]))
+
+
 class EventView(ApiView):
     """Custom events."""
 
@@ -164,14 +177,13 @@ class EventView(ApiView):
 
     @extend_schema(request=RunAskSerializer, responses={202: RunSerializer(many=True)})
     def post(self, request: Request, name: str) -> Response:
-        """Raise a custom event: 202 and the runs that it starts."""
+        """Raise a custom event: 202 and the runs that it starts, which are the caller's.
+
+        409 plan_needed without a plan's hash when one of them removes something; plan_changed when they would
+        do something else now."""
         asked = read(RunAskSerializer, request.data)
-        instance, given = (
-            instance_named(instance_name(request)),
-            asking.checked_variables(asked["parameters"]),
-        )
-        audit.record(actor_of(request), "action.event", f"{instance.name}: event {name}", after=given)
-        runs = events.happened(instance, [Event("event", {**given, "SLUICE_EVENT": name})])
+        instance = instance_named(instance_name(request))
+        runs = asking.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
         return Response(
             RunSerializer(runs, many=True, context={"request": request}).data, status=status.HTTP_202_ACCEPTED
         )

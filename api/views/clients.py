@@ -27,6 +27,7 @@ from api.serializers.clients import (
     SampleSerializer,
     StatusSerializer,
 )
+from api.serializers.policies import InForceSerializer
 from api.views.base import PagedView, instance_name, member_name, patterns_of, read
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
@@ -65,7 +66,7 @@ class StatusView(ApiView):
         return Response(
             {
                 **plain(live.status(instance.name, member_name(request))),
-                "in_force": in_force(instance),
+                "in_force": InForceSerializer(in_force(instance)).data,
                 "missing": plain(self.missing()),
             }
         )

@@ -14,6 +14,7 @@ from api.documents import plain
 from api.pagination import Pages
 from api.serializers.policies import (
     ChangeSerializer,
+    InForceSerializer,
     PolicyChangeSerializer,
     PolicySerializer,
     RevisionSerializer,
@@ -89,7 +90,7 @@ class PolicyView(ApiView):
         answer = {
             "revision": document["revision"],
             "document": redacted(document),
-            "in_force": queries.in_force(instance),
+            "in_force": InForceSerializer(queries.in_force(instance)).data,
         }
         return etag(Response(answer), document["revision"])
 

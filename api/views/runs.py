@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from api.auth import actor_of
 from api.pagination import Pages
 from api.permissions import allow
+from api.serializers.actions import RepeatSerializer
 from api.serializers.runs import (
     JournalActionSerializer,
     JournalApplySerializer,
@@ -25,6 +26,7 @@ from api.views.base import PagedView, instance_name, member_name, read
 from api.views.idempotency import once
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
+from broker_core.errors import OperatorError
 from console import current
 from console.choices import Permission
 from console.models import ActionRun
@@ -200,12 +202,21 @@ class RepeatView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=None, responses={202: RunSerializer})
+    @extend_schema(request=RepeatSerializer, responses={202: RunSerializer})
     def post(self, request: Request, run_id: str) -> Response:
-        """Ask again for a run that was lost, failed or cancelled; steps that were done are left out."""
+        """Ask again for a run that was lost, failed or cancelled; steps that were done are left out.
+
+        409 plan_needed, with `plan` and its `hash`, when what is left removes something."""
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        return accepted(request, runs.repeat(actor_of(request), run))
+        asked = read(RepeatSerializer, request.data)
+        try:
+            return accepted(request, asking.repeat(actor_of(request), run, asked["plan"]))
+        except OperatorError as problem:
+            if problem.code == "plan_needed":
+                seen = run_scope.plan_shown(run, problem.details["plan"], access_of_request(request))
+                problem.details = {**problem.details, "plan": seen}
+            raise
 
 
 def run_document(request: Request, run: ActionRun) -> dict[str, Any]:

@@ -125,6 +125,10 @@ class Action(StrEnum):
     """Close the connection and delete its durable subscription."""
 
 
+REPEATED_ACTIONS: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})
+"""Actions that may be carried out many times a second; they are recorded once a second."""
+
+
 class Mode(StrEnum):
     """Whether a rule's decisions are carried out."""
 

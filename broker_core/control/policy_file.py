@@ -67,11 +67,19 @@ class _Envelope(msgspec.Struct):
     content: msgspec.Raw
 
 
-def to_staged(stage: Stage | None) -> dict[str, Any] | None:
-    """Return a stage as `read_stage` reads it."""
+def to_staged(stage: Stage | None, made: int = 0) -> dict[str, Any] | None:
+    """Return a stage as `read_stage` reads it. `made`: decisions of it that this broker has carried out."""
     if stage is None:
         return None
-    return {"policy": stage.document.to_dict(), "client": stage.client, "share": stage.share}
+    staged: dict[str, Any] = {
+        "policy": stage.document.to_dict(),
+        "client": stage.client,
+        "share": stage.share,
+        "made": {"": max(made, stage.made)},
+    }
+    if stage.allowed is not None:
+        staged["allowances"] = {"": stage.allowed}
+    return staged
 
 
 def encode_policy(stored: StoredPolicy) -> bytes:

@@ -203,7 +203,14 @@ class _Ear:
         chosen = range(batch.count) if rows is None else rows.tolist()
         fitting = chosen[: self._watch.room]
         self._watch.dropped += len(chosen) - len(fitting)
-        facts = {"topic": self._listening.topic, "filter": self._listening.filter}
+        publisher = batch.publisher_name
+        known = self._engine.roster.clients.get(publisher)
+        facts = {
+            "topic": self._listening.topic,
+            "filter": self._listening.filter,
+            "publisher": publisher,
+            "user": known.user if known is not None else "",
+        }
         for row in fitting:
             told = _message(self._engine.instance, batch, row, client)
             once = self._once(batch, row) if self._listening.kind == "publish" else ""

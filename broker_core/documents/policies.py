@@ -82,6 +82,14 @@ class PolicyEffect(Document, frozen=True, kw_only=True):
     touched_in_all: int
     acted_on: list[DecisionEntry]
     acted_on_in_all: int
+    enforced_in_all: Annotated[
+        int,
+        Meta(description="Of acted_on_in_all: decisions that are carried out. The others are recorded only."),
+    ] = 0
+    held_in_all: Annotated[
+        int,
+        Meta(description="Of acted_on_in_all: decisions beyond the rollout's allowance, not carried out."),
+    ] = 0
     cut_off: list[CutOffEntry]
     cut_off_in_all: int
     unrecorded: list[LogSubscriberEntry] = []

@@ -92,6 +92,12 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     told: str = "unknown"
     times: int = 1
     problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
+    held_at: Annotated[
+        int | None,
+        Meta(
+            description="Allowance of the staged rollout that held the decision: nothing was done. Else null."
+        ),
+    ] = None
     samples: Annotated[
         list[list[int]],
         Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),

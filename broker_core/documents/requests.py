@@ -299,6 +299,10 @@ class Staged(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     policy: Raw
     client: _Word | None = None
     share: Annotated[int, Meta(ge=0, le=100)] | None = None
+    allowances: dict[_Word, Annotated[int, Meta(ge=0)]] | None = None
+    """Decisions that each member may carry out by this revision, by its name ("" for a broker by itself)."""
+    made: dict[_Word, Annotated[int, Meta(ge=0)]] | None = None
+    """Decisions that each member has carried out by it, as far as they were reported."""
 
 
 class Apply(Request[Running], frozen=True, kw_only=True, tag="apply"):

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from broker_core.config.vocabulary import Action
+from broker_core.config.vocabulary import REPEATED_ACTIONS
 from broker_core.documents.clients import LastDecision
 from broker_core.documents.records import DecisionEntry
 from broker_core.engine.events import ClientEvents
@@ -16,8 +16,6 @@ from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.telling import decision_entry
 
 KEPT: Final = 1_000
-REPEATED: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})
-"""What is done many times a second is recorded once a second."""
 
 
 class Decisions:
@@ -40,7 +38,7 @@ class Decisions:
 
     def keep(self, decision: Decision, identity: str) -> None:
         """A decision was carried out, or would have been; what is done over and over comes together."""
-        if decision.action not in REPEATED:
+        if decision.action not in REPEATED_ACTIONS:
             self._record(decision, identity)
             return
         key = (decision.client, decision.subscription, decision.rule)

@@ -77,6 +77,8 @@ class Settle:
         self._roster = roster
         self._control = control
         self.guard = guard
+        # In a turn of its own: the guard is in the middle of a judgement when the allowance ends.
+        guard.on_exhausted = self._withdraw_soon
         self._events = events
         self.enforces: Enforces
         self._uses: dict[Member, PoolUse] = {}
@@ -164,6 +166,22 @@ class Settle:
     def apply(self, policy: PolicyDocument, stage: Stage | None) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
         self.guard.apply_policy(policy, stage)
+        self._give_lanes()
+
+    def _withdraw_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._withdraw_stage)
+
+    def _withdraw_stage(self) -> None:
+        """Judge the clients of an exhausted stage by the instance's revision again, and act on them at once."""
+        brake = self.guard.brake
+        if brake is None or not brake.exhausted or self.guard.stage is None:
+            return
+        log.warning("rollout_withdrawn", revision=brake.revision, allowed=brake.allowed)
+        self.guard.withdraw_stage()
+        self._give_lanes()
+
+    def _give_lanes(self) -> None:
+        """Give each judged subscription its lane, and judge everybody at once."""
         for connection in self._uses:
             for target in connection.subscriptions.values():
                 self._give_lane(connection, target)

@@ -84,7 +84,7 @@ class PublishForm(_Dressed):
         required=False,
         min_value=0,
         max_value=1_000_000,
-        help_text="On the first clients. With one more, the revision before comes back by itself. Default: 0.",
+        help_text="On the first clients. The next one isn’t carried out, and the revision before comes back. Default: 0.",
     )
 
     def clean(self) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.private_files import tighten_trees
-from console.broker_addresses import journal_queue, name_of
+from console.broker_addresses import name_of
 from console.database_limits import database_error, limit_waits
 from console.management import banner
+from console.queue_names import journal_queue
 from console.services import policies
 from console.services.actors import SYSTEM
 from console.services.journal_places import policy_file

@@ -27,6 +27,9 @@ class Action(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     changed_at = models.DateTimeField(auto_now=True)
     changed_by = models.CharField(max_length=200, blank=True)
+    changed_by_user_id = models.BigIntegerField(
+        null=True, blank=True
+    )  # not a key: an action outlives accounts
 
     class Meta:
         ordering = ["instance", "name"]

@@ -37,7 +37,8 @@ class PolicyRollout(models.Model):
 
     client          a pattern of client names, or "" when a share is taken
     share           percent of the clients, chosen by their names so that it is the same ones each time
-    most_decisions  more decisions than these on the chosen clients, and the revision before is restored
+    most_decisions  decisions that the revision may carry out; the next one is held and ends the rollout
+    allowances      the part of them that each member of a group may carry out, by its name
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="rollouts")
@@ -48,6 +49,7 @@ class PolicyRollout(models.Model):
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(99)]
     )
     most_decisions = models.PositiveIntegerField(default=0)
+    allowances = models.JSONField(default=dict, blank=True)
     state = models.CharField(max_length=16, choices=RolloutState.choices, default=RolloutState.RUNNING)
     why = models.CharField(max_length=500, blank=True)
     started_at = models.DateTimeField(auto_now_add=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 
+from console.choices import RolloutState
 from console.models.immutable import ImmutableModel
 from console.models.instance import Instance
 
@@ -37,6 +38,12 @@ class PolicyRevision(ImmutableModel):
 
     def __str__(self) -> str:
         return f"{self.instance.name} revision {self.number}"
+
+    @property
+    def withdrawn(self) -> str:
+        """Why its staged rollout returned by itself; "" when it didn't, or there was none."""
+        rollout = getattr(self, "rollout", None)
+        return rollout.why if rollout is not None and rollout.state == RolloutState.RETURNED else ""
 
 
 class RevisionReport(models.Model):

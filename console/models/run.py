@@ -17,6 +17,8 @@ class ActionRun(models.Model):
 
     `parameters` of an action's run hold its name, its steps as they were when it was asked for, and the variables of its
     trigger. `steps` is what became of each step; a repetition of a lost run begins behind those that were done.
+    `causes` are the people and clients behind the run, through events, publishes, schedules and repetitions:
+    none of them may approve it (services/actions/causes.py).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -39,6 +41,7 @@ class ActionRun(models.Model):
     actor = models.CharField(max_length=200)
     actor_kind = models.CharField(max_length=16)
     actor_user_id = models.BigIntegerField(null=True, blank=True)  # not a key: a run outlives accounts
+    causes = models.JSONField(default=list, blank=True)
     approver = models.CharField(max_length=200, blank=True)
     idempotency_key = models.CharField(max_length=200, blank=True)
     idempotency_digest = models.CharField(max_length=64, blank=True)

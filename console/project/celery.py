@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import redis
 from celery import Celery
-from celery.signals import heartbeat_sent
+from celery.signals import heartbeat_sent, worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
 
@@ -31,3 +32,15 @@ def say_alive(sender: Any = None, **kwargs: Any) -> None:
                 connection.set(key_of(queue), os.getpid(), ex=WORKER_KEY_LIVES_S)
         except redis.RedisError:
             return  # the worker's own connection reports it; this one only says that all is well
+
+
+@worker_ready.connect
+def begin_pulse(sender: Any = None, **kwargs: Any) -> None:
+    """Count from now how long each queue has taken nothing up: before, nobody served it."""
+    from django.conf import settings
+
+    from console.live.workers import note_pulse
+
+    with suppress(redis.RedisError), redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as connection:
+        for queue in app.amqp.queues.consume_from:
+            note_pulse(connection, queue)

@@ -11,9 +11,11 @@ from socket import gethostname
 from typing import Any
 
 import environ
+from kombu import Queue
 
 from broker_core.documents.clients import Delivery
 from broker_core.group.settings import HOLD_MS
+from console.broker_addresses import queues_known
 from console.project.home import (
     broker_addresses,
     celery_broker_url,
@@ -25,6 +27,7 @@ from console.project.home import (
     trusted_proxies,
     web_tls,
 )
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.supervisor.sockets import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -249,9 +252,24 @@ CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(SLUICE_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
-    "tick": {"task": "console.tasks.tick", "schedule": 60.0, "options": {"expires": 55}},
-    "watch": {"task": "console.tasks.watch", "schedule": 10.0, "options": {"expires": 9}},
-}
+    "tick": {
+        "task": "console.tasks.tick", "schedule": 60.0, "options": {"expires": 55, "queue": CHORES_QUEUE},
+    },
+    "watch": {
+        "task": "console.tasks.watch", "schedule": 10.0, "options": {"expires": 9, "queue": CHORES_QUEUE},
+    },
+    "send_alerts": {"task": "console.tasks.send_alerts", "schedule": 10.0, "options": {"expires": 9}},
+    **{
+        f"pulse {queue}": {
+            "task": "console.tasks.pulse", "schedule": 10.0, "args": [queue],
+            "options": {"expires": 60, "queue": queue},
+        }
+        for queue in queues_known(SLUICE_BROKERS)
+    },
+}  # fmt: skip
+# A worker that isn't told which queues to serve serves both; `make up` starts one for each.
+CELERY_TASK_QUEUES = (Queue(USUAL_QUEUE), Queue(CHORES_QUEUE))
+CELERY_TASK_DEFAULT_QUEUE = USUAL_QUEUE
 
 # --- Who may come in --------------------------------------------------------------------------------------------------
 BEHIND_PROXY = env.bool("SLUICE_HTTPS", default=False)  # one that does TLS and sets X-Forwarded-Proto

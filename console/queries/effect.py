@@ -31,7 +31,8 @@ class Line(NamedTuple):
     """Line of an effect: clients to whom the same happens for the same reason. `count` may be more than
     `names`.
 
-    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act or change.
+    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act; held (beyond a rollout's allowance,
+    not carried out); or change.
     """
 
     kind: str
@@ -39,6 +40,11 @@ class Line(NamedTuple):
     names: list[str]
     count: int
     recorded_only: bool = False
+
+    @property
+    def carried_out(self) -> bool:
+        """Whether clients are really acted on."""
+        return not self.recorded_only and self.kind != "held"
 
     @property
     def more(self) -> int:
@@ -55,11 +61,17 @@ class Effect(NamedTuple):
     touched: int
 
     @property
+    def severe(self) -> bool:
+        """Whether it must be confirmed: clients are cut off or acted on, or the revision returns at once."""
+        return any(not line.recorded_only for line in self.at_once)
+
+    @property
     def headline(self) -> str:
         """One sentence; an empty effect says so too."""
-        parts = [
-            f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if not line.recorded_only
-        ]
+        parts = [f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if line.carried_out]
+        held = sum(line.count for line in self.at_once if line.kind == "held")
+        if held:
+            parts.append(f"{held:,} more would match than is allowed: the revision is withdrawn at once")
         shadow = sum(line.count for line in self.at_once if line.recorded_only)
         if shadow:
             parts.append(f"{_clients(shadow)} would be acted on (recorded only)")
@@ -68,7 +80,8 @@ class Effect(NamedTuple):
 
 _HEADS = {
     "cut_off": "cut off", "unrecorded": "left without new records",
-    "part_recorded": "left with a part of their records", "disconnect": "disconnected", "offline": "offlined", "act": "acted on",
+    "part_recorded": "left with a part of their records", "disconnect": "disconnected", "offline": "offlined",
+    "act": "acted on", "held": "",
 }  # fmt: skip
 _READERS: Final = {
     "bookmark": "bookmark subscription", "durable": "durable subscription", "replay": "managed replay",
@@ -78,8 +91,7 @@ _READERS: Final = {
 
 def lines(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> Effect:
     """The effect in lines. `signals` are those of the rules by name: a limit is in its signal's unit."""
-    acted_on = _acted_on(effect.acted_on, effect.acted_on_in_all)
-    at_once = [*_cut_off(effect), *_unrecorded(effect), *acted_on]
+    at_once = [*_cut_off(effect), *_unrecorded(effect), *_acted_on(effect)]
     return Effect(at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all)
 
 
@@ -92,6 +104,8 @@ def _cut_off(effect: PolicyEffect) -> list[Line]:
     for place, (code, entries) in enumerate(by_code.items()):
         count = len(entries) + (unlisted if place == 0 else 0)
         made.append(Line("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
+    if not made and unlisted:
+        made.append(Line("cut_off", "cut off", [], unlisted))
     return made
 
 
@@ -111,29 +125,60 @@ def _unrecorded(effect: PolicyEffect) -> list[Line]:
     return made
 
 
-def _acted_on(decisions: list[DecisionEntry], in_all: int) -> list[Line]:
+def _acted_on(effect: PolicyEffect) -> list[Line]:
+    """Return a line for each rule and act. Unlisted decisions are counted with the first line of their fate."""
     groups: dict[tuple[str, str, str], list[DecisionEntry]] = {}
-    for one in decisions:
-        groups.setdefault((one.action, one.mode, one.rule), []).append(one)
-    unlisted = in_all - len(decisions)
+    in_all = {
+        "enforced": effect.enforced_in_all,
+        "held": effect.held_in_all,
+        "recorded": effect.acted_on_in_all - effect.enforced_in_all - effect.held_in_all,
+    }
+    for one in effect.acted_on:
+        fate = _fate(one)
+        in_all[fate] -= 1
+        groups.setdefault((fate, one.action, one.rule), []).append(one)
     made = []
-    for place, ((action, mode, _), entries) in enumerate(groups.items()):
-        shadow = mode == Mode.SHADOW
+    for (fate, action, _), entries in groups.items():
+        unlisted, in_all[fate] = max(0, in_all[fate]), 0
+        shadow = fate == "recorded"
         made.append(Line(
-            _kind(action), _sentence(entries, shadow=shadow), _names(entries),
-            len(entries) + (unlisted if place == 0 else 0), shadow,
+            "held" if fate == "held" else _kind(action), _sentence(entries, fate), _names(entries),
+            len(entries) + unlisted, shadow,
         ))  # fmt: skip
+    for fate, unlisted in in_all.items():
+        if unlisted > 0:  # all of them are clients that this person may not see
+            made.append(
+                Line("held" if fate == "held" else "act", _UNSEEN[fate], [], unlisted, fate == "recorded")
+            )
     order = list(_HEADS)
     return sorted(made, key=lambda line: (line.recorded_only, order.index(line.kind), -line.count))
 
 
-def _sentence(entries: list[DecisionEntry], *, shadow: bool) -> str:
-    """Of one client the broker's own sentence; of many what is done, and by which rule."""
+_UNSEEN: Final = {
+    "enforced": "acted on",
+    "held": "not acted on: the rollout may make no more decisions",
+    "recorded": "would be acted on",
+}
+
+
+def _fate(one: DecisionEntry) -> str:
+    """Return what becomes of a decision: enforced, held by a rollout's allowance, or recorded only."""
+    if one.held_at is not None:
+        return "held"
+    return "recorded" if one.mode == Mode.SHADOW else "enforced"
+
+
+def _sentence(entries: list[DecisionEntry], fate: str) -> str:
+    """Return the broker's own sentence for one client; for many what is done, and by which rule."""
     if len(entries) == 1 and entries[0].sentence:
         return entries[0].sentence
     told, rule = words.act(entries[0].action), entries[0].rule
-    done = (told.would if shadow else told.done).lower()
-    return f"{done} by {words.setting(rule) if '.' in rule else f'rule {rule}'}"
+    done = {"enforced": told.done, "recorded": told.would, "held": f"not {told.done}"}[fate].lower()
+    by = f"{done} by {words.setting(rule) if '.' in rule else f'rule {rule}'}"
+    if fate != "held":
+        return by
+    most = entries[0].held_at
+    return f"{by}: the rollout may make {most:,} decision{'' if most == 1 else 's'} here"
 
 
 def _changes(touched: list[TouchedEntry], signals: Mapping[str, str]) -> list[Line]:

@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from django.db.models import Count, Max, OuterRef, QuerySet, Subquery
+from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from broker_core.config.instance import GROUP_SILENT
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.transports import TRANSPORT_FIELDS
+from broker_core.config.vocabulary import Mode, Reason
 from broker_core.errors import OperatorError
 from console import current
 from console.broker_link import members_of
@@ -48,6 +49,8 @@ class InForce(TypedDict):
     converged: bool
     staged: str
     """While a rollout runs: which revision is for whom."""
+    withdrawn: PolicyRollout | None
+    """The rollout whose return made the wanted revision."""
     reported_at: datetime | None
     why: str
 
@@ -72,14 +75,50 @@ def running_rollout(instance: Instance) -> PolicyRollout | None:
     return rows.filter(instance=instance, state=RolloutState.RUNNING).first()
 
 
+def decisions_by_member(rollout: PolicyRollout) -> dict[str, int]:
+    """Return how many decisions of a staged revision each member has reported as carried out."""
+    rows = Decision.objects.filter(
+        instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
+    )
+    counted = _carried_out(rows).order_by().values("member").annotate(number=Count("pk"))
+    return {row["member"]: row["number"] for row in counted}
+
+
+def held_decision(rollout: PolicyRollout) -> Decision | None:
+    """Return the first decision that the rollout's allowance held; None while every member has some left."""
+    rows = Decision.objects.filter(
+        instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
+    )
+    held = rows.filter(mode=Mode.SHADOW, details__has_key="held_at").exclude(details__held_at=None)
+    return held.order_by("at", "pk").first()
+
+
+def _carried_out(rows: QuerySet[Decision]) -> QuerySet[Decision]:
+    """Leave out what was recorded only, and clients whose spool failed: no revision decides that."""
+    return rows.exclude(mode=Mode.SHADOW).exclude(reason=Reason.SPOOL_FAILED)
+
+
 def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:
-    """Staged rollouts, newest first; `decisions` is how often each has acted."""
-    made = Decision.objects.filter(
-        instance=OuterRef("instance"), revision=OuterRef("revision__number"), at__gte=OuterRef("started_at")
+    """Staged rollouts, newest first; `decisions` is how many each has carried out."""
+    made = _carried_out(
+        Decision.objects.filter(
+            instance=OuterRef("instance"),
+            revision=OuterRef("revision__number"),
+            at__gte=OuterRef("started_at"),
+        )
     )
     counted = made.order_by().values("revision").annotate(number=Count("pk")).values("number")
     rows = PolicyRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
     return rows.annotate(decisions=Coalesce(Subquery(counted), 0))
+
+
+def members_heard(instance: Instance) -> tuple[str, ...]:
+    """Return the members to which orders go: those that are listed, else those that reported lately."""
+    listed = members_of(instance.name)
+    if any(listed):
+        return listed
+    fresh = RevisionReport.objects.filter(instance=instance, seen_at__gte=timezone.now() - REPORT_FRESH)
+    return tuple(sorted(set(fresh.order_by().values_list("member", flat=True)))) or ("",)
 
 
 def drafts(instance: Instance) -> QuerySet[PolicyDraft]:
@@ -89,7 +128,7 @@ def drafts(instance: Instance) -> QuerySet[PolicyDraft]:
 
 def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
     """One revision. Raises OperatorError unknown_revision."""
-    found = PolicyRevision.objects.filter(instance=instance, number=number).first()
+    found = PolicyRevision.objects.select_related("rollout").filter(instance=instance, number=number).first()
     if found is None:
         raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
     return found
@@ -176,11 +215,23 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce
     rows = list(
         instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
     )
-    staged = PolicyRollout.objects.select_related("revision", "base").filter(state=RolloutState.RUNNING)
-    rollouts_of = {rollout.instance_id: rollout for rollout in staged}
+    newest = PolicyRevision.objects.filter(instance=OuterRef("instance")).order_by("-number").values("number")
+    told = PolicyRollout.objects.select_related("revision", "base").annotate(newest=Subquery(newest[:1]))
+    made_the_newest = Q(state=RolloutState.RETURNED, newest=F("revision__number") + 1)
+    rollouts_of = {
+        (one.instance_id, one.state): one
+        for one in told.filter(Q(state=RolloutState.RUNNING) | made_the_newest)
+    }
     heard, moment = _heard([row["pk"] for row in rows]), now or timezone.now()
     return [
-        _state(row, member, heard[row["pk"]].get(member), rollouts_of.get(row["pk"]), moment)
+        _state(
+            row,
+            member,
+            heard[row["pk"]].get(member),
+            rollouts_of.get((row["pk"], RolloutState.RUNNING)),
+            rollouts_of.get((row["pk"], RolloutState.RETURNED)),
+            moment,
+        )
         for row in rows
         for member in _expected(row["name"], heard[row["pk"]])
     ]
@@ -209,7 +260,12 @@ def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...
 
 
 def _state(
-    row: Mapping[str, Any], member: str, heard: _Heard | None, rollout: PolicyRollout | None, moment: datetime
+    row: Mapping[str, Any],
+    member: str,
+    heard: _Heard | None,
+    rollout: PolicyRollout | None,
+    withdrawn: PolicyRollout | None,
+    moment: datetime,
 ) -> InForce:
     wanted, (running, seen_at) = row["wanted"] or 0, heard or (None, None)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
@@ -227,6 +283,7 @@ def _state(
         "running": running,
         "converged": fresh and running == wanted,
         "staged": _staged(rollout),
+        "withdrawn": withdrawn,
         "reported_at": seen_at,
         "why": why,
     }
@@ -241,7 +298,8 @@ def _staged(rollout: PolicyRollout | None) -> str:
 
 def revisions(instance: Instance, limit: int = 100) -> list[PolicyRevision]:
     """The newest revisions first."""
-    return list(PolicyRevision.objects.filter(instance=instance).select_related("instance")[:limit])
+    rows = PolicyRevision.objects.filter(instance=instance).select_related("instance", "rollout")
+    return list(rows[:limit])
 
 
 def _fields(row: Any, names: tuple[str, ...]) -> dict[str, Any]:

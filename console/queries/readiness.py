@@ -15,9 +15,10 @@ from broker_core.names import LINK_PREFIX
 from console import broker_merge
 from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
-from console.live.workers import key_of, without_worker
+from console.live.workers import key_of, queues_stuck, without_worker
 from console.queries.brokers import instances
 from console.queries.database import database_problem, reading_problem
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 
 WORKER_KEY = key_of("")
 DATABASE_OF = "database of broker"
@@ -66,20 +67,41 @@ def _redis() -> tuple[Part, Part]:
             {"name": "redis", "ok": False, "problem": name},
             {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
         )
-    missing = "" if worker else "no worker was heard for 15 s"
-    return {"name": "redis", "ok": True, "problem": ""}, {"name": "worker", "ok": worker, "problem": missing}
+    alive: Part = {"name": "redis", "ok": True, "problem": ""}
+    if not worker:
+        return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
+    return alive, _moving("worker", queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0))
 
 
 def _workers() -> list[Part]:
-    """Of each broker on another machine: whether a worker is there for its journal."""
-    queues = {queue_of(one): one.name for one in settings.SLUICE_BROKERS if queue_of(one)}
-    missed = without_worker(queues)
+    """Return a part for each queue with a worker of its own: whether one is there, and whether the queue moves."""
+    remote = {queue_of(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
+    queues = {CHORES_QUEUE: "chores", **remote}
+    missed, stuck = without_worker(queues), queues_stuck(queues)
     return [
-        {"name": f"worker {name}", "ok": False, "problem": "no_worker", "fix": f"Start one there: celery -A console.project worker -Q {queue}"}
+        {
+            "name": f"worker {name}", "ok": False, "problem": "no_worker",
+            "fix": f"Start one{there(queue)}: celery -A console.project worker -Q {queue}",
+        }
         if queue in missed
-        else {"name": f"worker {name}", "ok": True, "problem": ""}
+        else _moving(f"worker {name}", stuck.get(queue, 0))
         for queue, name in queues.items()
     ]  # fmt: skip
+
+
+def there(queue: str) -> str:
+    """Say where the worker of a queue is started: nothing for this machine's."""
+    return "" if queue == CHORES_QUEUE else " there"
+
+
+def _moving(name: str, stuck_s: int) -> Part:
+    """Say of a worker that is there whether its queue moves."""
+    if not stuck_s:
+        return {"name": name, "ok": True, "problem": ""}
+    return {
+        "name": name, "ok": False, "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
+        "fix": "See which runs hold its slots, and cancel them; or whether beat runs.",
+    }  # fmt: skip
 
 
 def _brokers() -> list[Part]:

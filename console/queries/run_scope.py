@@ -52,6 +52,13 @@ def withheld(run: ActionRun, access: Access) -> list[str]:
     return found
 
 
+def plan_shown(run: ActionRun, plan: Any, access: Access) -> Any:
+    """A plan of what a run has still to do, of what may be seen of it."""
+    made = copy.copy(run)
+    made.plan = plan
+    return shown(made, access).plan
+
+
 def segments_shown(segments: Iterable[SegmentEntry], instance: str, access: Access) -> list[SegmentEntry]:
     """Segments with who needs each; of clients out of scope only that somebody does."""
     if access.client_patterns(instance) is None:
@@ -87,6 +94,7 @@ def _without_clients(run: ActionRun) -> None:
     run.plan = _plan_without_names(run.plan)
     run.steps = [_bare(record) for record in run.steps]
     run.trigger = {key: run.trigger[key] for key in ("on", "depth") if key in run.trigger}
+    run.causes = [one for one in run.causes if one.get("kind") != "client"]
 
 
 def _plan_without_names(plan: Any) -> Any:

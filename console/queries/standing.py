@@ -23,6 +23,7 @@ RESTART_TOLD = timedelta(minutes=15)
 TAKES_UP = timedelta(seconds=5)
 """How long a broker may take to take up a revision before anybody is told that it hasn't."""
 ALERT = "alert"
+STUCK = "queue_stuck"
 MOST_ALERTS = 5
 _since: dict[str, float] = {}
 """Since when this process has missed Redis, worker or broker, in seconds since 1970: nobody else notes it."""
@@ -81,7 +82,12 @@ def standings() -> list[Standing]:
     parts, own = readiness(write=False), current.instance_name()
     forget("database")  # it answered above
     missed = [part for part in parts if "entry" not in part and _missed(part["name"], ok=part["ok"])]
-    found = [_away(name, instance) for name in _PARTS if any(part["name"] == name for part in missed)]
+    found = [
+        _away(name, instance) if STUCK not in part["problem"] else _stuck(part, "Runs and alerts")
+        for name in _PARTS
+        for part in missed
+        if part["name"] == name
+    ]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
     if instance is None or any(one.key == "broker" for one in found):
         return found
@@ -89,13 +95,24 @@ def standings() -> list[Standing]:
     blind = bool(mine) and not any(part["ok"] for part in mine)
     away = {_member_of(part): part for part in missed if part in mine}
     found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
-    found += [_no_worker(part) for part in missed if part["name"].startswith(f"worker {own}")]
+    found += [
+        _no_worker(part) if STUCK not in part["problem"] else _stuck(part, "Journals and schedules")
+        for part in missed
+        if part["name"] == "worker chores" or part["name"].startswith(f"worker {own}")
+    ]
     found += [_no_database(part, own) for part in missed if part["name"].startswith(DATABASE_OF)]
     if blind:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
-    return [*found, *_restarted(instance), *_not_in_force(instance, away), *_alerts(instance)]
+    state = policies.in_force(instance, without=away)
+    return [
+        *found,
+        *_restarted(instance),
+        *_not_in_force(instance, state),
+        *_withdrawn(state),
+        *_alerts(instance),
+    ]
 
 
 def _missed(name: str, *, ok: bool) -> bool:
@@ -180,8 +197,14 @@ def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list
 
 def _no_worker(part: Part) -> Standing:
     name = part["name"].removeprefix("worker ")
+    whose = "the chores" if name == "chores" else f"the journal of {name}"
+    waits = (
+        "Archiving, schedules and the watch over alerts wait."
+        if name == "chores"
+        else "What is to be done with its segments waits."
+    )
     return Standing(
-        part["name"], f"No worker serves the journal of {name}", "What is to be done with its segments waits.",
+        part["name"], f"No worker serves {whose}", waits,
         part.get("fix", ""), missed_since(part["name"]), severe=False,
     )  # fmt: skip
 
@@ -193,6 +216,15 @@ def _no_database(part: Part, own: str) -> Standing:
     return Standing(
         part["name"], word.format(name), sentence, part.get("fix", ""), missed_since(part["name"]),
         severe=True,
+    )  # fmt: skip
+
+
+def _stuck(part: Part, what: str) -> Standing:
+    """Say that a worker is there, and takes nothing up."""
+    return Standing(
+        part["name"], f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
+        f"{what} wait: its slots are all taken.", part.get("fix", ""), missed_since(part["name"]),
+        severe=False,
     )  # fmt: skip
 
 
@@ -239,9 +271,24 @@ def _alerts(instance: Instance) -> list[Standing]:
     ]  # fmt: skip
 
 
-def _not_in_force(instance: Instance, away: Collection[str]) -> list[Standing]:
-    """Where it could be: of members that are `away` it is said already that they don't answer."""
-    state, wanted = policies.in_force(instance, without=away), policies.newest_revision(instance)
+def _withdrawn(state: policies.InForce) -> list[Standing]:
+    """Say that a staged revision returned by itself, until the policy changes again."""
+    rollout = state["withdrawn"]
+    if rollout is None:
+        return []
+    number, base = rollout.revision.number, rollout.base.number
+    return [
+        Standing(
+            "rollout", f"Staged revision {number} was withdrawn",
+            f"{rollout.why} Revision {base} is back for all.",
+            "See Policies and the decisions.", rollout.ended_at, severe=False,
+        )
+    ]  # fmt: skip
+
+
+def _not_in_force(instance: Instance, state: policies.InForce) -> list[Standing]:
+    """Say that the wanted revision isn't in force; members that don't answer are told of already."""
+    wanted = policies.newest_revision(instance)
     if state["converged"]:
         return []
     since = wanted.created_at if wanted is not None else None

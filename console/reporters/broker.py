@@ -169,8 +169,9 @@ class BrokerReporter:
         self._kept = made
         await self._store_losses()
         await self._store_refused(snapshot.at // MINUTE_MS)
-        if decisions:
-            await run(lambda: rollouts.check(instance_named(engine.instance)))
+        withdrawn = engine.guard.withdrawn
+        if decisions or withdrawn:
+            await run(lambda: rollouts.check(instance_named(engine.instance), withdrawn))
         if self._ticks % RECONCILE_EVERY == 0:
             await self._reconcile()
 
@@ -262,11 +263,12 @@ class BrokerReporter:
 
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
-        engine = self._broker.engine
+        engine, guard = self._broker.engine, self._broker.engine.guard
         wanted = await self._thread.run(policies.orders, engine.instance)
-        policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
+        policy = PolicyDocument.from_dict(wanted["policy"])
+        stage = read_stage(wanted["staged"], self._broker.member)
         # Whole documents: a database that was restored may have another policy under the same number.
-        if (engine.policy, engine.guard.stage) != (policy, stage):
+        if engine.policy != policy or not guard.follows(stage):
             if policy.revision < engine.policy.revision and stage is None:
                 log.warning("policy_set_back", running=engine.policy.revision, database=policy.revision)
             try:

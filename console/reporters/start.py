@@ -106,7 +106,7 @@ def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
 
 def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> StartOrders:
     ordered = orders(instance)
-    policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"])
+    policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
     if stored is not None:
         revision = stage.document.revision if stage is not None else policy.revision

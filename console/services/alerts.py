@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import smtplib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -30,6 +31,7 @@ from console.queries import live, standing
 from console.services import audit, webhooks
 from console.services.actions.webhook_address import check_address
 from console.services.actors import Actor
+from console.services.bounded_call import call_within
 
 MOST_RULES: Final = 50
 MOST_MEMBERS: Final = 500
@@ -39,6 +41,9 @@ MOST_ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = timedelta(seconds=10)
 """Before a second attempt; each further pause is three times as long: 10 s, 30 s, and so on to 13 min."""
 MOST_AT_ONCE: Final = 20
+SENDING_S: Final = 30.0
+EMAIL_DEADLINE_S: Final = 30.0
+"""Of one e-mail, from the look-up of the mail server to its last answer."""
 DECISION_LASTS: Final = timedelta(minutes=10)
 """How long an act on a client counts as going on."""
 LIMIT_WITHIN_MS: Final = 300_000
@@ -186,10 +191,12 @@ def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
 
 
 def send_due(now: datetime) -> int:
-    """Send what is due; how many were tried."""
-    due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now)
-    tried = 0
+    """Send what is due, for SENDING_S at most, and return how many were tried. The next call sends the rest."""
+    due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
+    tried, began = 0, time.monotonic()
     for message in due.select_related("alert__rule__instance")[:MOST_AT_ONCE]:
+        if time.monotonic() - began > SENDING_S:
+            break
         pause = FIRST_PAUSE * 3**message.attempts
         mine = AlertMessage.objects.filter(
             pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
@@ -224,7 +231,8 @@ def _send_email(message: AlertMessage) -> None:
     lines = [escape_line(alert.sentence), "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
     if message.over and alert.closed_at is not None:
         lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
-    EmailMessage(subject, "\n".join(lines), None, [message.target]).send()
+    email = EmailMessage(subject, "\n".join(lines), None, [message.target])
+    call_within(EMAIL_DEADLINE_S, lambda _: email.send())
 
 
 def _call_webhook(message: AlertMessage) -> None:

@@ -10,22 +10,24 @@ import logging
 import os
 import socket
 from datetime import UTC
-from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from celery import current_app
 from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
+from broker_core.errors import SluiceError
 from console.choices import AuditResult
 from console.models import AuditEvent, AuditLink
+from console.services import webhooks
 from console.services.audit_chain import FIELDS
+from console.services.bounded_call import CallSockets, call_within
 
 TASK = "console.tasks.export_audit"
-TIMEOUT_S = 10.0
+DEADLINE_S = 10.0
+"""Of one whole call."""
 MOST_TRIES = 6
 FIRST_WAIT_S = 5
 """Doubled at each try: five tries again within three minutes."""
@@ -55,7 +57,7 @@ def _enqueue(event_id: int) -> None:
 
 
 def send(event_id: int) -> None:
-    """To every place that is set. Raises OSError or HTTPException."""
+    """Send an event to every place that is set. Raises OSError or OperatorError."""
     event = AuditEvent.objects.filter(pk=event_id).first()
     link = AuditLink.objects.filter(event_id=event_id).first()
     if event is None or link is None:
@@ -91,10 +93,14 @@ def syslog_line(event: AuditEvent, told: dict[str, Any]) -> bytes:
 
 
 def _to_syslog(place: str, line: bytes) -> None:
+    call_within(DEADLINE_S, lambda sockets: _write_syslog(sockets, place, line))
+
+
+def _write_syslog(sockets: CallSockets, place: str, line: bytes) -> None:
     address = urlsplit(place)
     where = (address.hostname or "", address.port or 514)
     if address.scheme == "tcp":
-        with socket.create_connection(where, TIMEOUT_S) as connection:
+        with sockets.connect(*where) as connection:
             connection.sendall(b"%d %s" % (len(line), line))  # octet counting, RFC 6587
         return
     family, kind, protocol, _, target = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
@@ -104,17 +110,11 @@ def _to_syslog(place: str, line: bytes) -> None:
 
 def _to_webhook(place: str, told: dict[str, Any]) -> None:
     body = json.dumps(told, default=str).encode()
-    headers = {
-        "Content-Type": "application/json",
-        "User-Agent": "Sluice",
-        "Idempotency-Key": str(told["digest"]),
-    }
-    with urlopen(Request(place, body, headers, method="POST"), timeout=TIMEOUT_S) as answer:
-        answer.read(1_024)
+    webhooks.post(urlsplit(place), body, "application/json", str(told["digest"]))
 
 
 def _word(text: str, most: int) -> str:
     return "".join(sign for sign in text if "!" <= sign <= "~")[:most] or "-"
 
 
-FAILURES = (OSError, HTTPException)
+FAILURES = (OSError, SluiceError)

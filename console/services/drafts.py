@@ -20,7 +20,7 @@ from broker_core.names import name_fits
 from broker_core.slow_clients.rules.review import Finding, review
 from console.access.policy_secrets import kept, redacted
 from console.broker_link import link_to
-from console.models import Instance, PolicyDraft
+from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
 from console.queries.document_diff import changes
@@ -159,12 +159,18 @@ def preview_of(
         orders = (
             {"policy": made, "staged": None}
             if rollout is None
-            else policies.staged_orders(newest.document, made, rollout.client, rollout.share)
+            else policies.staged_orders(newest.document, _staged(instance, rollout, made))
         )
         effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
     return Preview([], differences, findings, effect)
+
+
+def _staged(instance: Instance, plan: rollouts.Plan, document: dict[str, Any]) -> PolicyRollout:
+    rollout = rollouts.planned(instance, plan)
+    rollout.revision = PolicyRevision(instance=instance, number=document["revision"], document=document)
+    return rollout
 
 
 def visible(preview: Preview, patterns: list[str] | None) -> Preview:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from broker_core.errors import SluiceError
 from console.choices import AuditResult, RunKind, RunState
 from console.models import ActionRun
 from console.services import audit, journals, pipeline, runs
-from console.services.actions import performing, planning
+from console.services.actions import events, performing, planning
 from console.services.actors import Actor
 from console.services.progress import Cancelled, Progress
 
@@ -24,14 +25,14 @@ PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
     RunKind.COMPRESS: journals.perform,
     RunKind.REMOVE: journals.perform,
     RunKind.PIPELINE: pipeline.perform,
-    RunKind.ACTION: performing.perform,
+    RunKind.ACTION: partial(performing.perform, happened=events.happened),
 }
 
 
 def execute(run_id: UUID | str) -> ActionRun | None:
     """Take up a run and end it; None when another worker has it, or it was cancelled."""
     waiting = ActionRun.objects.select_related("instance").filter(pk=run_id, state=RunState.WAITING).first()
-    if waiting is not None and runs.queue_for(waiting):
+    if waiting is not None and runs.is_elsewhere(waiting):
         runs.enqueue(waiting)  # a broker on another machine asked for it, and didn't know whose it is
         return None
     run = runs.claim(run_id, timezone.now())

@@ -28,7 +28,7 @@ from console import current
 from console.access.policy_secrets import kept, redacted
 from console.broker_link import ask_each
 from console.choices import EntryKind, RolloutState
-from console.models import Instance, PolicyRevision, Transport
+from console.models import Instance, PolicyRevision, PolicyRollout, Transport
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
@@ -69,14 +69,22 @@ def orders(instance_name: str) -> dict[str, Any]:
     newest, rollout = newest_of(instance), read.running_rollout(instance)
     if rollout is None or rollout.revision_id != newest.pk:
         return {"policy": newest.document, "staged": None}
-    return staged_orders(rollout.base.document, newest.document, rollout.client, rollout.share)
+    made = read.decisions_by_member(rollout)
+    return staged_orders(rollout.base.document, rollout, made)
 
 
 def staged_orders(
-    base: Mapping[str, Any], first: Mapping[str, Any], client: str, share: int | None
+    base: Mapping[str, Any], rollout: PolicyRollout, made: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """What a broker is told to run, or to preview: `first` for some clients, `base` for the others."""
-    return {"policy": base, "staged": {"policy": first, "client": client, "share": share}}
+    """Return orders to run, or to preview, a rollout's revision for its clients and `base` for the others."""
+    staged = {
+        "policy": rollout.revision.document,
+        "client": rollout.client,
+        "share": rollout.share,
+        "allowances": rollout.allowances,
+        "made": dict(made or {}),
+    }
+    return {"policy": base, "staged": staged}
 
 
 def ensure_instance(name: str) -> Instance:
@@ -159,13 +167,25 @@ def restore(
 ) -> Change:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
-    `first` as of `publish`. Raises OperatorError unknown_revision.
+    `first` as of `publish`. Raises OperatorError unknown_revision, or revision_withdrawn.
     """
 
     def edit(instance: Instance) -> None:
+        refuse_withdrawn(instance, number)
         policy_rows.write(instance, read.revision_numbered(instance, number).document)
 
     return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None, first)
+
+
+def refuse_withdrawn(instance: Instance, number: int) -> None:
+    """Raise OperatorError revision_withdrawn when a staged rollout of that revision returned by itself."""
+    why = read.revision_numbered(instance, number).withdrawn
+    if why:
+        raise OperatorError(
+            "revision_withdrawn",
+            f"Revision {number} was withdrawn from its staged rollout: {why}",
+            "Make a draft of it, change what acts too often, and publish that.",
+        )
 
 
 def publish(

@@ -1,4 +1,7 @@
-"""Staged rollouts: a revision is in force for some clients first, and returns by itself when it acts too often.
+"""Staged rollouts: a revision is in force for some clients first, and returns when it would act too often.
+
+Brokers hold the allowance: the decision beyond it is not carried out, and that broker judges by the revision
+before at once. `check` then restores that revision for everybody. Members of a group get their parts up front.
 
 What is staged is what concerns clients: their limits, the presets' entries and the rules. Transports, pools and
 journaled topics are the instance's: they change when the revision is in force everywhere.
@@ -6,7 +9,7 @@ journaled topics are the instance's: they change when the revision is in force e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +27,7 @@ from console.services.actors import SYSTEM, Actor
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whom first, by a name pattern or a share in percent, and after how many decisions on them it returns."""
+    """The first clients, by a name pattern or a share in percent, and the decisions allowed on them."""
 
     client: str = ""
     share: int | None = None
@@ -61,8 +64,8 @@ def start(
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
-        rollout = _of(plan)
-        rollout.instance, rollout.revision, rollout.base = instance, revision, base
+        rollout = planned(instance, plan)
+        rollout.revision, rollout.base = revision, base
         rollout.save()
 
     return policies.publish(
@@ -73,6 +76,20 @@ def start(
         expected_revision=expected_revision,
         first=begin,
     )
+
+
+def planned(instance: Instance, plan: Plan) -> PolicyRollout:
+    """Return a rollout by that plan that isn't stored, with each member's part of the allowance."""
+    rollout = _of(plan)
+    rollout.instance = instance
+    rollout.allowances = share_out(plan.most_decisions, read.members_heard(instance))
+    return rollout
+
+
+def share_out(most: int, members: Sequence[str]) -> dict[str, int]:
+    """Divide an allowance between members; the first by name get what is left over. The parts sum to it."""
+    each, over = divmod(most, len(members))
+    return {member: each + (place < over) for place, member in enumerate(sorted(members))}
 
 
 def promote(
@@ -93,24 +110,35 @@ def stop(
     return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason)
 
 
-def check(instance: Instance) -> policies.Change | None:
-    """Return a rollout that has made more decisions than it may. Called when decisions are reported, and each minute."""
+def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
+    """Withdraw a rollout that has used up its allowance, and return the change; None when it hasn't.
+
+    Called when decisions are reported, with the revision that a broker has withdrawn by itself (0: none).
+    """
     rollout = read.running_rollout(instance)
     if rollout is None:
         return None
-    made = decisions_of(rollout)
-    if made <= rollout.most_decisions:
+    held, made = read.held_decision(rollout), decisions_of(rollout)
+    if held is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
         return None
-    why = f"{made} decisions on the staged clients; {rollout.most_decisions} were allowed."
-    return _go_back(SYSTEM, rollout, RolloutState.RETURNED, why)
+    return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _why_withdrawn(rollout, made, held))
+
+
+def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
+    allowed = (
+        "1 decision was" if rollout.most_decisions == 1 else f"{rollout.most_decisions:,} decisions were"
+    )
+    why = f"{allowed} allowed, and {made:,} carried out."
+    if held is None:
+        return why
+    part = rollout.allowances.get(held.member, 0)
+    whose = f" (the part of member {held.member} was {part:,})" if held.member else ""
+    return f"{why} The next one, on client {held.client} by {held.rule}, was not carried out{whose}."
 
 
 def decisions_of(rollout: PolicyRollout) -> int:
-    """How often the staged revision has acted: only the staged clients are judged by it."""
-    number = rollout.revision.number
-    return Decision.objects.filter(
-        instance=rollout.instance, revision=number, at__gte=rollout.started_at
-    ).count()
+    """Return how many decisions the staged revision has carried out, as far as brokers have reported them."""
+    return sum(read.decisions_by_member(rollout).values())
 
 
 def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:

@@ -23,7 +23,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from broker_core.errors import OperatorError
-from console.broker_addresses import name_of, queue_of
+from console.broker_addresses import BrokerAddress, name_of, queue_of
 from console.broker_link import addresses_of
 from console.choices import (
     ACTIVE_RUN_STATES,
@@ -36,7 +36,9 @@ from console.choices import (
 )
 from console.live.workers import without_worker
 from console.models import ActionRun, Instance, RunHold
+from console.queue_names import USUAL_QUEUE
 from console.services import access, audit
+from console.services.actions import causes, definition
 from console.services.actions.definition import exclusives
 from console.services.actors import SYSTEM, Actor
 
@@ -79,12 +81,21 @@ def request(
 ) -> ActionRun:
     """Store a run and queue it, or have it wait for approval. `more` are other columns, such as action and due_at.
 
-    Raises OperatorError run_in_progress when one of its kind is active (actions' runs wait instead), or
-    idempotency_key_reused.
+    Every run comes this way: by page, API, schedule, event, publish or repetition.
+
+    Raises OperatorError plan_needed when somebody asks for what takes something away and has seen no plan,
+    run_in_progress when one of its kind is active (actions' runs wait instead), or idempotency_key_reused.
     """
     if once is not None and (known := made_before(actor, once)) is not None:
         return known
-    needs_approval = more.pop("needs_approval", kind in settings.SLUICE_APPROVE_KINDS)
+    if not plan_hash and causes.asks(actor) and is_destructive(kind, parameters, len(more.get("steps", ()))):
+        raise OperatorError(
+            "plan_needed",
+            "This removes something or cuts somebody off.",
+            "Plan it, and send the plan's hash.",
+        )
+    needs_approval = more.pop("needs_approval", False) or waits_for_approval(kind, parameters)
+    more["causes"] = causes.joined(more.get("causes", ()), causes.of_actor(actor))
     run = ActionRun(
         instance=instance, kind=kind, parameters=dict(parameters), plan=plan, plan_hash=plan_hash,
         state=RunState.APPROVAL if needs_approval else RunState.WAITING,
@@ -104,13 +115,23 @@ def request(
     return run
 
 
+def is_destructive(kind: str, parameters: Mapping[str, Any], done: int = 0) -> bool:
+    """Whether a run of which so many steps are done takes something away, or cuts somebody off. Pure."""
+    return kind == RunKind.REMOVE or definition.is_destructive(parameters.get("steps", [])[done:])
+
+
+def waits_for_approval(kind: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a second person must approve a run of that kind, or one of whose steps is of such a kind."""
+    words = {str(kind), *(str(step.get("do", "")) for step in parameters.get("steps", ()))}
+    return not words.isdisjoint(settings.SLUICE_APPROVE_KINDS)
+
+
 def enqueue(run: ActionRun) -> None:
     """Hand a waiting run to the workers, of its journal's machine if it is about one; without a queue the run fails at once, and
     says so. One whose queue nobody serves says that while it waits."""
     queue = queue_for(run)
-    to = {"queue": queue} if queue else {}
     try:
-        current_app.send_task(EXECUTE_TASK, args=[str(run.pk)], retry=False, ignore_result=True, **to)
+        current_app.send_task(EXECUTE_TASK, args=[str(run.pk)], retry=False, ignore_result=True, queue=queue)
     except (OperationalError, OSError) as problem:
         error = {"code": "queue_away", "message": f"The task queue can't be reached: {problem}"[:500]}
         ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(
@@ -118,16 +139,27 @@ def enqueue(run: ActionRun) -> None:
         )
         run.refresh_from_db()
 
-    if queue:
+    if queue != USUAL_QUEUE:
         _say_who_serves(run, queue)
 
 
 def queue_for(run: ActionRun) -> str:
-    """The queue of the machine that has the journal which a run is about; "" is the usual one, whose workers are here."""
+    """Return the queue of the machine whose journal a run is about; the usual one for all other runs."""
+    address = _place_of(run)
+    return USUAL_QUEUE if address is None else queue_of(address)
+
+
+def is_elsewhere(run: ActionRun) -> bool:
+    """Whether a run is about a journal on another machine, whose worker must have it."""
+    address = _place_of(run)
+    return address is not None and address.path is None
+
+
+def _place_of(run: ActionRun) -> BrokerAddress | None:
     if not about_journals(run.kind, run.parameters):
-        return ""
+        return None
     addresses = addresses_of(run.instance.name)
-    return queue_of(next((one for one in addresses if one.member == run.member), addresses[0]))
+    return next((one for one in addresses if one.member == run.member), addresses[0])
 
 
 def about_journals(kind: str, parameters: Mapping[str, Any]) -> bool:
@@ -226,11 +258,15 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
 
 
 def approve(actor: Actor, run: ActionRun) -> ActionRun:
-    """Let a run go on that another person asked for. Raises not_allowed, own_run, not_awaiting or run_in_progress."""
+    """Let a run go on that others caused. Raises not_allowed, own_run, not_awaiting or run_in_progress."""
     access.require(actor, Permission.APPROVE, instance=run.instance.name)
-    if actor.user_id is None or actor.user_id == run.actor_user_id:
+    if causes.is_behind(actor, run):
         audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
-        raise OperatorError("own_run", "Whoever asked for a run can't approve it.", "Ask somebody else.")
+        raise OperatorError(
+            "own_run",
+            "Nobody approves a run that they asked for, or caused by an event, a message or a schedule.",
+            "Ask somebody else.",
+        )
     try:
         with transaction.atomic():
             moved = ActionRun.objects.filter(pk=run.pk, state=RunState.APPROVAL).update(
@@ -248,9 +284,11 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
     return run
 
 
-def repeat(actor: Actor, run: ActionRun) -> ActionRun:
-    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again. Raises not_allowed,
-    not_repeatable, or as `request`."""
+def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "") -> ActionRun:
+    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again.
+
+    `plan` and its hash are of the steps that are left. Raises not_allowed, not_repeatable, or as `request`.
+    """
     access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
         raise OperatorError(
@@ -258,17 +296,17 @@ def repeat(actor: Actor, run: ActionRun) -> ActionRun:
             f"The run is {run.get_state_display().lower()}.",
             "Only runs that failed or were cancelled can be repeated.",
         )
-    needs_approval = (
-        bool(run.approver)
-        or (run.action is not None and run.action.needs_approval)
-        or run.kind in settings.SLUICE_APPROVE_KINDS
-    )
+    needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval)
     return request(
-        actor, run.instance, RunKind(run.kind), run.parameters, plan=run.plan, action=run.action, trigger=run.trigger,
-        member=run.member,
-        steps=[step for step in run.steps if step["state"] in ("done", "held")], repeats=run, origin=run.first_id,
-        needs_approval=needs_approval,
+        actor, run.instance, RunKind(run.kind), run.parameters, plan=plan or run.plan, plan_hash=plan_hash,
+        action=run.action, trigger=run.trigger, member=run.member, steps=done_steps(run), repeats=run,
+        origin=run.first_id, needs_approval=needs_approval, causes=run.causes,
     )  # fmt: skip
+
+
+def done_steps(run: ActionRun) -> list[dict[str, Any]]:
+    """The steps of a run that a repetition leaves out."""
+    return [step for step in run.steps if step["state"] in ("done", "held")]
 
 
 def find_lost(now: datetime) -> list[ActionRun]:

@@ -149,8 +149,10 @@ def put_draft(actor: Actor, draft: PolicyDraft, first: Plan | None = None) -> Tr
 
 
 def roll_back(actor: Actor, number: int) -> PolicyDraft:
-    """Plan to bring an older revision back, as a new one."""
-    _allowed(actor, TrayKind.POLICY, read.instance_named().name, "")
+    """Plan to bring an older revision back, as a new one. Raises OperatorError revision_withdrawn."""
+    instance = read.instance_named()
+    _allowed(actor, TrayKind.POLICY, instance.name, "")
+    policies.refuse_withdrawn(instance, number)
     with transaction.atomic():
         draft = drafts.make(actor, f"Roll back to revision {number}", revision=number)
         put(actor, TrayKind.POLICY, "", BEGUN_HERE, draft)

@@ -23,6 +23,7 @@ from console.queries import messages as message_queries
 from console.queries import replays as replay_queries
 from console.queries.document_diff import GONE, Change, gathered
 from console.services import clients, drafts, journals, messages, policies, replays
+from console.services.actions import planning
 from console.services.actors import Actor
 from console.services.tray_access_acts import ACCESS_ACTS
 from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
@@ -228,7 +229,10 @@ _JOURNAL_DONE: Mapping[TrayKind, str] = {TrayKind.ARCHIVE: "archived", TrayKind.
 def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
-    run = journals.request(actor, item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
+    age = item.parameters.get("age", "")
+    # The tray's digest held it to what was shown; from here on the run is held to this plan.
+    plan = planning.journal_plan(item.kind, age, in_lake=in_lake, member=member)
+    run = journals.request(actor, item.kind, age, plan_hash=plan["hash"], in_lake=in_lake, member=member)
     return f"{run.get_kind_display()}: started."
 
 
@@ -265,8 +269,8 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
         told = effect.lines(found.effect, rules)
         lines = [*told.at_once, *told.changes[:MOST_LINES]]
         headline = told.headline.rstrip(".") if told.at_once else f"{headline}, nobody cut off or acted on"
-        severe = any(not line.recorded_only for line in told.at_once)
-        if told.at_once and severe:
+        severe = told.severe
+        if severe:
             warnings.append(told.headline)
     elif found.away:
         warnings.append(f"Whom it touches can’t be said: {found.away}")

@@ -85,7 +85,7 @@ def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
             lines = [*effects.at_once, *effects.changes[:MOST_LINES]]
             if effects.at_once:
                 headline = effects.headline.rstrip(".")
-            severe = any(not line.recorded_only for line in effects.at_once)
+            severe = effects.severe
             warnings = [effects.headline] if severe else []
         elif found.away:
             warnings.append(f"Whom it touches can’t be said: {found.away}")

@@ -1,45 +1,67 @@
-"""One call of a webhook: a declared host, a time limit, no redirects, and an answer of bounded size."""
+"""Calls of webhooks: a declared host, one deadline, no redirects, and an answer of bounded size."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from broker_core.errors import OperatorError
+from console.services.bounded_call import CallSockets, call_within
 
-TIMEOUT_S: Final = 10.0
+DEADLINE_S: Final = 10.0
 MOST_ANSWER: Final = 65_536
 
 
 class Answer(NamedTuple):
-    """What a host answered."""
+    """The status and the beginning of the text that a host answered."""
 
     status: int
     text: str
 
 
-def post(address: SplitResult, body: bytes, kind: str, once_key: str) -> Answer:
-    """POST to an address that `check_address` let through. Raises OperatorError webhook_failed, also unless it answers 2xx."""
-    make = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    more: dict[str, Any] = {"context": ssl.create_default_context()} if address.scheme == "https" else {}
-    connection = make(address.hostname or "", address.port, timeout=TIMEOUT_S, **more)
-    path = f"{address.path or '/'}{'?' + address.query if address.query else ''}"
-    headers = {"Content-Type": kind, "User-Agent": "Sluice", "Idempotency-Key": once_key}
+def post(
+    address: SplitResult, body: bytes, kind: str, once_key: str, check: Callable[[], object] = bool
+) -> Answer:
+    """POST to an address that `check_address` let through, within DEADLINE_S.
+
+    `check` is called several times a second meanwhile; what it raises ends the call.
+    Raises OperatorError webhook_failed, also unless the host answers 2xx.
+    """
+
+    def call(sockets: CallSockets) -> Answer:
+        return _post(sockets, address, body, kind, once_key)
+
     try:
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        text = answer.read(MOST_ANSWER).decode("utf-8", "replace")
+        answer = call_within(DEADLINE_S, call, check)
     except (OSError, http.client.HTTPException, ValueError) as problem:
         raise OperatorError(
             "webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens."
         ) from None
-    finally:
-        connection.close()
     if not 200 <= answer.status < 300:
         raise OperatorError(
             "webhook_failed", f"{address.hostname} answered {answer.status}.", "See the run's log.",
-            status=answer.status, answer=text[:500],
+            status=answer.status, answer=answer.text[:500],
         )  # fmt: skip
-    return Answer(answer.status, text)
+    return answer
+
+
+def _post(sockets: CallSockets, address: SplitResult, body: bytes, kind: str, once_key: str) -> Answer:
+    secure, host = address.scheme == "https", address.hostname or ""
+    port = address.port or (443 if secure else 80)
+    make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = make(host, port, timeout=sockets.left_s())
+    connection.sock = sockets.connect(host, port)
+    try:
+        if secure:
+            context = ssl.create_default_context()
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+        path = f"{address.path or '/'}{'?' + address.query if address.query else ''}"
+        headers = {"Content-Type": kind, "User-Agent": "Sluice", "Idempotency-Key": once_key}
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read(MOST_ANSWER).decode("utf-8", "replace"))
+    finally:
+        connection.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_core.config import TlsSettings
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.supervisor import ready
 from console.supervisor.redis_source import RedisSource
 
@@ -75,7 +76,7 @@ class Installation:
 def children(at: Installation) -> list[ChildSpec]:
     """All of Sluice, or with the console elsewhere what each machine needs, in the order it starts. It stops in the reverse
     order: the broker last but Redis."""
-    specs = [broker(at), worker(at)] if at.queue else [broker(at), web(at), worker(at), beat(at)]
+    specs = [broker(at), worker(at)] if at.queue else [broker(at), web(at), worker(at), chores(at), beat(at)]
     return specs if at.redis.executable is None else [redis(at, at.redis.executable), *specs]
 
 
@@ -129,14 +130,22 @@ def web(at: Installation) -> ChildSpec:
 
 
 def worker(at: Installation) -> ChildSpec:
-    """The Celery worker. SIGTERM lets a running task end, SIGQUIT gives it up."""
-    node, concurrency = f"worker@{at.instance}", "2"
-    serves: tuple[str, ...] = ()
+    """The Celery worker of actions, jobs, alerts and the audit; with the console elsewhere, of the journal."""
     if at.queue:  # names differ among the workers of one Redis
-        node, concurrency, serves = f"worker@{at.queue}", "1", ("-Q", at.queue)
-    options = ("--hostname", node, "--concurrency", concurrency, "--loglevel", "INFO", *serves)
+        return _celery_worker(at, "worker", f"worker@{at.queue}", at.queue, slots=1)
+    return _celery_worker(at, "worker", f"worker@{at.instance}", USUAL_QUEUE, slots=2)
+
+
+def chores(at: Installation) -> ChildSpec:
+    """The Celery worker of journals, schedules and the watch over alerts: it never waits for other hosts."""
+    return _celery_worker(at, "chores", f"chores@{at.instance}", CHORES_QUEUE, slots=2)
+
+
+def _celery_worker(at: Installation, name: str, node: str, queue: str, slots: int) -> ChildSpec:
+    """SIGTERM lets a running task end, SIGQUIT gives it up."""
+    options = ("--hostname", node, "--concurrency", str(slots), "--loglevel", "INFO", "-Q", queue)
     return ChildSpec(
-        "worker",
+        name,
         (at.python, "-m", "celery", "-A", "console.project", "worker", *options),
         ready=lambda _: ready.worker_answers(at.redis.url, node),
         needs=_needs_redis(at),

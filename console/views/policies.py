@@ -190,6 +190,7 @@ def _revisions() -> list[dict[str, Any]]:
             "running": revision.number in runs,
             "members": runs.get(revision.number, []),
             "wanted": state["wanted"] == revision.number,
+            "withdrawn": revision.withdrawn,
         }
         for revision in found[:REVISIONS]
     ]

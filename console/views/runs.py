@@ -19,8 +19,9 @@ from console.models import ActionRun
 from console.queries import run_scope
 from console.queries import runs as read
 from console.queries.filters import RunFilter
-from console.services import pipeline
+from console.services import audit, pipeline
 from console.services import runs as service
+from console.services.actions import asking
 from console.services.actors import access_of_request
 from console.views import common, tray
 from console.views.decisions import query_of
@@ -78,10 +79,15 @@ def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Ask again for a run that was lost, failed or cancelled."""
+    """Ask again for a run that was lost, failed or cancelled; what takes something away is shown first."""
     try:
-        service.repeat(common.actor_of(request), read.run(run_id, common.own_instance()))
+        run = read.run(run_id, common.own_instance())
+        asking.repeat(common.actor_of(request), run, request.POST.get("plan", ""))
     except SluiceError as problem:
+        if problem.code == "plan_needed":
+            audit.changes_nothing(request)
+            seen = run_scope.plan_shown(run, problem.details["plan"], access_of_request(request))
+            return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.tell(request, problem)
     else:
         messages.success(request, "The run is asked for again; steps that were done are left out.")
@@ -112,6 +118,7 @@ def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
         run.took_ms = _took_ms(run)
         run.what = what_of(run.parameters)
         run.facts = list(run.result.items()) if isinstance(run.result, dict) else []
+        run.behind = ", ".join(dict.fromkeys([run.actor, *(str(one["name"]) for one in run.causes)]))
         run.repeatable = run.state in (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
     return found
 

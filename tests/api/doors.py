@@ -130,6 +130,7 @@ DOORS = [
     _api("POST", "actions/at/nowhere", P.RUN_ACTIONS, {}),
     _api("POST", "actions/at/nowhere/plan", P.RUN_ACTIONS, {}, looks=True),
     _api("POST", "events/nothing", P.RUN_ACTIONS, {}),
+    _api("POST", "events/nothing/plan", P.RUN_ACTIONS, {}, looks=True),
     _api("GET", "schedules", P.VIEW),
     _api("GET", "audit", P.READ_AUDIT),
     _api("GET", "people", P.MANAGE_ACCESS),

@@ -192,7 +192,7 @@ def test_a_custom_event_starts_the_actions_that_wait_for_it(api: APIClient, inst
     )
     answer = api.post("/api/v1/events/full", {"parameters": {"WHO": "me"}})
     (run,) = answer.data
-    assert (answer.status_code, run["actor"], run["parameters"]["variables"]["WHO"]) == (202, "on full", "me")
+    assert (answer.status_code, run["actor"], run["parameters"]["variables"]["WHO"]) == (202, "maria", "me")
     assert api.post("/api/v1/events/empty", {}).data == []
 
 

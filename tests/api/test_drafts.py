@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 from broker_core.access.secrets import hash_token
 from console.choices import Role
 from console.models import AuditEvent, Instance, PolicyDraft
-from console.services import policies
+from console.services import policies, rollouts
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
@@ -252,3 +252,21 @@ def test_a_preview_names_only_clients_that_one_may_see(
     effect = theirs.post(f"{draft}/preview").data["effect"]
     assert [one["client"] for one in effect["unrecorded"]] == ["carrier-1"]
     assert effect["unrecorded_in_all"] == 2
+
+
+def test_a_rollout_that_returned_is_told_by_the_api(
+    api: APIClient, draft: str, broker: FakeBroker, instance: Instance
+) -> None:
+    api.patch(draft, {"changes": {"client_policy": {"client_max_capacity": 20}}}, headers=WHATEVER)
+    plan = {"client": "desk-*", "most_decisions": 2}
+    api.post(f"{draft}/publish", {"reason": "carefully", "rollout": plan}, headers=WHATEVER)
+    assert broker.asked[-1]["staged"]["allowances"] == {"": 2}
+    assert rollouts.check(instance, withdrawn=2) is not None
+    (rollout,) = api.get("/api/v1/rollouts").data["results"]
+    assert (rollout["state"], rollout["allowances"]) == ("returned", {"": 2})
+    assert "2 decisions were allowed" in api.get("/api/v1/policies/revisions/2").data["withdrawn"]
+    assert api.get("/api/v1/policies/revisions/1").data["withdrawn"] == ""
+    for address in ("/api/v1/policies", "/api/v1/status"):
+        answer = api.get(address)
+        answer.render()
+        assert (answer.status_code, answer.data["in_force"]["wanted"]) == (200, 3)

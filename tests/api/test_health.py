@@ -9,8 +9,12 @@ from django.test import Client
 
 from broker_core.control import last_words
 from broker_core.errors import JournalError
+from console.live.workers import key_of, pulse_key_of
 from console.project.celery import say_alive
+from console.queries import standing
 from console.queries.readiness import WORKER_KEY
+from console.queue_names import CHORES_QUEUE
+from console.tasks import pulse
 from tests.support.fake_broker import FakeBroker
 
 
@@ -38,11 +42,29 @@ def test_readyz_names_by_what_the_broker_ended(client: Client, tmp_path: Path, s
 
 def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as connection:
-        connection.delete(WORKER_KEY)
-    assert [part["name"] for part in client.get("/readyz").json()["parts"] if not part["ok"]] == ["worker"]
+        connection.delete(WORKER_KEY, key_of(CHORES_QUEUE), pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
+    missed = [part["name"] for part in client.get("/readyz").json()["parts"] if not part["ok"]]
+    assert missed == ["worker", "worker chores"]
     say_alive()
     answer: Any = client.get("/readyz")
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
+
+
+@pytest.mark.parametrize(("queue", "name"), [("celery", "worker"), (CHORES_QUEUE, "worker chores")])
+def test_readyz_says_when_a_queue_does_not_move(
+    client: Client, broker: FakeBroker, redis_url: str, queue: str, name: str
+) -> None:
+    say_alive()
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.set(pulse_key_of(queue), connection.time()[0] - 90)
+    answer: Any = client.get("/readyz")
+    (stuck,) = [part for part in answer.json()["parts"] if not part["ok"]]
+    assert (answer.status_code, stuck["name"]) == (503, name)
+    assert stuck["problem"].startswith("queue_stuck: nothing was taken up for 9") and stuck["fix"]
+    (told,) = [one for one in standing.standings() if one.key == name]
+    assert "doesn't move" in told.word
+    pulse(queue)
+    assert client.get("/readyz").status_code == 200
 
 
 def test_answers_carry_a_request_id_and_a_strict_policy(client: Client, settings: Any) -> None:

@@ -76,10 +76,15 @@ def subscribe(connection: Any, heard: Heard) -> None:
 
 
 def sent(port: int, *bodies: str) -> Any:
-    """What the last of them is answered with."""
+    """Send to the topic `t`, and return the answer to the last body."""
+    return sent_to(port, "/topic/t", *bodies)
+
+
+def sent_to(port: int, destination: str, *bodies: str) -> Any:
+    """Send each body, and return the answer to the last one."""
     with client(port, "writer") as (connection, heard):
         for number, body in enumerate(bodies):
-            connection.send("/topic/t", body, receipt=str(number))
+            connection.send(destination, body, receipt=str(number))
         for _ in bodies:
             frame = heard.next()
         return frame

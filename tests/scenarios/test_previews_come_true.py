@@ -97,8 +97,11 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     return first, second, window, feed
 
 
-def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, str, str, str]]:
-    return {(one["client"], one["subscription"], one["rule"], one["action"]) for one in decisions}
+def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+    """Return who is acted on, by which rule, how, and in which mode."""
+    return {
+        (one["client"], one["subscription"], one["rule"], one["action"], one["mode"]) for one in decisions
+    }
 
 
 async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from django.conf import settings as django_settings
 
 from broker_core.config import PolicyDocument
 from broker_core.documents.records import DecisionEntry
-from console.models import Instance, PolicyRollout
+from broker_core.slow_clients.accounts.brake import RolloutBrake
+from broker_core.slow_clients.rules.staging import read_stage
+from console.models import Instance, PolicyDraft, PolicyRollout
 from console.queries import policies as read
 from console.services import drafts, policies, reports, rollouts
 from console.services.actors import Actor
+from tests.broker_core.slow_clients.evaluate.test_decision import POOL
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import tcp_policy, until
 from tests.support.raw import RawClient
@@ -27,12 +31,15 @@ NAME = "test-1"
 
 @pytest.fixture
 def wanted(settings: Any, db: None) -> Instance:
-    """An instance whose clients may hold 20 MiB each: nobody is near that."""
+    """An instance whose clients may hold 50 MiB each: nobody is near that."""
     settings.SLUICE_INSTANCE = NAME
     instance = policies.ensure_instance(NAME)
-    document = tcp_policy(message_memory_limit=40 * MIB).to_dict()
+    document = tcp_policy(message_memory_limit=100 * MIB).to_dict()
     policies.publish(Actor("system", "test"), document, reason="small", instance_name=NAME)
     return instance
+
+
+DESKS = ("desk-1", "desk-2", "desk-3", "desk-4")
 
 
 @pytest.fixture
@@ -43,12 +50,12 @@ def real(wanted: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
     ) as running:
         clients = running.do(stall(running.broker))  # kept: a socket that nobody holds is closed
         yield running
-        assert len(clients) == 3
+        assert len(clients) == len(DESKS) + 2
 
 
 async def stall(broker: Any) -> list[Any]:
-    """desk-1 and other-1 don't read, and some 4 MiB wait for each."""
-    stalled = [await StalledSubscriber.connect(broker, name, "t.>") for name in ("desk-1", "other-1")]
+    """The desks and other-1 don't read, and some 4 MiB wait for each."""
+    stalled = [await StalledSubscriber.connect(broker, name, "t.>") for name in (*DESKS, "other-1")]
     feed = await RawClient.connect(broker, "feed")
     for first in range(0, 64, 8):
         await feed.publish("t.a", [b"x" * 64 * 1024] * 8, first)
@@ -76,62 +83,107 @@ def decisions(running: BrokerThread) -> list[DecisionEntry]:
     return found
 
 
-def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(
+def tight(actor: Actor) -> PolicyDraft:
+    """A draft by which every stalled client is over its capacity."""
+    draft = drafts.make(actor, "tight")
+    return drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 1}})
+
+
+def quiet(running: BrokerThread) -> list[DecisionEntry]:
+    """The decisions once a second and more has gone by without another one."""
+
+    async def wait() -> None:
+        made = -1
+        while made != len(running.broker.engine.decisions.recent):
+            made = len(running.broker.engine.decisions.recent)
+            await asyncio.sleep(1.5)
+
+    running.do(wait())
+    return decisions(running)
+
+
+def enforced(made: list[DecisionEntry]) -> set[tuple[str, str, int]]:
+    return {(one.client, one.action, one.revision) for one in made if one.mode == "enforce"}
+
+
+def test_a_staged_revision_acts_on_its_clients_alone(
     real: BrokerThread, wanted: Instance, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "tight")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 2}})  # 0.8 MiB of memory
-    effect = drafts.preview(drafts.draft_numbered(draft.pk)).effect
+    draft = tight(actor)
+    effect = drafts.preview(draft).effect
     assert effect is not None
-    assert {one.client for one in effect.touched} == {"desk-1", "other-1", "feed"}
+    assert {one.client for one in effect.touched} == {*DESKS, "other-1", "feed"}
     (change,) = effect.touched[0].changes
     assert (change.setting, change.before.value, change.after.value, change.after.origin) == (
         "amps.client_max_capacity",
         50,
-        2,
+        1,
         "instance",
     )
-    assert {(one.client, one.action) for one in effect.acted_on} == {
-        ("desk-1", "offline"),
-        ("other-1", "offline"),
+    assert {(one.client, one.action, one.mode) for one in effect.acted_on} == {
+        (name, "offline", "enforce") for name in (*DESKS, "other-1")
     }
-    first = rollouts.Plan(client="desk-*", most_decisions=0)
-    staged = drafts.preview(drafts.draft_numbered(draft.pk), first).effect
+    assert (effect.enforced_in_all, effect.held_in_all) == (5, 0)
+    first = rollouts.Plan(client="desk-*", most_decisions=4)
+    staged = drafts.preview(draft, first).effect
     assert staged is not None
-    assert [one.client for one in staged.touched] == ["desk-1"]
-    assert [(one.client, one.action) for one in staged.acted_on] == [("desk-1", "offline")]
+    assert {one.client for one in staged.touched} == set(DESKS)
+    assert (staged.enforced_in_all, staged.held_in_all) == (4, 0)
     assert decisions(real) == []
 
     published = drafts.publish(actor, draft.pk, reason="try", rollout=first)
     assert (published.revision.number, published.applied) == (3, True)
     assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
-
-    async def acted() -> None:
-        await until(lambda: len(real.broker.engine.decisions.recent) > 0)
-        await asyncio.sleep(1.5)  # a tick and more, in which nobody else may be acted on
-
-    real.do(acted())
-    made = decisions(real)
-    assert {(one.client, one.action, one.revision) for one in made} == {("desk-1", "offline", 3)}
+    made = quiet(real)
+    assert enforced(made) == {(name, "offline", 3) for name in DESKS}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
+    reports.record_decisions(made, NAME)
+    assert rollouts.check(wanted) is None, "four were allowed"
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_returns(
+    real: BrokerThread, wanted: Instance, actor: Actor, allowed: int
+) -> None:
+    draft, first = tight(actor), rollouts.Plan(client="desk-*", most_decisions=allowed)
+    said = drafts.preview(draft, first).effect
+    assert said is not None
+    assert (said.acted_on_in_all, said.enforced_in_all, said.held_in_all) == (4, allowed, 4 - allowed)
+
+    drafts.publish(actor, draft.pk, reason="try", rollout=first)
+    made = quiet(real)
+    assert enforced(made) == {(one.client, one.action, 3) for one in said.acted_on if one.mode == "enforce"}
+    (held,) = [one for one in made if one.held_at is not None]
+    assert (held.mode, held.held_at, held.revision) == ("shadow", allowed, 3)
+    assert f"was not offlined, because staged revision 3 may make {allowed} decision" in held.sentence
+    assert sum(state == "offlined" for state in states(real).values()) == allowed
+    # Asked again, as the control plane does each minute until it knows: the revision stays withdrawn here.
+    policies.tell_broker(policies.newest_of(wanted))
+    assert quiet(real) == made
 
     reports.record_decisions(made, NAME)
     back = rollouts.check(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
     assert (PolicyRollout.objects.get().state, read.in_force(wanted)["staged"]) == ("returned", "")
-    assert states(real)["other-1"] == "live"
+    assert sum(state == "offlined" for state in states(real).values()) == allowed
+
+
+def test_a_broker_that_starts_again_has_what_is_left_of_the_allowance(
+    real: BrokerThread, wanted: Instance, actor: Actor
+) -> None:
+    drafts.publish(
+        actor, tight(actor).pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=3)
+    )
+    reports.record_decisions(quiet(real), NAME)
+    stage = read_stage(policies.orders(NAME)["staged"])
+    assert stage is not None and (stage.allowed, stage.made) == (3, 3)
+    assert not RolloutBrake(stage).admit(replace(POOL, revision=3))
 
 
 def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Instance, actor: Actor) -> None:
-    draft = drafts.make(actor, "tight")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 2}})
-    drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=9))
+    drafts.publish(
+        actor, tight(actor).pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=9)
+    )
     assert rollouts.promote(actor, wanted).applied
-
-    async def acted() -> None:
-        await until(
-            lambda: {one.client for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"}
-        )
-
-    real.do(acted())
+    assert {name for name, _, _ in enforced(quiet(real))} == {*DESKS, "other-1"}

@@ -19,8 +19,10 @@ AT = Installation("python", Path("/h"), Path("/h/run"), "sluice-1", "127.0.0.1",
 
 def test_redis_starts_first_and_stops_last_the_broker_before_it() -> None:
     specs = children(AT)
-    assert [spec.name for spec in specs] == ["redis", "broker", "web", "worker", "beat"]
-    assert stop_order(specs) == ["beat", "worker", "web", "broker", "redis"]
+    assert [spec.name for spec in specs] == ["redis", "broker", "web", "worker", "chores", "beat"]
+    assert stop_order(specs) == ["beat", "chores", "worker", "web", "broker", "redis"]
+    served = {spec.name: spec.command[spec.command.index("-Q") + 1] for spec in specs if "-Q" in spec.command}
+    assert served == {"worker": "celery", "chores": "sluice.chores"}
 
 
 def test_everybody_waits_for_redis() -> None:
@@ -62,7 +64,7 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
     members = members_of(AT, member_names(3), urls, "sqlite:////h/db", homes)
     specs = check_needs(group_children(members, engines, Path("/nats-server"), AT.home))
     assert [spec.name for spec in specs] == [
-        "engine-1", "engine-2", "engine-3", "redis", "broker", "broker-b", "broker-c", "web", "worker", "beat"
+        "engine-1", "engine-2", "engine-3", "redis", "broker", "broker-b", "broker-c", "web", "worker", "chores", "beat"
     ]  # fmt: skip
     second = next(spec for spec in specs if spec.name == "broker-b")
     assert set(second.needs) == {"redis", "engine-1", "engine-2", "engine-3"}

@@ -158,7 +158,7 @@ def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: 
 
     assert up.interrupt() == 0, up.output()
     stopped = [line.split()[1] for line in up.lines if line.endswith("has stopped")]
-    assert stopped == ["beat", "worker", "web", "broker", "redis"]
+    assert stopped == ["beat", "chores", "worker", "web", "broker", "redis"]
     assert processes_of(up.home) == {}
 
 

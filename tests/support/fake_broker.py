@@ -597,6 +597,7 @@ class FakeBroker:
                 "at": int(time.time() * 1_000),
                 "client": "board-jfk",
                 "action": "disconnect",
+                "mode": "enforce",
                 "sentence": "board-jfk would be over its capacity.",
             }
         ]
@@ -606,6 +607,7 @@ class FakeBroker:
             "touched_in_all": len(touched),
             "acted_on": acted_on if capacity < 10 else [],
             "acted_on_in_all": int(capacity < 10),
+            "enforced_in_all": int(capacity < 10),
             "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}],
             "cut_off_in_all": 1,
             "unrecorded": [

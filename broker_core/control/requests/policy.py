@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Mode
 from broker_core.documents import requests
 from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running
 from broker_core.engine.engine import Engine
@@ -28,20 +29,24 @@ class PolicyRequests:
         engine: Engine,
         apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]],
         check: Callable[[PolicyDocument], Awaitable[None]],
+        member: str,
     ) -> None:
         self._engine = engine
+        self._member = member
         self._apply = apply
         self._check = check
 
     async def apply(self, asked: requests.Apply) -> Running:
         """Put it in force, whole."""
-        policy, stage = _policy(asked.policy), _stage(asked.staged)
+        policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         await self._apply(policy, stage)
+        stage = self._engine.guard.stage  # none when it has used up its allowance here
         return Running(revision=stage.document.revision if stage is not None else policy.revision)
 
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
-        policy, stage, guard = _policy(asked.policy), _stage(asked.staged), self._engine.guard
+        policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
+        guard = self._engine.guard
         await self._check(policy)
         subjects = guard.subjects()
         first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
@@ -57,8 +62,10 @@ class PolicyRequests:
             clients=sum(1 for subject in subjects if not subject.topic),
             touched=touched[:MOST_PREVIEWED],
             touched_in_all=len({one.client for one in touched}),
-            acted_on=[decision_entry(decision) for decision in decisions[:MOST_PREVIEWED]],
+            acted_on=[decision_entry(decision, ahead=True) for decision in decisions[:MOST_PREVIEWED]],
             acted_on_in_all=len(decisions),
+            enforced_in_all=sum(1 for one in decisions if one.mode is Mode.ENFORCE),
+            held_in_all=sum(1 for one in decisions if one.held_at is not None),
             cut_off=[
                 CutOffEntry(client=name, transport=clients[name].transport, code=code)
                 for name, code in list(cut_off.items())[:MOST_PREVIEWED]
@@ -73,8 +80,15 @@ def _policy(document: msgspec.Raw) -> PolicyDocument:
     return PolicyDocument.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
 
 
-def _stage(asked: requests.Staged | None) -> Stage | None:
+def _stage(asked: requests.Staged | None, member: str) -> Stage | None:
     if asked is None:
         return None
     policy = msgspec.json.decode(asked.policy, type=dict[str, Any])
-    return read_stage({"policy": policy, "client": asked.client, "share": asked.share})
+    source = {
+        "policy": policy,
+        "client": asked.client,
+        "share": asked.share,
+        "allowances": asked.allowances,
+        "made": asked.made,
+    }
+    return read_stage(source, member)

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import copy
-from dataclasses import replace
 
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
 from broker_core.documents.clients import ForecastEntry
+from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.accounts.ranking import PoolClient
@@ -67,6 +67,8 @@ class SlowClientGuard(Roll):
         """`summon` is asked before somebody of a pool is chosen: of those that rest, whoever may be chosen is to be roused."""
         super().__init__(document, host_memory, ulimit, default_disk_path, user_holds)
         self._summon = summon
+        self.on_exhausted: Callable[[], None] = lambda: None
+        """Called when the staged revision has used up its allowance. `withdraw_stage` must follow, soon."""
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
@@ -189,9 +191,11 @@ class SlowClientGuard(Roll):
     def preview(
         self, document: PolicyDocument, now_ns: int, stage: Stage | None = None, leaving: Collection[str] = ()
     ) -> list[Decision]:
-        """What a policy, with a stage if any, would do at once if it came into force now: the decisions of the `tick`
-        after its `apply_policy`, all as if in shadow. `leaving` are clients that it would close before: they relieve their
-        pools, and nobody judges them. Changes nothing."""
+        """Return the decisions of the `tick` that would follow `apply_policy`, each in its rule's own mode.
+
+        `leaving` are clients that the policy would close first: they relieve their pools and are not judged.
+        Decisions beyond the stage's allowance come last, with `held_at`. Nothing changes.
+        """
         book = self.book_of(document)
         pools, staged = self._pools_of(book), self.book_of(stage.document) if stage is not None else book
         clients, succession = [], Succession()
@@ -208,8 +212,11 @@ class SlowClientGuard(Roll):
                 ruled = [RuledView(use.watched[key].view, its) for key, its in narrow.items()]
                 clients.append(Judged(client, rules, ruled))
         seen = {pool.name: pool for pool in pools.values()}
-        verdict = judge(clients, book.pool_rules, list(seen.values()), now_ns)
-        return [replace(decision, mode=Mode.SHADOW) for decision in verdict.decisions]
+        decisions = judge(clients, book.pool_rules, list(seen.values()), now_ns).decisions
+        if stage is None:
+            return list(decisions)
+        carried_out, held = RolloutBrake(stage).split(decisions)
+        return carried_out + held
 
     def forecast(self, name: str, now_ns: int) -> ForecastEntry | None:
         """The rule that acts on a client first, or is nearest to it; None when it isn't registered or uses nothing."""
@@ -326,15 +333,35 @@ class SlowClientGuard(Roll):
         return enforced
 
     def _heed(self, verdict: Verdict) -> list[Decision]:
-        """Note what was decided and what is to be remembered."""
+        """Note what was decided and what is to be remembered; a rollout's brake is asked first."""
+        brake = self.brake
+        decisions = list(verdict.decisions)
+        if decisions and brake is not None:
+            decisions = self._hold_back(verdict, brake)
         for name, holds in verdict.holds.items():
             self._remember(self._uses[name], holds)
         pools = self._by_name() if verdict.pool_holds else {}
         for name, pool_holds in verdict.pool_holds.items():
             pools[name].holds = pool_holds
-        for decision in verdict.decisions:
+        for decision in decisions:
             self._note(decision)
-        return list(verdict.decisions)
+        return decisions
+
+    def _hold_back(self, verdict: Verdict, brake: RolloutBrake) -> list[Decision]:
+        """Return what a verdict may carry out under a rollout's brake, and the first decision that it holds.
+
+        Rules remember nothing of a held decision, so that the instance's revision can still act.
+        """
+        known, (decisions, held) = brake.exhausted, brake.split(verdict.decisions)
+        for one in held:
+            key, before = (one.rule, one.subscription), self._uses[one.client].holds
+            if (holds := verdict.holds.get(one.client)) is not None:
+                holds.pop(key, None)
+                holds.update({key: before[key]} if key in before else {})
+        if held and not known:
+            self.on_exhausted()
+            decisions.append(held[0])
+        return decisions
 
     def _note(self, decision: Decision) -> None:
         """A decision's effect on the client's use, before it is carried out."""

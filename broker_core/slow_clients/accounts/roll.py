@@ -9,6 +9,7 @@ from typing import NamedTuple
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import EffectiveSetting
+from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.pools import Pool, build_pools
 from broker_core.slow_clients.accounts.ticking import Ticking
@@ -51,6 +52,7 @@ class Roll:
         self._connected = count(1)
         self._user_holds = user_holds
         self._ticking = Ticking()
+        self.brake: RolloutBrake | None = None
         self.apply_policy(document)
 
     # ------------------------------------------------------------------------------------------ policies
@@ -59,10 +61,14 @@ class Roll:
         """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
 
         With a stage the clients it covers are judged by that revision's limits and rules; pools stay the instance's.
+        A staged revision that has used up its allowance here stays withdrawn.
         """
+        self.brake = self._brake_for(stage)
+        if self.brake is not None and self.brake.exhausted:
+            stage = None
         book = self.book_of(document)
         self._pools = self._pools_of(book)
-        self.book, self.revision, self.stage = book, document.revision, stage
+        self.book, self.revision, self.stage, self._document = book, document.revision, stage, document
         self._pool_rules = {(rule.scope, rule.signal): rule for rule in book.pool_rules if rule.at_enqueue}
         """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
         self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
@@ -74,6 +80,35 @@ class Roll:
             if not use.closing:
                 use.pool = self.pool_of(use.transport)
                 use.pool.open(use)
+
+    def withdraw_stage(self) -> None:
+        """Judge the clients of an exhausted stage by the instance's revision again."""
+        brake = self.brake
+        self.apply_policy(self._document)
+        self.brake = brake
+
+    @property
+    def withdrawn(self) -> int:
+        """The staged revision that has used up its allowance here; 0 when there is none."""
+        return self.brake.revision if self.brake is not None and self.brake.exhausted else 0
+
+    def follows(self, stage: Stage | None) -> bool:
+        """Return whether a stage is in force here, or withdrawn because it has used up its allowance."""
+        if stage is None:
+            return self.stage is None and not self.withdrawn
+        if self.stage is None:
+            return self.withdrawn == stage.document.revision
+        return (stage.document, stage.client, stage.share) == self.stage[:3]
+
+    def _brake_for(self, stage: Stage | None) -> RolloutBrake | None:
+        """Return the brake of a stage; the one that counts already when the stage is of the same revision."""
+        if stage is None:
+            return None
+        brake = self.brake
+        if brake is None or brake.revision != stage.document.revision:
+            return RolloutBrake(stage)
+        brake.allowed, brake.made = stage.allowed, max(brake.made, stage.made)
+        return brake
 
     def _pools_of(self, book: RuleBook) -> dict[str, Pool]:
         """The pools of another policy, in which nobody is yet, with what their rules remember once it is in force."""

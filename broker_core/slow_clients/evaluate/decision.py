@@ -72,3 +72,5 @@ class Decision:
     shape: Shape = Shape.HARD
     problem: str = ""
     """What the disk said, where that and no limit is why."""
+    held_at: int | None = None
+    """The allowance of its staged rollout, when that held the decision: nothing was done. None otherwise."""

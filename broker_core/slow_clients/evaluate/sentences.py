@@ -26,10 +26,10 @@ _CODES: Final = {Reason.RESOURCE_ERROR: "506 resource error. "}
 """What a system's clients know a reason by (seed 004)."""
 
 
-def sentence(decision: Decision) -> str:
-    """The decision in one or two sentences."""
+def sentence(decision: Decision, *, ahead: bool = False) -> str:
+    """Return the decision in one or two sentences; with `ahead` as one that a policy would make at once."""
     error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
-    return f"{error}{_who(decision)} {_did(decision)}: {_why(decision)}. {_cost(decision)}"
+    return f"{error}{_who(decision)} {_did(decision, ahead=ahead)}: {_why(decision)}. {_cost(decision)}"
 
 
 def _who(decision: Decision) -> str:
@@ -38,10 +38,16 @@ def _who(decision: Decision) -> str:
     return f"Client {decision.client}"
 
 
-def _did(decision: Decision) -> str:
+def _did(decision: Decision, *, ahead: bool) -> str:
     done = _DONE[decision.action]
+    if decision.held_at is not None:
+        most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
+        not_done = f"{'will not be' if ahead else 'was not'} {done}"
+        return f"{not_done}, because staged revision {decision.revision} may make {most} here"
     if decision.for_ms and decision.action in (Action.PAUSE, Action.REFUSE):
         done += f" for {quantity(decision.for_ms, Unit.MILLISECONDS)}"
+    if ahead:
+        return f"would only be recorded as {done}" if decision.mode is Mode.SHADOW else f"will be {done}"
     return f"would have been {done}" if decision.mode is Mode.SHADOW else f"was {done}"
 
 

@@ -12,12 +12,15 @@ _AS_IT_IS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
 """Fields that a document has of the same name and meaning."""
 
 
-def decision_entry(decision: Decision, identity: str = "") -> DecisionEntry:
-    """The decision as a document. Moments are milliseconds: nanoseconds don't fit a browser's numbers."""
+def decision_entry(decision: Decision, identity: str = "", *, ahead: bool = False) -> DecisionEntry:
+    """Return the decision as a document; `ahead` as of `sentence`.
+
+    Moments are milliseconds: nanoseconds don't fit a browser's numbers.
+    """
     return DecisionEntry(
         id=identity,
         at=decision.at // 1_000_000,
-        sentence=sentence(decision),
+        sentence=sentence(decision, ahead=ahead),
         samples=[[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
         **{name: getattr(decision, name) for name in _AS_IT_IS},
     )

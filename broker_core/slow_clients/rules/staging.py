@@ -12,11 +12,15 @@ from broker_core.errors import OperatorError
 
 
 class Stage(NamedTuple):
-    """The staged revision, and whom it is for: a pattern of client names, or a share in percent."""
+    """A staged revision, its clients (a name pattern, or a share in percent), and its allowance here."""
 
     document: PolicyDocument
     client: str = ""
     share: int = 0
+    allowed: int | None = None
+    """Decisions that the revision may carry out on this broker; None: any number."""
+    made: int = 0
+    """Decisions of it that the control plane knows this broker has carried out."""
 
     def covers(self, name: str) -> bool:
         """Whether a client is one of the first. A share takes the same clients each time, by their names."""
@@ -25,8 +29,13 @@ class Stage(NamedTuple):
         return crc32(name.encode()) % 100 < self.share
 
 
-def read_stage(source: Mapping[str, Any] | None) -> Stage | None:
-    """`staged` of an apply request: `policy`, and `client` or `share`. Raises OperatorError bad_policy."""
+def read_stage(source: Mapping[str, Any] | None, member: str = "") -> Stage | None:
+    """Return the stage of an apply request: `policy`, and `client` or `share`. None when nothing is staged.
+
+    `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
+    name may carry out nothing, so that all members together stay within what the operator allowed.
+    Raises OperatorError bad_policy.
+    """
     if source is None:
         return None
     client, share = source.get("client") or "", source.get("share") or 0
@@ -39,4 +48,7 @@ def read_stage(source: Mapping[str, Any] | None) -> Stage | None:
         raise OperatorError(
             "bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them."
         )
-    return Stage(PolicyDocument.from_dict(source.get("policy") or {}), client, share)
+    allowances, made = source.get("allowances"), source.get("made") or {}
+    allowed = None if allowances is None else allowances.get(member, 0)
+    document = PolicyDocument.from_dict(source.get("policy") or {})
+    return Stage(document, client, share, allowed, made.get(member, 0))

@@ -13,7 +13,7 @@ from console.supervisor.group import MOST_MEMBERS
 
 
 class Command(SafeCommand):
-    help = "Start Redis, broker, web, worker and beat, keep them running, and stop them cleanly on Ctrl-C."
+    help = "Start Redis, broker, web, workers and beat, keep them running, and stop them cleanly on Ctrl-C."
     requires_system_checks: list[str] = []  # run by startup.prepare, once what they need is there
 
     def add_arguments(self, parser: CommandParser) -> None:

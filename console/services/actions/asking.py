@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import RunKind
+from console.choices import Permission, RunKind
 from console.models import Action, ActionRun, Instance
-from console.services import journals, runs
-from console.services.actions import definition, events, planning
+from console.services import access, audit, journals, runs
+from console.services.actions import chains, events, planning
+from console.services.actions.triggers import Event
 from console.services.actions.variables import MOST_CHARACTERS, MOST_VARIABLES, beginning
 from console.services.actors import Actor
 from console.services.runs import Once
@@ -40,18 +42,62 @@ def apply(
     given = checked_variables(variables)
     if once is not None and (known := runs.made_before(actor, once)) is not None:
         return known
-    if not plan_hash and definition.is_destructive(action.steps):
-        raise OperatorError(
-            "plan_needed",
-            f"{action.name} removes something.",
-            "Plan it first, and send the plan's hash as `plan`.",
-        )
+    if not plan_hash:
+        events.refuse_unplanned(action)
     made = plan(action, given)
     if plan_hash:
         planning.check_same(plan_hash, made["hash"])
     return events.start(
         actor, action, trigger or BY_HAND, given, timezone.now(), plan=made, plan_hash=plan_hash, once=once
     )
+
+
+def event_plan(instance: Instance, name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a custom event would start: each action's plan, and one hash for `raise_event`."""
+    event = _event(name, variables)
+    context = beginning(instance.name, timezone.now(), event.variables)
+    return planning.event_plan(instance, event, context)
+
+
+def raise_event(
+    actor: Actor, instance: Instance, name: str, variables: Mapping[str, Any], plan_hash: str = ""
+) -> list[ActionRun]:
+    """Raise a custom event, and return the runs that it starts; `actor` is the one who asked for them.
+
+    Raises plan_needed when one of them takes something away and there is no hash, or plan_changed.
+    """
+    event = _event(name, variables)
+    if plan_hash:
+        planning.check_same(plan_hash, event_plan(instance, name, variables)["hash"])
+    with transaction.atomic():
+        audit.record(
+            actor, "action.event", f"{instance.name}: event {name}", after=checked_variables(variables)
+        )
+        return events.happened(instance, [event], actor=actor, planned=bool(plan_hash))
+
+
+def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
+    """Ask again for a run. What takes something away needs the hash of the plan of what is left to be done.
+
+    Raises plan_needed, with that plan and its hash, or plan_changed, and as `runs.repeat`.
+    """
+    done = runs.done_steps(run)
+    rest = {**run.parameters, "steps": run.parameters.get("steps", [])[len(done) :]}
+    destructive = run.kind == RunKind.REMOVE or chains.is_destructive(run.instance, rest["steps"])
+    if not destructive:
+        return runs.repeat(actor, run)
+    access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
+    made = planning.plan_of_rest(run, done)
+    if not plan_hash:
+        raise OperatorError(
+            "plan_needed",
+            "What is left to be done removes something or cuts somebody off.",
+            "Look at its plan, and send the hash as `plan`.",
+            plan=made,
+            hash=made["hash"],
+        )
+    planning.check_same(plan_hash, made["hash"])
+    return runs.repeat(actor, run, plan=made, plan_hash=plan_hash)
 
 
 def at_path(instance: Instance, path: str, variables: Mapping[str, Any]) -> tuple[Action, dict[str, str]]:
@@ -126,6 +172,10 @@ def checked_variables(given: Any) -> dict[str, str]:
         ):
             raise _bad(f"{name} must be a text of up to {MOST_CHARACTERS:,} characters.")
     return {name: str(value) for name, value in given.items()}
+
+
+def _event(name: str, variables: Mapping[str, Any]) -> Event:
+    return Event("event", {**checked_variables(variables), "SLUICE_EVENT": name})
 
 
 def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ _IN_LAKE = Option(
 )  # fmt: skip
 _YES_NO = (("yes", "Enable"), ("no", "Disable"))
 
+_PROCESSES = tuple((name, name) for name in ("all", "broker", "web", "worker", "chores", "beat", "redis"))
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -38,7 +39,7 @@ KINDS: dict[str, Kind] = {
             replace(AGE, default="7d"),
         ), gives=("SLUICE_ROWS",), exclusive="truncate", destructive=True),
         Kind("rotate_log", "Rotate the log", (
-            Option("process", "Process", choices=tuple((name, name) for name in ("all", "broker", "web", "worker", "beat", "redis")), default="all"),
+            Option("process", "Process", choices=_PROCESSES, default="all"),
         )),
         Kind("publish", "Publish a message", (
             Option("topic", "Topic", any_text), Option("data", "Message", long=True, raw=True),

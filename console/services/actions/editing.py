@@ -89,7 +89,8 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
 
 def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
     action.name = str(action.name).strip()
-    action.changed_by, action.started_at = actor.name[:200], timezone.now()
+    action.changed_by, action.changed_by_user_id = actor.name[:200], actor.user_id
+    action.started_at = timezone.now()
     if before is not None:
         action.version += 1
     try:

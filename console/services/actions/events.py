@@ -13,10 +13,13 @@ from typing import Any
 
 from django.utils import timezone
 
+from broker_core.errors import OperatorError
 from console.choices import ActorKind, RunKind, RunState
 from console.models import Action, ActionRun, Instance
 from console.services import runs
-from console.services.actions.triggers import Event, fires
+from console.services.actions import causes as behind
+from console.services.actions import chains, planning
+from console.services.actions.triggers import Event
 from console.services.actions.variables import beginning
 from console.services.actors import Actor
 
@@ -24,25 +27,49 @@ logger = logging.getLogger(__name__)
 
 MOST_WAITING = 100
 """Runs of one action that may wait."""
-MOST_DEPTH = 8
-"""How often events may raise each other."""
 
 refused: Counter[str] = Counter()
 """By action: events of this process that made no run because too many waited."""
 
 
 def happened(
-    instance: Instance, events: Sequence[Event], *, depth: int = 0, member: str = ""
+    instance: Instance,
+    events: Sequence[Event],
+    *,
+    depth: int = 0,
+    member: str = "",
+    actor: Actor | None = None,
+    causes: Sequence[behind.Cause] = (),
+    planned: bool = False,
 ) -> list[ActionRun]:
-    """The runs that these events start. `member`: of a group, who heard them; of an event that all hear one run is made."""
-    started = []
-    actions = [action for action in Action.objects.filter(instance=instance, enabled=True) if action.when]
-    for event in events:
-        for action in actions:
-            trigger = next((one for one in action.when if fires(one, event)), None)
-            if trigger is not None and (run := _start(action, trigger, event, depth, member)) is not None:
-                started.append(run)
-    return started
+    """Start the runs that these events are for, and return them.
+
+    member   of a group, the one that heard them; of an event that all hear one run is made
+    actor    who raised them; None when a broker noticed them
+    causes   the people and clients behind them, besides the actor
+    planned  whether the actor has seen a plan of all that they start
+
+    Raises OperatorError plan_needed, before any run starts, when `actor` is somebody who has seen no plan of
+    an action that takes something away.
+    """
+    found = [
+        (action, trigger, event) for event in events for action, trigger in chains.listening(instance, event)
+    ]
+    if actor is not None and behind.asks(actor) and not planned:
+        for action, *_ in found:
+            refuse_unplanned(action)
+    started = (_start(*one, depth, member, actor, causes) for one in found)
+    return [run for run in started if run is not None]
+
+
+def refuse_unplanned(action: Action) -> None:
+    """Raise OperatorError plan_needed when an action, or one that it starts, takes something away."""
+    if chains.is_destructive(action.instance, action.steps):
+        raise OperatorError(
+            "plan_needed",
+            f"{action.name} removes something or cuts somebody off.",
+            "Plan it first, and send the plan's hash as `plan`.",
+        )
 
 
 def start(
@@ -53,8 +80,22 @@ def start(
     now: datetime,
     **more: Any,
 ) -> ActionRun:
-    """A run of an action, with its steps as they are now. The moment in its variables is this one."""
+    """Ask for a run of an action, with its steps as they are now. The moment in its variables is this one.
+
+    What takes something away is planned here, unless the caller did: it is what a second person approves.
+    """
     context = beginning(action.instance.name, now, variables)
+    if "plan" not in more and chains.is_destructive(action.instance, action.steps):
+        more["plan"] = planning.plan(action.instance, action.steps, context)
+        # A run that nobody asks for and nobody approves starts at once: what becomes due meanwhile is meant too.
+        if (
+            behind.asks(actor)
+            or action.needs_approval
+            or runs.waits_for_approval(RunKind.ACTION, {"steps": action.steps})
+        ):
+            more["plan_hash"] = more["plan"]["hash"]
+    if not behind.asks(actor):
+        more["causes"] = behind.joined(more.get("causes", ()), behind.of_editor(action))
     parameters = {
         "action": action.name,
         "version": action.version,
@@ -68,7 +109,13 @@ def start(
 
 
 def _start(
-    action: Action, trigger: Mapping[str, Any], event: Event, depth: int, member: str
+    action: Action,
+    trigger: Mapping[str, Any],
+    event: Event,
+    depth: int,
+    member: str,
+    raised_by: Actor | None,
+    causes: Sequence[behind.Cause],
 ) -> ActionRun | None:
     if ActionRun.objects.filter(action=action, state=RunState.WAITING).count() >= MOST_WAITING:
         refused[action.name] += 1
@@ -76,10 +123,15 @@ def _start(
             "action %s: %d runs wait already; this %s starts none", action.name, MOST_WAITING, event.kind
         )
         return None
-    actor = Actor(ActorKind.ACTION, action.name)
+    actor = (
+        raised_by
+        if raised_by is not None and behind.asks(raised_by)
+        else Actor(ActorKind.ACTION, action.name)
+    )
     once = runs.Once.of(f"{action.pk}|{event.once}"[:200]) if event.once else None
     if once is not None and runs.made_before(actor, once) is not None:
         return None
     return start(
-        actor, action, {**trigger, "depth": depth}, event.variables, timezone.now(), member=member, once=once
-    )
+        actor, action, {**trigger, "depth": depth}, event.variables, timezone.now(), member=member, once=once,
+        causes=behind.joined(causes, behind.of_event(event)),
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -25,11 +25,11 @@ from console.services.actors import Actor
 from console.services.progress import Cancelled, Progress
 
 
-def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
-    """Carry out a run. Raises the failing step's error."""
+def perform(run: ActionRun, progress: Progress, happened: Callable[..., list[ActionRun]]) -> dict[str, Any]:
+    """Carry out a run; `happened` starts the runs of events that steps raise. Raises a failing step's error."""
     parts: list[dict[str, str]] = run.parameters["steps"]
     actor = Actor(ActorKind(run.actor_kind), run.actor, run.actor_user_id)
-    scene = Scene(run.instance, actor, run, progress, dict(run.parameters["variables"]))
+    scene = Scene(run.instance, actor, run, progress, dict(run.parameters["variables"]), happened=happened)
     for record in run.steps:
         scene.variables |= record.get("variables", {})
     for number, part in enumerate(parts):

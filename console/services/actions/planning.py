@@ -11,10 +11,12 @@ from broker_core.errors import OperatorError
 from console.models import ActionRun, Instance
 from console.services import journals
 from console.services.actions import definition
+from console.services.actions.chains import is_destructive, listening
 from console.services.actions.options import checked
 from console.services.actions.performing import condition_holds
 from console.services.actions.steps import STEPS
 from console.services.actions.steps.journals import counts
+from console.services.actions.triggers import Event
 from console.services.actions.variables import Variables, expand_all
 
 MOMENT = ("AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
@@ -38,8 +40,21 @@ def plan(instance: Instance, steps: Sequence[Mapping[str, str]], variables: Vari
     given = {name: text for name, text in variables.items() if name not in MOMENT}
     return {
         "steps": planned,
-        "destructive": definition.is_destructive(steps),
+        "destructive": is_destructive(instance, steps),
         "hash": digest([list(map(dict, steps)), given, promised]),
+    }
+
+
+def event_plan(instance: Instance, event: Event, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Plan all that an event would start: each action's plan, and one hash of them all."""
+    plans = [
+        {"action": action.name, **plan(instance, action.steps, variables)}
+        for action, _ in listening(instance, event)
+    ]
+    return {
+        "actions": plans,
+        "destructive": any(one["destructive"] for one in plans),
+        "hash": digest([[one["action"], one["hash"]] for one in plans]),
     }
 
 
@@ -71,16 +86,21 @@ def check_same(expected: str, found: str) -> None:
 
 def check_unchanged(run: ActionRun) -> None:
     """The same for a run in its worker: it may have waited for approval for days."""
-    if not run.plan_hash or run.repeats_id is not None:
-        return
+    if run.plan_hash:
+        check_same(run.plan_hash, plan_of_rest(run, run.steps)["hash"])
+
+
+def plan_of_rest(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The plan of what a run has still to do, after the steps that were done."""
     if "steps" in run.parameters:
-        found = plan(run.instance, run.parameters["steps"], run.parameters["variables"])["hash"]
-    else:
-        in_lake = bool(run.parameters.get("in_lake"))
-        found = journal_plan(
-            run.kind, run.parameters["age_s"], run.instance.name, in_lake=in_lake, member=run.member
-        )["hash"]
-    check_same(run.plan_hash, found)
+        variables = dict(run.parameters["variables"])
+        for record in done:
+            variables |= record.get("variables", {})
+        return plan(run.instance, run.parameters["steps"][len(done) :], variables)
+    in_lake = bool(run.parameters.get("in_lake"))
+    return journal_plan(
+        run.kind, run.parameters["age_s"], run.instance.name, in_lake=in_lake, member=run.member
+    )
 
 
 def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) -> tuple[dict[str, Any], Any]:

@@ -24,6 +24,8 @@ class Scene:
     progress: Progress
     variables: dict[str, str] = field(default_factory=dict)
     number: int = 0
+    happened: Callable[..., list[ActionRun]] = lambda *args, **more: []
+    """Starts the runs of events that a step raises: `events.happened`, which itself plans with all steps."""
 
     @property
     def link(self) -> Link:

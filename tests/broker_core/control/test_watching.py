@@ -48,7 +48,9 @@ async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
         assert heard[0].variables | {"AMPS_DATA": ""} == {
             "AMPS_TOPIC": "flights.AA", "AMPS_DATA": "", "AMPS_DATA_LENGTH": "13", "AMPS_BOOKMARK": "test-1|2|", "AMPS_CLIENT_NAME": "feed"
         }  # fmt: skip
-        assert heard[0].facts == {"topic": "flights.>", "filter": "/delay > 10"}
+        assert heard[0].facts == {
+            "topic": "flights.>", "filter": "/delay > 10", "publisher": "feed", "user": ""
+        }  # fmt: skip
         client.close()
 
 

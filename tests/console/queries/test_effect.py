@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from broker_core.documents.policies import (
     CutOffEntry,
     LogSubscriberEntry,
@@ -36,6 +38,9 @@ def made(**parts: object) -> PolicyEffect:
     nobody: dict[str, object] = {"touched": [], "acted_on": [], "cut_off": [], "unrecorded": []}
     lists = {**nobody, **{key: value for key, value in parts.items() if key in nobody}}
     counts = {f"{key}_in_all": parts.get(f"{key}_in_all", len(value)) for key, value in lists.items()}  # type: ignore[arg-type]
+    acted_on: list[DecisionEntry] = lists["acted_on"]  # type: ignore[assignment]
+    counts["enforced_in_all"] = parts.get("enforced_in_all", sum(one.mode == "enforce" for one in acted_on))
+    counts["held_in_all"] = sum(one.held_at is not None for one in acted_on)
     return PolicyEffect(clients=500, **lists, **counts)  # type: ignore[arg-type]
 
 
@@ -115,6 +120,30 @@ def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:
     assert told.at_once[0].sentence == (
         "durable subscription of prices.a gets nothing more: the policy no longer journals it"
     )
+
+
+def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confirmed() -> None:
+    held = [msgspec.structs.replace(decided(name, mode="shadow"), held_at=1) for name in ("b", "c", "d")]
+    told = effect.lines(made(acted_on=[decided("a"), *held]))
+    assert (
+        told.headline
+        == "1 client offlined, 3 more would match than is allowed: the revision is withdrawn at once."
+    )
+    assert [(line.kind, line.count, line.recorded_only) for line in told.at_once] == [
+        ("offline", 1, False), ("held", 3, False),
+    ]  # fmt: skip
+    assert (
+        told.at_once[1].sentence == "not offlined by ClientMaxCapacity: the rollout may make 1 decision here"
+    )
+    assert effect.lines(made(acted_on=held)).severe
+
+
+def test_clients_that_somebody_may_not_see_are_counted_and_must_be_confirmed() -> None:
+    told = effect.lines(made(acted_on=[], acted_on_in_all=3, enforced_in_all=2, cut_off_in_all=4))
+    assert [(line.kind, line.count, line.names, line.recorded_only) for line in told.at_once] == [
+        ("cut_off", 4, [], False), ("act", 2, [], False), ("act", 1, [], True),
+    ]  # fmt: skip
+    assert told.severe
 
 
 def test_a_change_without_an_effect_says_so() -> None:

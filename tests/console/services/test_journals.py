@@ -14,6 +14,7 @@ from broker_core.journal import maintenance
 from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import execution, journals
+from console.services.actions import asking, planning
 from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.jobs import lake
@@ -33,8 +34,15 @@ def broker(instance: Instance, settings: Any, tmp_path: Path) -> Iterator[Journa
         yield real
 
 
+def asked(actor: Actor, action: str, age: str = "0", **more: Any) -> ActionRun:
+    """A run whose plan the actor has seen."""
+    return asking.apply_journals(
+        actor, action, age, planning.journal_plan(action, age, **more)["hash"], **more
+    )
+
+
 def carry_out(actor: Actor, action: str, age: str = "0") -> ActionRun:
-    done = execution.execute(journals.request(actor, action, age).pk)
+    done = execution.execute(asked(actor, action, age).pk)
     assert done is not None
     return done
 
@@ -228,12 +236,12 @@ def test_only_what_the_lake_has_is_removed_and_only_if_it_is_whole(
     table = pq.ParquetFile(oldest).read()
     changed = table.set_column(8, "body", pa.array([b"x"] * table.num_rows))
     pq.write_table(changed, oldest)
-    run = execution.execute(journals.request(actor, "remove", "0", in_lake=True).pk)
+    run = execution.execute(asked(actor, "remove", "0", in_lake=True).pk)
     assert run is not None
     assert (run.state, run.error["code"]) == (RunState.FAILED, "lake_damaged")
     assert broker.journal.first_sequence == 1
     oldest.write_bytes(content)
-    run = execution.execute(journals.request(actor, "remove", "0", in_lake=True).pk)
+    run = execution.execute(asked(actor, "remove", "0", in_lake=True).pk)
     assert run is not None
     assert run.state == RunState.SUCCEEDED, run.log
     assert run.result["segments"] == [one.name]

@@ -8,10 +8,12 @@ import pytest
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.models import Decision, Instance, PolicyRollout
+from console.choices import AlertAbout
+from console.models import Alert, AlertRule, Decision, Instance, PolicyRollout
 from console.queries import policies as read
-from console.services import drafts, policies, rollouts
-from console.services.actors import Actor
+from console.queries import standing
+from console.services import alerts, drafts, policies, rollouts, tray
+from console.services.actors import Actor, access_of
 from tests.support.fake_broker import FakeBroker
 
 
@@ -21,10 +23,10 @@ def staged(actor: Actor, **plan: Any) -> policies.Change:
     return drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(**plan))
 
 
-def decide(instance: Instance, revision: int, number: int) -> None:
+def decide(instance: Instance, revision: int, number: int, **more: Any) -> None:
     for _ in range(number):
         Decision.objects.create(
-            instance=instance, at=timezone.now(), client="desk-1", revision=revision, action="offline"
+            instance=instance, at=timezone.now(), client="desk-1", revision=revision, action="offline", **more
         )
 
 
@@ -64,9 +66,86 @@ def test_too_many_decisions_bring_the_revision_before_back(
     assert change is not None
     assert change.revision.number == 3
     assert change.revision.document["client_policy"]["client_max_capacity"] == 50
-    assert "3 decisions" in change.revision.reason
+    assert "2 decisions were allowed, and 3 carried out" in change.revision.reason
     assert PolicyRollout.objects.get().state == "returned"
     assert rollouts.check(instance) is None
+
+
+def test_what_was_recorded_only_or_no_revision_decided_uses_up_nothing(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    staged(actor, client="desk-*", most_decisions=0)
+    decide(instance, 2, 3, mode="shadow")
+    decide(instance, 2, 1, mode="enforce", reason="spool_failed")
+    assert rollouts.check(instance) is None
+
+
+def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    staged(actor, client="desk-*", most_decisions=1)
+    decide(instance, 2, 1, mode="enforce")
+    decide(instance, 2, 1, mode="shadow", rule="age", details={"held_at": 1})
+    change = rollouts.check(instance)
+    assert change is not None
+    assert change.revision.reason == (
+        "Back from staged revision 2: 1 decision was allowed, and 1 carried out. "
+        "The next one, on client desk-1 by age, was not carried out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "members", "parts"),
+    [
+        (5, ("c", "a", "b"), {"a": 2, "b": 2, "c": 1}),
+        (1, ("a", "b", "c"), {"a": 1, "b": 0, "c": 0}),
+        (0, ("a", "b"), {"a": 0, "b": 0}),
+        (3, ("",), {"": 3}),
+    ],
+)
+def test_members_share_one_allowance(most: int, members: tuple[str, ...], parts: dict[str, int]) -> None:
+    assert rollouts.share_out(most, members) == parts
+    assert sum(parts.values()) == most
+
+
+def test_brokers_are_told_their_parts_and_what_they_have_used_of_them(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    staged(actor, client="desk-*", most_decisions=3)
+    sent = [request for request in broker.asked if request["do"] == "apply"][-1]
+    assert sent["staged"]["allowances"] == {"": 3}
+    decide(instance, 2, 2, mode="enforce")
+    assert policies.orders(instance.name)["staged"]["made"] == {"": 2}
+
+
+def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
+    broker: FakeBroker, operator: Any, instance: Instance
+) -> None:
+    actor = Actor("person", "maria", operator.pk, access=access_of(operator))
+    staged(actor, client="desk-*", most_decisions=1)
+    decide(instance, 2, 2)
+    rollouts.check(instance)
+    assert [one.number for one in read.revisions(instance) if one.withdrawn] == [2]
+    (told,) = [one for one in standing.standings() if one.key == "rollout"]
+    assert told.word == "Staged revision 2 was withdrawn"
+    assert "1 decision was allowed, and 2 carried out" in told.sentence
+    with pytest.raises(OperatorError) as caught:
+        tray.roll_back(actor, 2)
+    assert caught.value.code == "revision_withdrawn"
+    tray.roll_back(actor, 1)
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    assert [one for one in standing.standings() if one.key == "rollout"] == []
+
+
+def test_a_return_opens_the_alert_about_what_stands_at_the_top(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertAbout.STANDING, for_s=0)
+    staged(actor, client="desk-*", most_decisions=1)
+    assert rollouts.check(instance, withdrawn=7) is None, "another rollout's"
+    assert rollouts.check(instance, withdrawn=2) is not None, "a broker has done so already"
+    alerts.watch(timezone.now())
+    assert "Staged revision 2 was withdrawn" in Alert.objects.get(rule=rule).members
 
 
 def test_stopping_gives_the_revision_before_back(

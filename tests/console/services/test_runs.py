@@ -27,7 +27,7 @@ def test_second_run_of_a_kind_is_refused_while_one_is_active(run: ActionRun, act
         runs.request(actor, run.instance, RunKind.ARCHIVE, {})
     assert refused.value.code == "run_in_progress"
     assert refused.value.details["run"] == str(run.pk)
-    runs.request(actor, run.instance, RunKind.REMOVE, {})
+    runs.request(actor, run.instance, RunKind.REMOVE, {}, plan_hash="seen")
 
 
 def test_archive_and_compress_asked_together_go_one_after_the_other(run: ActionRun, actor: Actor) -> None:

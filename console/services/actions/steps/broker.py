@@ -12,6 +12,8 @@ from broker_core.documents.base import Document
 from broker_core.errors import OperatorError
 from broker_core.names import OWN
 from console.models import Instance
+from console.services import audit
+from console.services.actions.causes import PUBLISHED
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.variables import expand_bytes
 from console.services.group import changed
@@ -33,6 +35,8 @@ def _publish(scene: Scene, options: Options) -> Done:
             "message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less."
         )
     scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
+    target = f"{scene.instance.name}: topic {options['topic']}"
+    audit.record(scene.actor, PUBLISHED, target, after={"bytes": len(body), "run": str(scene.run.pk)})
     return Done({"topic": options["topic"], "bytes": len(body)})
 
 

@@ -8,7 +8,7 @@ from broker_core.errors import OperatorError
 from console.choices import RunKind
 from console.models import Instance
 from console.services import pipeline, webhooks
-from console.services.actions import events
+from console.services.actions import chains
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.steps.journals import Part
 from console.services.actions.triggers import Event
@@ -16,6 +16,8 @@ from console.services.actions.variables import expand_bytes
 from console.services.actions.webhook_address import check_address
 
 MOST_BODY = 1024 * 1024
+MOST_DEPTH = 8
+"""How often events may raise each other."""
 
 
 def _pipeline(scene: Scene, options: Options) -> Done:
@@ -27,21 +29,28 @@ def _pipeline(scene: Scene, options: Options) -> Done:
 def _event(scene: Scene, options: Options) -> Done:
     """Raise a custom event: every action that waits for it gets a run, with this run's variables."""
     depth = int(scene.run.trigger.get("depth", 0)) + 1
-    if depth > events.MOST_DEPTH:
+    if depth > MOST_DEPTH:
         raise OperatorError(
             "event_loop", f"Events have triggered each other {depth} times.", "Break the cycle of actions."
         )
     event = Event("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
-    started = events.happened(scene.instance, [event], depth=depth)
+    # Its plan named what the event starts, and was checked when the run was taken up.
+    started = scene.happened(
+        scene.instance, [event], depth=depth, actor=scene.actor, causes=scene.run.causes,
+        planned=bool(scene.run.plan_hash),
+    )  # fmt: skip
     return Done({"event": options["name"], "runs": [str(run.pk) for run in started]})
 
 
 def _webhook(scene: Scene, options: Options) -> Done:
-    """POST to a declared host. One attempt, a time limit, no redirects; anything but 2xx fails the step."""
+    """POST to a declared host. One attempt, one deadline, no redirects; anything but 2xx fails the step.
+
+    Cancelling the run ends the call. The host may have done by then what it was asked.
+    """
     address = check_address(options["url"])
     body, kind = _body(scene, options["data"])
     try:
-        answer = webhooks.post(address, body, kind, scene.once_key)
+        answer = webhooks.post(address, body, kind, scene.once_key, scene.progress.alive)
     except OperatorError as problem:
         if "status" in problem.details:
             scene.progress.log(
@@ -69,12 +78,23 @@ def _body(scene: Scene, template: str) -> tuple[bytes, str]:
     return body, kind
 
 
+def _plan_event(instance: Instance, options: Options) -> Planned:
+    """Name the actions that the event starts, through one another: they are part of what is approved."""
+    started = chains.raised_by(instance, [{"do": "event", "name": options["name"]}])
+    names = ", ".join(one.name for one in started) or "no action"
+    return Planned(
+        f"raise the event {options['name']}, which starts {names}",
+        [[one.name, one.version, one.steps] for one in started],
+        {"starts": [{"action": one.name, "steps": one.steps} for one in started]},
+    )
+
+
 def _plan_webhook(instance: Instance, options: Options) -> Planned:
     return Planned(f"call {check_address(options['url']).hostname}", details={"url": options["url"]})
 
 
 STEPS = {
     "pipeline": Step(says("run the pipeline job {job}"), _pipeline),
-    "event": Step(says("raise the event {name}"), _event),
+    "event": Step(_plan_event, _event),
     "webhook": Step(_plan_webhook, _webhook),
 }

@@ -271,7 +271,7 @@ def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
         made.queued(account, size, START)
     stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
     (decision,) = made.preview(stricter, START)
-    assert (decision.client, decision.mode, decision.revision) == ("a", Mode.SHADOW, 9)
+    assert (decision.client, decision.mode, decision.revision) == ("a", Mode.ENFORCE, 9)
     assert made.preview(policy(SMALL), START) == []
     assert not accounts[0].offlined and made.revision == 1 and made.tick(START) == []
 

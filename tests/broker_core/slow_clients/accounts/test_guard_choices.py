@@ -191,8 +191,8 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
     strict = policy({"message_memory_limit": 700, "message_disk_limit": 3_000}, 100, revision=7)
     said = [(d.client, d.reason, d.mode) for d in made.preview(strict, START)]
     assert said == [
-        ("spool", Reason.DISK, Mode.SHADOW),
-        ("memory", Reason.POOL_MEMORY, Mode.SHADOW),
+        ("spool", Reason.DISK, Mode.ENFORCE),
+        ("memory", Reason.POOL_MEMORY, Mode.ENFORCE),
     ]
     assert made.preview(strict, START, leaving={"spool", "memory"}) == []
     assert [d.client for d in made.preview(strict, START, leaving={"memory"})] == ["spool"]

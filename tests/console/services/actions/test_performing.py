@@ -29,6 +29,7 @@ from console.models import (
 from console.queries import policies as read
 from console.services import execution, policies, runs
 from console.services.actions import editing, events
+from console.services.actions.steps import outside
 from console.services.actions.triggers import Event
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
@@ -184,7 +185,7 @@ def test_events_raise_each_other_only_so_often(instance: Instance) -> None:
         run = ActionRun.objects.filter(state=RunState.WAITING).first()
         depth += 1
     assert done.error["code"] == "event_loop"
-    assert depth == events.MOST_DEPTH + 1
+    assert depth == outside.MOST_DEPTH + 1
 
 
 def test_an_action_with_too_many_runs_waiting_takes_no_more(

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("console", "0033_destinations"),
+        ("console", "0034_policy_allowances_and_causes"),
     ]
 
     operations = [

@@ -1,0 +1,65 @@
+"""The brake of a staged rollout: how many decisions its revision may still carry out on this broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from broker_core.config.vocabulary import REPEATED_ACTIONS, Mode
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.rules.staging import Stage
+
+SECOND_NS: Final = 1_000_000_000
+
+
+class RolloutBrake:
+    """The allowance of one staged revision on one broker.
+
+    A decision is checked before it is carried out. The first one beyond the allowance is held, and ends the
+    rollout here: `exhausted` stays true for this revision, also when the control plane asks for it again.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.revision = stage.document.revision
+        self.allowed = stage.allowed
+        self.made = stage.made
+        self.exhausted = False
+        self._second = -1
+        self._repeated: set[tuple[str, str, str]] = set()
+
+    def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:
+        """Return the decisions that may be carried out, and those that are held, marked as such."""
+        carried_out: list[Decision] = []
+        held: list[Decision] = []
+        for decision in decisions:
+            if self.admit(decision):
+                carried_out.append(decision)
+            else:
+                held.append(replace(decision, mode=Mode.SHADOW, held_at=self.allowed))
+        return carried_out, held
+
+    def admit(self, decision: Decision) -> bool:
+        """Return whether a decision may be carried out, and count it. Shadow decisions are not counted.
+
+        Discards and conflations of one subscription by one rule within a second are one decision, as in the
+        list of decisions.
+        """
+        if decision.mode is not Mode.ENFORCE or decision.revision != self.revision:
+            return True
+        if self.exhausted:
+            return False
+        key = (decision.client, decision.subscription, decision.rule)
+        if decision.action in REPEATED_ACTIONS:
+            second = decision.at // SECOND_NS
+            if second != self._second:
+                self._second, self._repeated = second, set()
+            if key in self._repeated:
+                return True
+        if self.allowed is not None and self.made >= self.allowed:
+            self.exhausted = True
+            return False
+        self.made += 1
+        if decision.action in REPEATED_ACTIONS:
+            self._repeated.add(key)
+        return True

@@ -1,0 +1,37 @@
+"""Actions that start one another by the events that their steps raise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from console.models import Action, Instance
+from console.services.actions import definition
+from console.services.actions.triggers import Event, Trigger, fires
+
+
+def listening(instance: Instance, event: Event) -> list[tuple[Action, Trigger]]:
+    """The enabled actions that an event starts, each with its trigger."""
+    rows = Action.objects.filter(instance=instance, enabled=True).select_related("instance").order_by("pk")
+    found = ((action, next((one for one in action.when if fires(one, event)), None)) for action in rows)
+    return [(action, trigger) for action, trigger in found if trigger is not None]
+
+
+def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Action]:
+    """The actions that these steps start by the events that they raise, through one another, each once."""
+    found: dict[int, Action] = {}
+    waiting = [steps]
+    while waiting:
+        for part in waiting.pop():
+            if part.get("do") != "event":
+                continue
+            for action, _ in listening(instance, Event("event", {"SLUICE_EVENT": part["name"]})):
+                if action.pk not in found:
+                    found[action.pk] = action
+                    waiting.append(action.steps)
+    return list(found.values())
+
+
+def is_destructive(instance: Instance, steps: Sequence[Mapping[str, str]]) -> bool:
+    """Whether these steps, or the actions that they start, take something away or cut somebody off."""
+    started = raised_by(instance, steps)
+    return any(definition.is_destructive(one) for one in (steps, *(action.steps for action in started)))

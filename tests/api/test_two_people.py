@@ -1,0 +1,222 @@
+"""Two people for a run, and a plan for what takes something away: on every way on which a run can be started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from broker_core.names import BROKER_NAME
+from console.choices import Role, RunState
+from console.models import Action, ActionRun, ApiToken, Instance
+from console.services import execution
+from console.services.actions import events, schedules
+from console.services.actions.triggers import Event
+from tests.support.control_plane import person
+from tests.support.fake_broker import FakeBroker
+
+CUT = [{"do": "disconnect", "client": "board-jfk"}]
+QUIET = [{"do": "rotate_log"}]
+
+
+def calling(name: str, role: Role = Role.ADMINISTRATOR) -> APIClient:
+    user = get_user_model().objects.filter(username=name).first() or person(name, role)
+    client = APIClient()
+    client.force_authenticate(user)
+    return client
+
+
+@pytest.fixture
+def maria(db: None, instance: Instance, broker: FakeBroker) -> APIClient:
+    return calling("maria")
+
+
+@pytest.fixture
+def otto(db: None) -> APIClient:
+    return calling("otto")
+
+
+def make(api: APIClient, name: str, when: list[Any], steps: list[Any], **more: Any) -> int:
+    answer = api.post("/api/v1/actions", {"name": name, "when": when, "steps": steps, **more})
+    assert answer.status_code == 201, answer.data
+    return int(answer.data["id"])
+
+
+def approves(api: APIClient, run: str) -> str:
+    """What approving is answered with: the run's state, or the error's code."""
+    answer = api.post(f"/api/v1/runs/{run}/approve").data
+    return str(answer.get("code") or answer["state"])
+
+
+def by_event(maria: APIClient, otto: APIClient) -> str:
+    make(otto, "quiet", [{"on": "event", "name": "full"}], QUIET, needs_approval=True)
+    (run,) = maria.post("/api/v1/events/full", {}).data
+    return str(run["id"])
+
+
+def by_event_of_an_action(maria: APIClient, otto: APIClient) -> str:
+    make(otto, "quiet", [{"on": "event", "name": "full"}], QUIET, needs_approval=True)
+    first = make(otto, "first", [], [{"do": "event", "name": "full"}])
+    asked = maria.post(f"/api/v1/actions/{first}/apply", {})
+    execution.execute(asked.data["id"])
+    return str(ActionRun.objects.get(action__name="quiet").pk)
+
+
+def by_hand(maria: APIClient, otto: APIClient) -> str:
+    number = make(otto, "quiet", [], QUIET, needs_approval=True)
+    return str(maria.post(f"/api/v1/actions/{number}/apply", {}).data["id"])
+
+
+def by_path(maria: APIClient, otto: APIClient) -> str:
+    make(otto, "quiet", [{"on": "request", "path": "quiet"}], QUIET, needs_approval=True)
+    return str(maria.post("/api/v1/actions/at/quiet", {}).data["id"])
+
+
+def by_repetition(maria: APIClient, otto: APIClient) -> str:
+    """A third person repeats what she asked for."""
+    run = by_hand(maria, otto)
+    ActionRun.objects.filter(pk=run).update(state=RunState.FAILED)
+    return str(calling("nina").post(f"/api/v1/runs/{run}/repeat").data["id"])
+
+
+def by_schedule(maria: APIClient, otto: APIClient) -> str:
+    """She set the schedule up."""
+    make(maria, "quiet", [{"on": "schedule", "every": "1m"}], QUIET, needs_approval=True)
+    Action.objects.filter(name="quiet").update(started_at=timezone.now() - timedelta(minutes=3))
+    (run,) = [one for one in schedules.fire_due(timezone.now()) if one.action.name == "quiet"]
+    return str(run.pk)
+
+
+def by_publish_of_hers(maria: APIClient, otto: APIClient) -> str:
+    """She published through the control plane what started it."""
+    make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
+    assert maria.post("/api/v1/topics/t.a/messages", {"data": 1}).status_code in (200, 201, 202)
+    return heard("deliver", {"publisher": BROKER_NAME, "user": ""})
+
+
+def by_client_of_hers(maria: APIClient, otto: APIClient) -> str:
+    """A client that logged on with her name published what started it."""
+    make(otto, "quiet", [{"on": "publish", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
+    return heard("publish", {"publisher": "feed", "user": "maria"})
+
+
+def heard(kind: str, facts: dict[str, str]) -> str:
+    facts |= {"topic": "t.>", "filter": ""}
+    event = Event(kind, {"AMPS_TOPIC": "t.a", "AMPS_CLIENT_NAME": "desk-1"}, facts)
+    (run,) = events.happened(Instance.objects.get(), [event])
+    return str(run.pk)
+
+
+WAYS = [
+    by_event, by_event_of_an_action, by_hand, by_path, by_repetition, by_schedule, by_publish_of_hers, by_client_of_hers,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_caused_a_run_cannot_approve_it_and_somebody_else_can(
+    maria: APIClient, otto: APIClient, way: Callable[[APIClient, APIClient], str]
+) -> None:
+    run = way(maria, otto)
+    assert ActionRun.objects.get(pk=run).state == RunState.APPROVAL
+    assert approves(maria, run) == "own_run"
+    assert approves(calling("paul"), run) == "waiting"
+
+
+def test_a_token_of_the_same_account_is_the_same_person(maria: APIClient, otto: APIClient) -> None:
+    run = by_event(maria, otto)
+    user = get_user_model().objects.get(username="maria")
+    client = APIClient()
+    client.force_authenticate(user, ApiToken(name="t", user=user, scope=["view", "approve", "run_actions"]))
+    assert approves(client, run) == "own_run"
+
+
+def test_an_event_that_takes_something_away_needs_its_plan(maria: APIClient, broker: FakeBroker) -> None:
+    make(maria, "cut", [{"on": "event", "name": "full"}], CUT)
+    refused = maria.post("/api/v1/events/full", {})
+    assert (refused.status_code, refused.data["code"]) == (409, "plan_needed")
+    assert ActionRun.objects.count() == 0
+    plan = maria.post("/api/v1/events/full/plan", {}).data
+    assert plan["destructive"] and plan["actions"][0]["steps"][0]["sentence"].startswith(
+        "disconnect board-jfk"
+    )
+    make(maria, "cut too", [{"on": "event", "name": "full"}], CUT)
+    changed = maria.post("/api/v1/events/full", {"plan": plan["hash"]})
+    assert (changed.status_code, changed.data["code"]) == (409, "plan_changed")
+    again = maria.post("/api/v1/events/full/plan", {}).data
+    assert len(maria.post("/api/v1/events/full", {"plan": again["hash"]}).data) == 2
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_an_action_whose_events_take_something_away_needs_its_plan(
+    maria: APIClient, broker: FakeBroker, links: int
+) -> None:
+    make(maria, "cut", [{"on": "event", "name": "e0"}], CUT)
+    for number in range(links):
+        made = make(
+            maria,
+            f"link {number}",
+            [{"on": "event", "name": f"e{number + 1}"}],
+            [{"do": "event", "name": f"e{number}"}],
+        )
+    refused = maria.post(f"/api/v1/actions/{made}/apply", {})
+    assert (refused.status_code, refused.data["code"]) == (409, "plan_needed")
+    plan = maria.post(f"/api/v1/actions/{made}/plan", {}).data
+    assert plan["destructive"] and "cut" in plan["steps"][0]["sentence"]
+    asked = maria.post(f"/api/v1/actions/{made}/apply", {"plan": plan["hash"]})
+    assert asked.status_code == 202
+    for _ in range(links + 1):
+        for run in ActionRun.objects.filter(state=RunState.WAITING):
+            execution.execute(run.pk)
+    last = ActionRun.objects.get(action__name="cut")
+    assert (last.state, last.actor) == (RunState.SUCCEEDED, "maria")
+
+
+def test_an_action_that_became_destructive_after_the_run_was_asked_for_is_not_started(
+    maria: APIClient, broker: FakeBroker
+) -> None:
+    cut = make(maria, "cut", [{"on": "event", "name": "e"}], QUIET)
+    first = make(maria, "first", [], [{"do": "event", "name": "e"}])
+    asked = maria.post(f"/api/v1/actions/{first}/apply", {}).data["id"]
+    maria.patch(f"/api/v1/actions/{cut}", {"steps": CUT}, headers={"If-Match": "*"})
+    run = execution.execute(asked)
+    assert run is not None and run.error["code"] == "plan_needed"
+    assert not ActionRun.objects.filter(action_id=cut).exists()
+
+
+def test_a_repetition_of_what_takes_something_away_needs_the_plan_of_the_rest(
+    maria: APIClient, broker: FakeBroker
+) -> None:
+    number = make(maria, "cut", [], CUT)
+    plan = maria.post(f"/api/v1/actions/{number}/plan", {}).data["hash"]
+    run = maria.post(f"/api/v1/actions/{number}/apply", {"plan": plan}).data["id"]
+    ActionRun.objects.filter(pk=run).update(state=RunState.LOST)
+    refused = maria.post(f"/api/v1/runs/{run}/repeat")
+    assert (refused.status_code, refused.data["code"]) == (409, "plan_needed")
+    told = refused.data["details"]
+    assert told["plan"]["steps"][0]["sentence"].startswith("disconnect board-jfk")
+    again = maria.post(f"/api/v1/runs/{run}/repeat", {"plan": told["hash"]})
+    assert again.status_code == 202
+    done = execution.execute(again.data["id"])
+    assert done is not None and done.state == RunState.SUCCEEDED
+
+
+def test_what_a_schedule_starts_is_planned_for_who_approves_it(maria: APIClient, broker: FakeBroker) -> None:
+    make(maria, "cut", [{"on": "schedule", "every": "1m"}], CUT, needs_approval=True)
+    Action.objects.filter(name="cut").update(started_at=timezone.now() - timedelta(minutes=3))
+    (run,) = [one for one in schedules.fire_due(timezone.now()) if one.action.name == "cut"]
+    assert run.plan_hash and run.plan["steps"][0]["sentence"].startswith("disconnect board-jfk")
+
+
+def test_a_kind_that_needs_approval_needs_it_as_a_step_of_an_action_too(
+    maria: APIClient, settings: Any, broker: FakeBroker
+) -> None:
+    settings.SLUICE_APPROVE_KINDS = ["archive"]
+    number = make(maria, "weekly", [], [{"do": "archive", "age": "7d"}])
+    run = maria.post(f"/api/v1/actions/{number}/apply", {}).data
+    assert run["state"] == "approval"
+    assert approves(maria, run["id"]) == "own_run"

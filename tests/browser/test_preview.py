@@ -1,0 +1,64 @@
+"""A rule on the page before a real broker: recorded only needs no tick, carried out does, and then it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Console
+from tests.browser.test_pages import open_page
+from tests.browser.test_transport_settings import client, sent_to
+from tests.support.consoles import running_console
+
+SEEN_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def console() -> Iterator[Console]:
+    """A console before a real broker."""
+    with running_console("real") as (address, process):
+        yield Console(address, process)
+
+
+def new_rule(page: Page, limit: str, mode: str) -> None:
+    open_page(page, "/policies/rules/new/")
+    page.get_by_label("Signal").select_option("backlog_messages")
+    page.get_by_label("Topic or pattern").fill("u")
+    page.get_by_label("Limit").fill(limit)
+    page.locator("main").get_by_label("Act").select_option("disconnect")
+    page.get_by_label("Whether it is carried out").select_option(mode)
+    page.get_by_role("button", name="Put into the tray").click()
+
+
+def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_tray_named(page: Page) -> None:
+    open_page(page, "/policies/")
+    transports = page.request.get("/api/v1/transports").json()
+    listed = transports["results"] if isinstance(transports, dict) else transports
+    port = next(one["running"]["port"] for one in listed if one["name"] == "stomp")
+    tray = page.locator("#tray")
+    with client(port, "desk") as (connection, heard):
+        connection.subscribe(
+            "/topic/u", id="s", ack="client", headers={"prefetch-count": "2", "receipt": "there"}
+        )
+        assert heard.next().cmd == "RECEIPT"
+        sent_to(port, "/topic/u", *map(str, range(20)))
+
+        new_rule(page, "5", "shadow")
+        expect(tray).to_contain_text("1 client would be acted on (recorded only)", timeout=SEEN_MS)
+        assert tray.get_by_role("checkbox").count() == 0
+        page.get_by_role("button", name="Discard").click()
+        expect(tray).to_be_hidden()
+
+        new_rule(page, "6", "enforce")
+        expect(tray).to_contain_text("1 client disconnected", timeout=SEEN_MS)
+        expect(tray).to_contain_text("Client desk will be disconnected")
+        page.get_by_label("Reason").fill("it lags")
+        page.get_by_role("button", name="Apply").click()
+        expect(tray.get_by_role("checkbox")).to_be_focused()  # the browser asks for it; nothing was sent
+        assert not heard.failed
+        tray.get_by_role("checkbox").check()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator("#messages")).to_contain_text("is published and in force", timeout=SEEN_MS)
+        assert heard.next("ERROR").headers["message"] == "slow_client_backlog"

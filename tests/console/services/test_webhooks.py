@@ -1,0 +1,183 @@
+"""Calls of other hosts end by their deadline, and when they are cancelled, whatever the host does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import RunState
+from console.models import ActionRun, Instance
+from console.services import audit_export, bounded_call, execution, runs, webhooks
+from console.services.actions import editing, events
+from console.services.actors import SYSTEM
+from console.services.progress import Cancelled
+
+LONG_S = 60.0
+"""Far more than a deadline here; a call that takes it has none."""
+
+
+def drip_headers(peer: socket.socket) -> None:
+    peer.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        peer.sendall(b"X: 1\r\n")
+        time.sleep(0.05)
+
+
+def drip_body(peer: socket.socket) -> None:
+    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        peer.sendall(b"x")
+        time.sleep(0.05)
+
+
+def drip_continue(peer: socket.socket) -> None:
+    while True:
+        peer.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.05)
+
+
+def say_nothing(peer: socket.socket) -> None:
+    time.sleep(LONG_S)
+
+
+def flood(peer: socket.socket) -> None:
+    """An answer without an end, as fast as it goes."""
+    peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        peer.sendall(b"x" * 65_536)
+
+
+WAYS = [drip_headers, drip_body, drip_continue, say_nothing]
+
+
+@contextlib.contextmanager
+def host(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port behind which every caller is answered so."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                threading.Thread(target=talk, args=(peer,), daemon=True).start()
+
+    def talk(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError), peer:
+            peer.recv(65_536)
+            answer(peer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        listener.close()
+
+
+def call(port: int, scheme: str = "http", **more: Any) -> webhooks.Answer:
+    return webhooks.post(urlsplit(f"{scheme}://127.0.0.1:{port}/"), b"{}", "application/json", "once", **more)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(audit_export, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(bounded_call, "MOST_LEFT", 1_000)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_ends_by_its_deadline_whatever_the_host_does(
+    way: Callable[[socket.socket], None], scheme: str
+) -> None:
+    with host(way) as port:
+        began = time.monotonic()
+        with pytest.raises(OperatorError) as failed:
+            call(port, scheme)
+        assert failed.value.code == "webhook_failed"
+        assert time.monotonic() - began < LONG_S / 2
+
+
+def test_an_endless_answer_is_read_up_to_its_bound() -> None:
+    with host(flood) as port:
+        assert len(call(port).text) == webhooks.MOST_ANSWER
+
+
+def test_what_is_given_up_ends_too() -> None:
+    with host(drip_body) as port, pytest.raises(OperatorError):
+        call(port)
+    deadline = time.monotonic() + LONG_S
+    while any(thread.is_alive() for thread in bounded_call._left):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_call_ends_when_its_run_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "DEADLINE_S", LONG_S)
+    began = time.monotonic()
+
+    def check() -> None:
+        if time.monotonic() - began > 0.5:
+            raise Cancelled
+
+    with host(drip_body) as port, pytest.raises(Cancelled):
+        call(port, check=check)
+    assert time.monotonic() - began < LONG_S / 2
+
+
+def test_so_many_calls_that_hang_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_call, "MOST_LEFT", 1)
+    ends = threading.Event()
+    with pytest.raises(TimeoutError):
+        bounded_call.call_within(0.2, lambda _: ends.wait(LONG_S))
+    with pytest.raises(OperatorError) as refused:
+        bounded_call.call_within(0.2, lambda _: None)
+    assert refused.value.code == "call_refused"
+    ends.set()
+    while any(thread.is_alive() for thread in bounded_call._left):
+        time.sleep(0.05)
+    assert bounded_call.call_within(5, lambda _: 7) == 7
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "DEADLINE_S", LONG_S)
+    instance = Instance.objects.create(name="one")
+    with host(drip_body) as port:
+        settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{port}"]
+        action = editing.Action.objects.create(
+            instance=instance, name="call", started_at=timezone.now(),
+            steps=[{"do": "webhook", "url": f"http://127.0.0.1:{port}/", "data": ""}],
+        )  # fmt: skip
+        run = events.start(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
+        ActionRun.objects.filter(pk=run.pk).update(state=RunState.WAITING, error=None)
+        # Asked for beforehand: what the run looks at while it waits for the host is the row.
+        asked = threading.Timer(
+            1.0, lambda: ActionRun.objects.filter(pk=run.pk).update(cancel_requested=True)
+        )
+        asked.start()
+        began = time.monotonic()
+        done = execution.execute(run.pk)
+        assert done is not None and done.state == RunState.CANCELLED
+        assert time.monotonic() - began < LONG_S / 2
+        assert not runs.ActionRun.objects.filter(state=RunState.RUNNING).exists()
+
+
+def test_the_audit_s_export_has_a_deadline_and_follows_no_redirect(db: None) -> None:
+    with host(drip_headers) as port, pytest.raises(OperatorError):
+        audit_export._to_webhook(f"http://127.0.0.1:{port}/", {"digest": "d"})
+
+    def redirect(peer: socket.socket) -> None:
+        peer.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+
+    with host(redirect) as port, pytest.raises(OperatorError) as failed:
+        audit_export._to_webhook(f"http://127.0.0.1:{port}/", {"digest": "d"})
+    assert failed.value.details["status"] == 302

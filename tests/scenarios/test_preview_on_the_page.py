@@ -1,0 +1,118 @@
+"""A draft through the page, the API and a real broker: what the preview says is what then happens, and must be confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.test import Client
+from rest_framework.test import APIClient
+
+from broker_core.config import PolicyDocument
+from console.models import Instance, PolicyDraft
+from console.services import drafts, policies
+from console.services.actors import Actor
+from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.brokers import tcp_policy, until
+from tests.support.raw import RawClient
+from tests.support.rules import rule
+from tests.support.stalled import StalledSubscriber
+
+
+@pytest.fixture
+def browser(operator: Any) -> Client:
+    """The pages as an operator sees them."""
+    client = Client()
+    client.force_login(operator)
+    return client
+
+
+STALLED = ("desk-1", "desk-2", "desk-3")
+RULE = rule("disconnect", 20)
+
+
+@pytest.fixture
+def real(db: None, instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
+    """The installation's own broker, with three clients that read nothing."""
+    document = {**tcp_policy().to_dict(), "rules": [{**RULE, "mode": "shadow"}]}
+    document["instance"]["name"] = instance.name
+    policies.publish(Actor("system", "test"), document, reason="real", instance_name=instance.name)
+    policy = PolicyDocument.from_dict(policies.document_in_force(instance.name))
+    socket = Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
+    with broker_thread(tmp_path, policy, socket) as running:
+        clients = running.do(stall(running.broker))
+        yield running
+        assert len(clients) == len(STALLED) + 1
+
+
+async def stall(broker: Any) -> list[Any]:
+    stalled = [await StalledSubscriber.connect(broker, name, "t") for name in STALLED]
+    feed = await RawClient.connect(broker, "feed")
+    for _ in range(15):
+        await feed.publish("t", [b"x" * 1_000] * 20)
+    clients = broker.engine.roster.clients
+    await until(lambda: all(clients[name].account.waiting.messages for name in STALLED))
+    await until(lambda: len(broker.engine.decisions.recent) == len(STALLED))  # in shadow
+    return [*stalled, feed]
+
+
+def acts(running: BrokerThread) -> set[tuple[str, str, str]]:
+    async def look() -> set[tuple[str, str, str]]:
+        await asyncio.sleep(2)
+        recent = running.broker.engine.decisions.recent
+        return {(one.client, one.action, one.mode) for one in recent if one.revision > 2}
+
+    found: set[tuple[str, str, str]] = running.do(look())
+    return found
+
+
+def draft_with(actor: Actor, **settings: Any) -> PolicyDraft:
+    draft = drafts.make(actor, "tighter")
+    return drafts.edit(actor, draft.pk, {"rules": [{**RULE, **settings}]})
+
+
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+def test_what_the_page_and_the_api_say_is_what_happens(
+    real: BrokerThread, browser: Client, api: APIClient, actor: Actor, mode: str
+) -> None:
+    """Also a promotion: the rule in force is in shadow."""
+    draft = draft_with(actor, mode=mode, limit=20 if mode == "enforce" else 21)
+    effect = api.post(f"/api/v1/drafts/{draft.pk}/preview").data["effect"]
+    said = {(one["client"], one["action"], one["mode"]) for one in effect["acted_on"]}
+    assert said == {(name, "disconnect", mode) for name in STALLED}
+    assert (effect["enforced_in_all"], effect["acted_on_in_all"]) == (3 if mode == "enforce" else 0, 3)
+
+    page = browser.post(
+        f"/policies/drafts/{draft.pk}/preview/", headers={"HX-Request": "true"}
+    ).content.decode()
+    assert ("3 clients disconnected." in page) == (mode == "enforce")
+    assert ('<span class="tag shadow">recorded only' in page) == (mode == "shadow")
+
+    browser.post(f"/policies/drafts/{draft.pk}/plan/", {"whom": "all"})
+    shown = browser.get("/tray/").content.decode()
+    assert ('name="confirmed" required' in shown) == (mode == "enforce")
+    plan = shown.partition('name="plan" value="')[2].partition('"')[0]
+    browser.post("/tray/apply/", {"reason": "now", "plan": plan})
+    assert policies.newest_of(draft.instance).number == (2 if mode == "enforce" else 3), "the tick is needed"
+    if mode == "enforce":
+        browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
+    assert acts(real) == said
+
+
+def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
+    real: BrokerThread, browser: Client, actor: Actor
+) -> None:
+    draft = draft_with(actor, mode="enforce")
+    form = {"whom": "client", "client": "desk-*", "most_decisions": "1"}
+    page = browser.post(
+        f"/policies/drafts/{draft.pk}/preview/", form, headers={"HX-Request": "true"}
+    ).content.decode()
+    told = "1 client disconnected, 2 more would match than is allowed: the revision is withdrawn at once."
+    assert told in page
+    browser.post(f"/policies/drafts/{draft.pk}/plan/", form)
+    shown = browser.get("/tray/").content.decode()
+    assert 'name="confirmed" required' in shown and told in shown
