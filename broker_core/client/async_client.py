@@ -27,12 +27,12 @@ from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
 from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
-from broker_core.client.connector import Connector
+from broker_core.client.connector import Connector, log
 from broker_core.client.credit import Credit
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
-from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy
 from broker_core.client.steering import STEERING_WORDS, Steering
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import Subscriptions
@@ -90,11 +90,15 @@ class AsyncClient(Steering):
         verify: bool = True,
         on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
+        on_disconnect: Callable[[ConnectionLoss], None] | None = None,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
         `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
         the broker, while everything else of this client goes on.
+
+        `on_disconnect` is called with each lost connection and each failed attempt: why, and when the next one is. The
+        logger `sluice.client` gets the same.
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
@@ -104,8 +108,11 @@ class AsyncClient(Steering):
         self.instance = ""
         self.notices: deque[replies.Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
+        self.last_loss: ConnectionLoss | None = None
+        """Newest lost connection or failed attempt to connect, with its reason."""
         self._bookmark_store = bookmark_store
         self._on_notice = on_notice
+        self._on_disconnect = on_disconnect
         self._publisher = Publisher(
             name, MemoryPublishStore() if publish_store is None else publish_store, batch_bytes, on_rejection
         )
@@ -120,6 +127,7 @@ class AsyncClient(Steering):
             self._on_frames,
             self._connected,
             self._disconnected,
+            self._note_loss,
         )
         self._subscriptions = Subscriptions(self._send, verify=verify)
         self._max_held = max_held
@@ -291,9 +299,9 @@ class AsyncClient(Steering):
         self._subscriptions.connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
-        await self._publisher.connected(link, known)
         if not self._first.done():
             self._first.set_result(None)
+        await self._publisher.connected(link, known)
 
     def _on_missing(self, known: int) -> None:
         acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
@@ -315,6 +323,15 @@ class AsyncClient(Steering):
         self._up = False
         self._steering_ended(None)
         self._publisher.disconnected()
+
+    def _note_loss(self, loss: ConnectionLoss) -> None:
+        self.last_loss = loss
+        if self._on_disconnect is not None:
+            try:
+                self._on_disconnect(loss)
+            except Exception:
+                # An application's mistake must not end the task that reconnects.
+                log.exception("on_disconnect of client %s failed", self.name)
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
         for frame in frames:

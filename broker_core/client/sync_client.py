@@ -18,6 +18,7 @@ from broker_core.client.bodies import MAX_BODY, Body, encode_body, too_large
 from broker_core.client.groups_subscription import GroupsSubscription
 from broker_core.client.loop_thread import LoopThread
 from broker_core.client.message import Arrived, Message, messages_of
+from broker_core.client.reconnect import ConnectionLoss
 from broker_core.client.subscription import Subscription
 from broker_core.errors import SluiceError
 from broker_core.protocols.names import check_topic
@@ -98,6 +99,11 @@ class SyncClient:
     def connections(self) -> int:
         """How many times it has logged on."""
         return self._client.connections
+
+    @property
+    def last_loss(self) -> ConnectionLoss | None:
+        """Newest lost connection or failed attempt to connect, with its reason."""
+        return self._client.last_loss
 
     @property
     def unacknowledged_bytes(self) -> int:

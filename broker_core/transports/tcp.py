@@ -14,6 +14,7 @@ from broker_core.config import TransportSettings
 from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import (
     BEFORE_LOGON,
     DELIVER,
@@ -64,6 +65,9 @@ class TcpProtocol(TcpConnection):
         if items:
             self._connection.receive(items)
         self._to_the_door()
+
+    def read_progress(self) -> ReadProgress:
+        return self._reader.progress
 
     def logged_on(self) -> None:
         self._unfinished.logged_on()
