@@ -199,13 +199,13 @@ class Connector:
         if self.link is not None:
             self.link.close()
 
-    async def close(self) -> None:
-        """Write what is held and close the link."""
+    async def close(self, ends: float) -> None:
+        """Write what is held and close the link, until `ends` of the loop's clock and for 2 s at most."""
         self._closing = True
         link = self.link
         if link is not None:
             link.close()
-            await asyncio.wait([link.lost], timeout=2.0)
+            await asyncio.wait([link.lost], timeout=min(2.0, max(ends - _now(), 0)))
 
 
 def _as_error(failure: Exception | None) -> SluiceError:

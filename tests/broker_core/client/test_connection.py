@@ -161,18 +161,20 @@ async def test_a_broker_whose_frame_never_ends_is_left(
 async def test_a_broker_that_stands_still_while_everything_is_sent_again_is_left(broker: FakeBroker) -> None:
     store = MemoryPublishStore(limit=64 * 1024 * 1024)
     broker.hold_acks = True
-    async with AsyncClient(
+    client = await AsyncClient(
         broker.address, "me", reconnect=QUICK, heartbeat_ms=200, publish_store=store
-    ) as client:
-        for _ in range(32):
-            await client.publish("a", b"x" * 1_000_000)
-        client._publisher.send_gathered()
-        broker.deaf = True
-        broker.drop()
-        await broker.until(lambda: len(broker.peers) == 1)
-        async with asyncio.timeout(30):
-            while client.last_loss is None or client.last_loss.error.code != "broker_silent":
-                await asyncio.sleep(0.01)
+    ).start()
+    for _ in range(32):
+        await client.publish("a", b"x" * 1_000_000)
+    client._publisher.send_gathered()
+    broker.deaf = True
+    broker.drop()
+    await broker.until(lambda: len(broker.peers) == 1)
+    async with asyncio.timeout(30):
+        while client.last_loss is None or client.last_loss.error.code != "broker_silent":
+            await asyncio.sleep(0.01)
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        await client.close(timeout=0)
 
 
 @pytest.mark.asyncio
