@@ -44,8 +44,8 @@ CLOSE_AFTER_S = 2.0
 class WebSocketSink:
     """One WebSocket's way out: a slot of messages and a task that sends them, waiting for the peer each time.
 
-    `raw` is its socket; `held_bytes` tells what lies between `send` and the kernel, or None when it isn't open;
-    `read_progress` what was read from the peer.
+    `raw` is its socket; `held_bytes` tells what lies between `send` and the kernel, or None when it isn't
+    open; `read_progress` what was read from the peer.
     """
 
     protocol = "websocket"

@@ -102,12 +102,12 @@ class AsyncClient(Steering):
         `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
         the broker, while everything else of this client goes on.
 
-        `on_disconnect` is called with each lost connection and each failed attempt: why, and when the next one is. The
-        logger `sluice.client` gets the same.
+        `on_disconnect` is called with each lost connection and each failed attempt: why, and when the next
+        one is. The logger `sluice.client` gets the same.
 
-        `request_timeout`: seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's answer, also
-        while there is no connection; then they raise TimeoutError. None: as long as the client tries to connect.
-        `close_timeout` bounds `close()` and leaving `async with`.
+        `request_timeout`: seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's
+        answer, also while there is no connection; then they raise TimeoutError. None: as long as the client
+        tries to connect. `close_timeout` bounds `close()` and leaving `async with`.
 
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
@@ -170,11 +170,12 @@ class AsyncClient(Steering):
     async def close(self, timeout: float | None = None) -> None:
         """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
 
-        Without a `timeout` the client's `close_timeout` counts. A store in a file isn't waited for: it keeps what isn't
-        acknowledged, and the next client with it sends that.
+        Without a `timeout` the client's `close_timeout` counts. A store in a file isn't waited for: it keeps
+        what isn't acknowledged, and the next client with it sends that.
 
         Raises:
-            OperatorError: unsent_messages, with the number of `messages` and `bytes` that nobody has acknowledged and
+            OperatorError: unsent_messages, with the number of `messages` and `bytes` that nobody has
+            acknowledged and
                 that are in this process alone.
             SluiceError: A refusal or failure of the store of which nobody was told yet.
         """
@@ -246,10 +247,11 @@ class AsyncClient(Steering):
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
 
-        Messages of one turn of the loop travel as one batch, which the publish store has at the end of the turn; a
-        process that is killed before loses them, and a store that fails then says so by `flush()`. The message is taken
-        at once: what is awaited is room for more, while too much is unacknowledged. Bound that wait with
-        `asyncio.timeout()`; it takes no message back. `flush()` says that the broker has them.
+        Messages of one turn of the loop travel as one batch, which the publish store has at the end of the
+        turn; a process that is killed before loses them, and a store that fails then says so by `flush()`.
+        The message is taken at once: what is awaited is room for more, while too much is unacknowledged.
+        Bound that wait with `asyncio.timeout()`; it takes no message back. `flush()` says that the broker has
+        them.
         """
         return self._publisher.publish(topic, body)
 
@@ -280,7 +282,8 @@ class AsyncClient(Steering):
         await self._publisher.store_messages(topic, bodies, timeout)
 
     def keep_in_file(self, topic: str, body: bytes) -> bool:
-        """Put a message into a store that outlives the process, however full it is. Return whether it is there."""
+        """Put a message into a store that outlives the process, however full it is. Return whether it is
+        there."""
         if not self._publisher.store.durable or self._publisher.failure is not None:
             return False
         with suppress(OperatorError):
@@ -289,8 +292,9 @@ class AsyncClient(Steering):
         return False
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged. Raises the first error of the broker since the last `flush()`,
-        or TimeoutError after `timeout` seconds; without one it waits as long as the client tries to connect."""
+        """Wait until everything published is acknowledged. Raises the first error of the broker since the
+        last `flush()`, or TimeoutError after `timeout` seconds; without one it waits as long as the client
+        tries to connect."""
         await self._publisher.flush(timeout)
 
     async def subscribe(
@@ -301,7 +305,8 @@ class AsyncClient(Steering):
         id: str | None = None,
         **options: Unpack[Options],
     ) -> Subscription:
-        """Subscribe to a topic pattern. Raises the broker's error if it refuses, TimeoutError after `request_timeout`.
+        """Subscribe to a topic pattern. Raises the broker's error if it refuses, TimeoutError after
+        `request_timeout`.
 
         `bookmark`: None is live only; "0" replays from the start, "0|1|" begins now, a message's bookmark or a time
         (20261121T134500Z) replays from there, "[a:b)" from a to b and then ends, and "MOST_RECENT" resumes where the

@@ -88,7 +88,8 @@ class Connector:
             self._wanted_delay = 0.0
 
     def _report(self, loss: ConnectionLoss) -> None:
-        """Tell the log and the client. Of many losses in a row the log gets those whose number is a power of two."""
+        """Tell the log and the client. Of many losses in a row the log gets those whose number is a power of
+        two."""
         often = loss.failures & (loss.failures - 1) and loss.retry_in_s is not None
         log.log(logging.DEBUG if often else logging.WARNING, "%s: %s", self._logon.name, loss)
         self._on_loss(loss)
@@ -137,7 +138,7 @@ class Connector:
             entering.cancel()
 
     async def _watch(self, link: Link) -> Exception | None:
-        """Send heartbeats until the link is lost, or the broker gives no sign of life. Return why it ended."""
+        """Send heartbeats until the link is lost or the broker gives no sign of life. Return the reason."""
         interval_ms = self._logon.heartbeat_ms or 0
         pause = min(interval_ms / 4_000, _LOOK_S) if interval_ms else _LOOK_S
         said_at = link.now_ms()
@@ -236,7 +237,7 @@ def _silent(silent_ms: int) -> OperatorError:
 def _overdue() -> OperatorError:
     return OperatorError(
         "frame_timeout",
-        f"A frame of the broker was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
+        f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
         "Use a faster line, or publish smaller batches.",
     )
 

@@ -80,7 +80,8 @@ class AsyncGroups:
                 )
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close all groups within `timeout` seconds; see AsyncClient.close. The first group's error has `group` in its details."""
+        """Close all groups within `timeout` seconds; see AsyncClient.close. The first group's error has
+        `group` in its details."""
         await each(self.clients, lambda _, client: client.close(timeout), to_the_end=True)
 
     async def __aenter__(self) -> Self:
@@ -104,8 +105,8 @@ class AsyncGroups:
         await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, in all groups. Raises the first error, with `group` in its details, or
-        TimeoutError after `timeout` seconds."""
+        """Wait until everything published is acknowledged, in all groups. Raises the first error, with
+        `group` in its details, or TimeoutError after `timeout` seconds."""
         await each(self.clients, lambda _, client: client.flush(timeout))
 
     async def subscribe(

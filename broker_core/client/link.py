@@ -84,13 +84,14 @@ class Link(asyncio.BaseProtocol):
         return int(self._loop.time() * 1_000)
 
     def look(self) -> None:
-        """Note in `liveness` what came from the broker, and what its kernel acknowledged, since the last look."""
+        """Note in `liveness` what came from the broker, and what its kernel acknowledged, since the last
+        look."""
         now = self.now_ms()
         self.liveness.note_read(now, self.read_progress())
         self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())
 
     def unacknowledged_bytes(self) -> int:
-        """Return the bytes in the transport's buffer and in the kernel's, where the system tells the latter."""
+        """Return the bytes in the transport's buffer and, where the system tells, in the kernel's."""
         if self._transport is None or self._transport.is_closing():
             return 0
         raw = self._transport.get_extra_info("socket")

@@ -59,10 +59,11 @@ class LoopThread:
             self._loop.run_forever()
 
     def stop(self, last: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
-        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't run.
+        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't
+        run.
 
-        Raises what the work raises, or TimeoutError when a callback of the application holds the thread for longer than
-        `timeout` seconds; the thread then ends when the callback returns.
+        Raises what the work raises, or TimeoutError when a callback of the application holds the thread for
+        longer than `timeout` seconds; the thread then ends when the callback returns.
         """
         if not self.runs:
             last.close()
@@ -85,7 +86,8 @@ class LoopThread:
             thread.join()
 
     def ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed, callback_would_wait."""
+        """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed,
+        callback_would_wait."""
         try:
             self.refuse_waiting()
         except OperatorError:
@@ -99,7 +101,7 @@ class LoopThread:
             raise
 
     def refuse_waiting(self) -> None:
-        """Raise OperatorError callback_would_wait in a callback on this thread: a wait there would never end."""
+        """Raise OperatorError callback_would_wait in a callback on this thread, where a wait never ends."""
         if self.is_current:
             raise OperatorError(
                 "callback_would_wait",

@@ -79,8 +79,8 @@ class Turns:
     def note_connection(self, code: str, up_s: float, *, moved: bool) -> None:
         """Start the delays anew if the connection that ended with `code` after `up_s` seconds was a good one.
 
-        A connection that ends for the same reason as the one before it is not good, however long the peers took to
-        notice. A plain loss recurs only if nothing was delivered or acknowledged (`moved`).
+        A connection that ends for the same reason as the one before it is not good, however long the peers
+        took to notice. A plain loss recurs only if nothing was delivered or acknowledged (`moved`).
         """
         same = code == self._last_code and (code != PLAIN_LOSS or not moved)
         recurs = same and up_s < STEADY_DELAYS * self._policy.longest_delay

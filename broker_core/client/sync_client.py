@@ -1,8 +1,8 @@
 """The client for programs without asyncio: an AsyncClient on a loop in a thread of its own.
 
-publish() returns when the publish store has the message. With `buffered` it only appends to a line that the loop's thread
-takes as a whole, so a message doesn't cost a switch of threads; it waits while MAX_LINE messages stand in line. Everything
-else asks the loop and waits.
+publish() returns when the publish store has the message. With `buffered` it only appends to a line that the
+loop's thread takes as a whole, so a message doesn't cost a switch of threads; it waits while MAX_LINE
+messages stand in line. Everything else asks the loop and waits.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class SyncClient:
     def __init__(
         self, address: str | Sequence[str], name: str, *, buffered: bool = False, **options: Any
     ) -> None:
-        """`buffered`: publish() returns before the publish store has the message, some thirty times as fast. A process that is
-        killed loses up to MAX_LINE messages that were published; `flush()` says that the broker has them."""
+        """`buffered`: publish() returns before the publish store has the message, some thirty times as fast.
+        A process that is killed loses up to MAX_LINE messages that were published; `flush()` says that the
+        broker has them."""
         self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True, buffered=buffered)
 
     @classmethod
@@ -76,8 +77,8 @@ class SyncClient:
     def close(self, timeout: float | None = None) -> None:
         """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
 
-        Without a `timeout` the client's `close_timeout` counts. Raises OperatorError unsent_messages as AsyncClient.close
-        does; messages that still stand in line count, too.
+        Without a `timeout` the client's `close_timeout` counts. Raises OperatorError unsent_messages as
+        AsyncClient.close does; messages that still stand in line count, too.
         """
         timeout = self._client.close_timeout if timeout is None else timeout
         if self._alone:
@@ -106,7 +107,8 @@ class SyncClient:
                 self._change.notify_all()
 
     def _empty_line(self) -> list[tuple[str, bytes]]:
-        """Take out what the client has not got yet. A store that outlives the process gets it; return it otherwise."""
+        """Take out what the client has not got yet. A store that outlives the process gets it; return it
+        otherwise."""
         with self._change:
             left = [*self._taken, *self._line]
             self._taken.clear()
@@ -160,8 +162,9 @@ class SyncClient:
     def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
 
-        Returns when the publish store has it, or with `buffered` when it stands in line; `flush()` says that the broker
-        has it. Waits while the store, or the line, is full. In a callback of this client it stands in line, too.
+        Returns when the publish store has it, or with `buffered` when it stands in line; `flush()` says that
+        the broker has it. Waits while the store, or the line, is full. In a callback of this client it stands
+        in line, too.
 
         Raises:
             TimeoutError: It was full for `timeout` seconds; the message is not taken. None: no limit.
@@ -219,7 +222,8 @@ class SyncClient:
             self._change.notify_all()
 
     def _take_line(self) -> bool:
-        """Take the whole line; behind what a call that ran out of time has left. Return whether there is something."""
+        """Take the whole line; behind what a call that ran out of time has left. Return whether there is
+        something."""
         with self._change:
             self._taken += self._line
             self._line.clear()
@@ -228,7 +232,7 @@ class SyncClient:
         return self._sending
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
-        """Publish messages of one topic as one batch. Returns when the publish store has them; see `publish`."""
+        """Publish messages of one topic as one batch. The publish store has them then; see `publish`."""
         self._loop.ask(self._store_after_line(topic, bodies, timeout))
 
     async def _store_after_line(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
@@ -308,8 +312,8 @@ class SyncSubscription:
     def messages(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Message]:
         """The messages, one by one; with `until_completed` only those of the replay.
 
-        Raises TimeoutError when none comes for `timeout` seconds; None waits until the subscription ends. Reading on after
-        a stop, also with another call, continues with the next message.
+        Raises TimeoutError when none comes for `timeout` seconds; None waits until the subscription ends.
+        Reading on after a stop, also with another call, continues with the next message.
         """
         reading, timestamp = self._reading, self._subscription.timestamp
         while not until_completed or self._left_of_replay() >= 0:
@@ -324,7 +328,8 @@ class SyncSubscription:
             reading.append(messages_of(*arrived, timestamp=timestamp))
 
     def batches(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Batch]:
-        """The record batches as they arrived. A batch that `messages` has begun is left to it. `timeout`: see `messages`."""
+        """The record batches as they arrived. A batch that `messages` has begun is left to it. `timeout`: see
+        `messages`."""
         while (arrived := self._take(until_completed, timeout)) is not None:
             yield arrived.batch
 

@@ -38,7 +38,8 @@ class SyncGroups:
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Close all groups within `timeout` seconds; see SyncClient.close. The first group's error has `group` in its details."""
+        """Close all groups within `timeout` seconds; see SyncClient.close. The first group's error has
+        `group` in its details."""
         longest = max(client.close_timeout for client in self._groups.clients.values())
         self._loop.stop(
             each(self.clients, lambda _, client: client.wind_up(timeout), to_the_end=True),
@@ -57,7 +58,8 @@ class SyncGroups:
         return self._groups.group_of(topic)
 
     def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
-        """Publish one message to the group that has the topic; see SyncClient.publish. OperatorError no_group_for_topic."""
+        """Publish one message to the group that has the topic; see SyncClient.publish. OperatorError
+        no_group_for_topic."""
         self.clients[self.group_of(topic)].publish(topic, body, timeout)
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:

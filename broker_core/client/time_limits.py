@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 REQUEST_TIMEOUT_S: Final = 60.0
-"""Seconds that a subscribe, pause, resume or set_rate waits for its answer, unless the client is told otherwise."""
+"""Seconds that a subscribe, pause, resume or set_rate waits for its answer, unless the client is told
+otherwise."""
 CLOSE_TIMEOUT_S: Final = 10.0
 """Seconds that closing may take, unless the client is told otherwise."""
 

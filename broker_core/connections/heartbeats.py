@@ -31,10 +31,12 @@ def _shortest(connection: Member) -> int:
 
 
 def look(connection: Member, now: int, next_look_ms: int) -> None:
-    """Send a heartbeat that would be late at the next look; close a silent peer, or one whose frame does not end.
+    """Send a heartbeat that would be late at the next look; close a silent peer, or one whose frame does not
+    end.
 
-    Bytes are signs of life in both directions: those that came, and those of ours that the peer's kernel acknowledged.
-    While older bytes wait in front of it a heartbeat would arrive no sooner than they do, so none is sent.
+    Bytes are signs of life in both directions: those that came, and those of ours that the peer's kernel
+    acknowledged. While older bytes wait in front of it a heartbeat would arrive no sooner than they do, so
+    none is sent.
     """
     life, sink = connection.liveness, connection.sink
     says, hears = connection.heartbeat_ms, connection.promised_ms

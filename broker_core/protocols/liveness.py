@@ -1,7 +1,7 @@
 """Liveness of a connection's peer: when silence, or a frame that does not end, means that the peer is gone.
 
-Bytes count, not whole frames: a frame of 600 kB takes 30 s on a line of 20 kB/s, and the heartbeats wait behind it. The
-broker and the client library use the same rules.
+Bytes count, not whole frames: a frame of 600 kB takes 30 s on a line of 20 kB/s, and the heartbeats wait
+behind it. The broker and the client library use the same rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ SILENT_INTERVALS: Final = 2
 FRAME_GRACE_MS: Final = 60_000
 """Time that any frame may take, however little of it has come."""
 MIN_FRAME_RATE: Final = 1_024
-"""Bytes per second that a frame must bring after its grace. A peer that sends less holds memory for nothing."""
+"""Bytes per second that a frame must bring after its grace. A peer that sends less holds memory for nothing.
+"""
 
 
 class ReadProgress(NamedTuple):
@@ -53,8 +54,9 @@ class Liveness:
     def note_written(self, now: int, handed_bytes: int, acknowledged_bytes: int) -> None:
         """Compare what the peer's kernel has acknowledged with the last look.
 
-        Progress is a sign of life only while bytes that were handed over before the last look are still on their way. A
-        peer that stands still has a kernel that acknowledges heartbeats at once, and those must not keep it alive.
+        Progress is a sign of life only while bytes that were handed over before the last look are still on
+        their way. A peer that stands still has a kernel that acknowledges heartbeats at once, and those must
+        not keep it alive.
         """
         if self._acknowledged < acknowledged_bytes < self._handed:
             self.heard_at = now

@@ -1,18 +1,19 @@
 """ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
 
     constantPendingMessageLimitStrategy      limit: messages kept in memory beyond the prefetch, hence not dispatched; the
-                                             oldest are discarded. -1, the default, keeps all. Not for durable subscriptions.
-                                             What was dispatched and isn't acknowledged counts with what waits, so the
-                                             limit is prefetch and limit together. A subscription without a window has
-                                             the policy's prefetch
+                                             oldest are discarded. -1, the default, keeps all. Not for durable
+                                             subscriptions. What was dispatched and isn't acknowledged counts
+                                             with what waits, so the limit is prefetch and limit together. A
+                                             subscription without a window has the policy's prefetch
     prefetchRatePendingMessageLimitStrategy  multiplier of the prefetch, likewise; where both are set the lower counts
     abortSlowConsumerStrategy                a consumer is slow from when there is something to dispatch and its
                                              prefetch window is full until dispatch resumes. Aborted when it was slow
       maxSlowCount      -1                   that often (-1: any number of times),
       maxSlowDuration   30000 ms             or that long without a pause (0 or -1: any time),
       checkPeriod       30000 ms             looked at that often: so the worst case is their sum
-      abortConnection   false                false: the subscription is ended; true: its connection is closed. ActiveMQ asks
-                                             the client first, and removes the consumer itself a second later
+      abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
+                                             and removes the consumer itself a second later); true: its
+                                             connection is closed
 
 A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
 until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
