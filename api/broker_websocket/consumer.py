@@ -24,6 +24,7 @@ from broker_core.delivery.unread import Window
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
 from broker_core.protocols.close_codes import close_number
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import (
     DELIVER,
     FROM_CLIENT,
@@ -43,7 +44,8 @@ CLOSE_AFTER_S = 2.0
 class WebSocketSink:
     """One WebSocket's way out: a slot of messages and a task that sends them, waiting for the peer each time.
 
-    `raw` is its socket; `held_bytes` tells what lies between `send` and the kernel, or None when it isn't open.
+    `raw` is its socket; `held_bytes` tells what lies between `send` and the kernel, or None when it isn't
+    open; `read_progress` what was read from the peer.
     """
 
     protocol = "websocket"
@@ -55,6 +57,7 @@ class WebSocketSink:
         instance: str,
         raw: socket.socket,
         held_bytes: Callable[[], int | None],
+        read_progress: Callable[[], ReadProgress],
         logged_on: Callable[[str], None],
         drop: Callable[[], None],
     ) -> None:
@@ -69,6 +72,7 @@ class WebSocketSink:
         self._waiting: deque[bytes | str] = deque()
         self._waiting_bytes = 0
         self._held_bytes = held_bytes
+        self._read_progress = read_progress
         self._logged_on = logged_on
         self._drop = drop
         self._progress = PeerProgress(raw)
@@ -89,6 +93,9 @@ class WebSocketSink:
         if held is not None:
             self._progress.look(self.handed_bytes, self._waiting_bytes + held)
         return self._progress.taken
+
+    def read_progress(self) -> ReadProgress:
+        return self._read_progress()
 
     @property
     def lump_bytes(self) -> int:
@@ -247,6 +254,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
             self.engine.instance,
             scope["raw_socket"],
             scope["held_bytes"],
+            scope["read_progress"],
             scope["logged_on"],
             scope["drop"],
         )

@@ -40,6 +40,7 @@ from broker_core.config import TlsSettings
 from broker_core.connections.anteroom import Anteroom, Unfinished
 from broker_core.connections.door import Door
 from broker_core.errors import ClientError
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
 from broker_core.transports import socket_options
 
@@ -70,6 +71,11 @@ class PacedProtocol(WebSocketProtocol):
     """Whether it was given the request that it begins with."""
     failed = False
     """Whether the peer broke the rules of WebSockets, and was told so."""
+
+    received_bytes = 0
+    """Bytes read since the connection became a WebSocket."""
+    message_start = 0
+    """How many of them had come when the last message was whole."""
 
     def onConnect(self, request: Any) -> Any:
         self.room = Gate(is_open=True)
@@ -102,6 +108,12 @@ class PacedProtocol(WebSocketProtocol):
         """The connection's socket."""
         raw: socket.socket = _descriptor(self.transport).getHandle()
         return raw
+
+    def read_progress(self) -> ReadProgress:
+        """Bytes read so far, and those since the last whole message while another has begun."""
+        begun = bool(self.data) or self.inside_message
+        unfinished = self.received_bytes - self.message_start if begun else 0
+        return ReadProgress(self.received_bytes, unfinished, self.message_start)
 
     def held_bytes(self) -> int | None:
         """What Twisted holds of what was sent; None when the WebSocket isn't open: what is sent then goes nowhere."""
@@ -137,6 +149,8 @@ class PacedProtocol(WebSocketProtocol):
                 self.drop()
                 return
             self.asked = True
+        else:
+            self.received_bytes += len(data)
         self._dataReceived(data)
         self._count()
 
@@ -222,6 +236,7 @@ class PacedProtocol(WebSocketProtocol):
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         super().onMessage(payload, isBinary)
+        self.message_start = self.received_bytes
         # What comes behind a logon that is being checked is nobody's yet: no more than a message of it is taken.
         waiting = self.application_queue
         if self.reading and (
@@ -448,6 +463,7 @@ class PacedServer(Server):
         scope.setdefault("asgi", {"version": "3.0"})
         scope["peer_names"] = peer_names(protocol.transport)
         scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.held_bytes
+        scope["read_progress"] = protocol.read_progress
         scope["logged_on"] = protocol.logged_on
         scope["on_overflow"] = partial(setattr, protocol, "on_overflow")
         scope["drop"] = protocol.drop

@@ -13,6 +13,7 @@ from api.broker_websocket.consumer import ClientConsumer, WebSocketSink
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.engine.engine import Engine
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.messages import Tails
 from broker_core.transports.stomp.outgoing import Outgoing
@@ -58,6 +59,12 @@ class StompSink(WebSocketSink):
         if held is not None:
             self._progress.look(self.handed_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
         return self._progress.taken
+
+    def read_progress(self) -> ReadProgress:
+        # A STOMP frame may be cut into many WebSocket messages.
+        message, frame = super().read_progress(), self.session.reader.progress
+        unfinished = frame.unfinished_bytes + message.unfinished_bytes
+        return ReadProgress(message.received_bytes, unfinished, frame.frame_start)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:  # type: ignore[override]
         sizes = []

@@ -21,7 +21,7 @@ from broker_core.client.groups_subscription import GroupsSubscription
 from broker_core.client.message import Message
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Rejection
-from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy
 from broker_core.client.subscription import Subscription
 from broker_core.client.sync_client import SyncClient, SyncSubscription
 from broker_core.client.sync_groups import SyncGroups
@@ -34,6 +34,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGroups",
     "BookmarkStore",
+    "ConnectionLoss",
     "FileBookmarkStore",
     "FilePublishStore",
     "Group",

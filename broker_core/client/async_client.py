@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
@@ -27,16 +28,18 @@ from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
 from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
-from broker_core.client.connector import Connector
+from broker_core.client.connector import Connector, log
 from broker_core.client.credit import Credit
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
-from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy
 from broker_core.client.steering import STEERING_WORDS, Steering
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import Subscriptions
+from broker_core.client.time_limits import CLOSE_TIMEOUT_S, REQUEST_TIMEOUT_S, within
 from broker_core.client.tls import Tls, context_of
+from broker_core.client.unsent import NOTHING_UNSENT, Unsent, closing_notes, is_interruption
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_client_name, check_subscription_id
@@ -87,11 +90,14 @@ class AsyncClient(Steering):
         heartbeat_ms: int | None = HEARTBEAT_MS,
         batch_bytes: int = BATCH_BYTES,
         max_held: int = MAX_HELD,
+        request_timeout: float | None = REQUEST_TIMEOUT_S,
+        close_timeout: float = CLOSE_TIMEOUT_S,
         verify: bool = True,
         on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
         needs_sequence: bool = False,
         publisher_session: int = 0,
+        on_disconnect: Callable[[ConnectionLoss], None] | None = None,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
@@ -101,20 +107,31 @@ class AsyncClient(Steering):
         `needs_sequence` leaves a broker at once that can't say which messages of this client it has, as a member
         that is cut off from its group; by default the client goes to the next address with its first message.
 
+        `on_disconnect` is called with each lost connection and each failed attempt: why, and when the next
+        one is. The logger `sluice.client` gets the same.
+
+        `request_timeout`: seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's
+        answer, also while there is no connection; then they raise TimeoutError. None: as long as the client
+        tries to connect. `close_timeout` bounds `close()` and leaving `async with`.
+
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
 
         `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a
         link; others get one of their own.
         """
-        super().__init__()
+        super().__init__(request_timeout)
+        self.close_timeout = close_timeout
         self.name = check_client_name(name)
         self.instance = ""
         self.notices: deque[replies.Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
+        self.last_loss: ConnectionLoss | None = None
+        """Newest lost connection or failed attempt to connect, with its reason."""
         self._bookmark_store = bookmark_store
         self._needs_sequence = needs_sequence
         self._on_notice = on_notice
+        self._on_disconnect = on_disconnect
         self._publisher = Publisher(
             name,
             MemoryPublishStore() if publish_store is None else publish_store,
@@ -133,11 +150,13 @@ class AsyncClient(Steering):
             self._on_frames,
             self._connected,
             self._disconnected,
+            self._note_loss,
         )
         self._subscriptions = Subscriptions(self._send, verify=verify)
         self._max_held = max_held
         self._up = False
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def start(self) -> Self:
         """Connect and log on. Raises the reason for failing, after the policy's first_connect_timeout."""
@@ -162,29 +181,67 @@ class AsyncClient(Steering):
         self._steering_ended(error)
         self._subscriptions.fail(error)
 
-    async def close(self) -> None:
-        """Send what is gathered and disconnect. Call `flush()` first to be sure that it has arrived."""
-        if self._task is None:
-            return
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
+
+        Without a `timeout` the client's `close_timeout` counts. A store in a file isn't waited for: it keeps
+        what isn't acknowledged, and the next client with it sends that.
+
+        Raises:
+            OperatorError: unsent_messages, with the number of `messages` and `bytes` that nobody has
+            acknowledged and
+                that are in this process alone.
+            SluiceError: A refusal or failure of the store of which nobody was told yet.
+        """
+        unsent = await self.disconnect(self.close_timeout if timeout is None else timeout)
+        unsent.raise_for(self.name)
+        if self._publisher.on_rejection is None:
+            self._publisher.raise_rejection()
+
+    async def disconnect(self, timeout: float) -> Unsent:
+        """Close within `timeout` seconds. Return what is left in a store that ends with the process."""
+        if self._task is None or self._closed:
+            return NOTHING_UNSENT
+        self._closed = True
+        ends = asyncio.get_running_loop().time() + timeout
+        store = self._publisher.store
         if self._publisher.failure is None:
-            self._publisher.send_gathered()
+            if not store.durable:
+                with suppress(TimeoutError, SluiceError):
+                    async with asyncio.timeout_at(ends):
+                        await self._publisher.wait_for_acknowledgements()
+            with suppress(OperatorError):  # the store's disk: what it refused was never taken
+                self._publisher.send_gathered()
             for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
-            await self._connector.close()
+            await self._connector.close(ends)
         self._task.cancel()
         await asyncio.wait([self._task])
         if self._publisher.failure is None:
             self._publisher.emit()  # what was published while this closed is in the store, as it was taken
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
-        self._publisher.store.close()
+        unsent = Unsent(store.messages, store.nbytes)
+        store.close()
         if self._bookmark_store is not None:
             self._bookmark_store.close()
+        if not unsent.messages:
+            return NOTHING_UNSENT
+        kept = "kept by its publish store" if store.durable else "lost with this process"
+        log.warning(
+            "%s: closed with %d unacknowledged messages (%d bytes), %s.",
+            self.name,
+            unsent.messages,
+            unsent.nbytes,
+            kept,
+        )
+        return NOTHING_UNSENT if store.durable else unsent
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        with closing_notes(error):
+            await self.close(0 if is_interruption(error) else None)
 
     @property
     def connected(self) -> bool:
@@ -204,7 +261,11 @@ class AsyncClient(Steering):
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
 
-        Messages of one turn of the loop travel as one batch. It waits only while too much is unacknowledged.
+        Messages of one turn of the loop travel as one batch, which the publish store has at the end of the
+        turn; a process that is killed before loses them, and a store that fails then says so by `flush()`.
+        The message is taken at once: what is awaited is room for more, while too much is unacknowledged.
+        Bound that wait with `asyncio.timeout()`; it takes no message back. `flush()` says that the broker has
+        them.
         """
         return self._publisher.publish(topic, body)
 
@@ -225,9 +286,30 @@ class AsyncClient(Steering):
             "client_closed", f"Client {self.name} is closed.", "Make a new client."
         )
 
-    async def flush(self) -> None:
-        """Wait until everything published is acknowledged. Raises the first error of the broker since the last `flush()`."""
-        await self._publisher.flush()
+    async def store_messages(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
+        """Put messages of one topic into the publish store, and send them: they are there when this returns.
+
+        Raises:
+            TimeoutError: The store was full for `timeout` seconds; none of the messages is taken.
+            OperatorError: store_failed, when the store's disk refused them.
+        """
+        await self._publisher.store_messages(topic, bodies, timeout)
+
+    def keep_in_file(self, topic: str, body: bytes) -> bool:
+        """Put a message into a store that outlives the process, however full it is. Return whether it is
+        there."""
+        if not self._publisher.store.durable or self._publisher.failure is not None:
+            return False
+        with suppress(OperatorError):
+            self._publisher.keep(topic, [[body]])
+            return True
+        return False
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged. Raises the first error of the broker since the
+        last `flush()`, or TimeoutError after `timeout` seconds; without one it waits as long as the client
+        tries to connect."""
+        await self._publisher.flush(timeout)
 
     async def subscribe(
         self,
@@ -237,7 +319,8 @@ class AsyncClient(Steering):
         id: str | None = None,
         **options: Unpack[Options],
     ) -> Subscription:
-        """Subscribe to a topic pattern. Raises the broker's error if it refuses.
+        """Subscribe to a topic pattern. Raises the broker's error if it refuses, TimeoutError after
+        `request_timeout`.
 
         `bookmark`: None is live only; "0" replays from the start, "0|1|" begins now, a message's bookmark or a time
         (20261121T134500Z) replays from there, "[a:b)" from a to b and then ends, and "MOST_RECENT" resumes where the
@@ -283,7 +366,8 @@ class AsyncClient(Steering):
             self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
         )
-        await self._subscriptions.begin(subscription)
+        async with within(self._request_timeout, "subscribe"):
+            await self._subscriptions.begin(subscription)
         return subscription
 
     def _send(self, command: commands.Command) -> bool:
@@ -308,9 +392,9 @@ class AsyncClient(Steering):
         self._subscriptions.connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
-        await self._publisher.connected(link, known, ack.session, ack.stored or 0)
         if not self._first.done():
             self._first.set_result(None)
+        await self._publisher.connected(link, known, ack.session, ack.stored or 0)
 
     def _connected_unsure(self, link: Link, ack: replies.Ack) -> None:
         """Read from a member that is cut off from its group; go to the next address with what is published."""
@@ -354,6 +438,15 @@ class AsyncClient(Steering):
         self._up = False
         self._steering_ended(None)
         self._publisher.disconnected()
+
+    def _note_loss(self, loss: ConnectionLoss) -> None:
+        self.last_loss = loss
+        if self._on_disconnect is not None:
+            try:
+                self._on_disconnect(loss)
+            except Exception:
+                # An application's mistake must not end the task that reconnects.
+                log.exception("on_disconnect of client %s failed", self.name)
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
         for frame in frames:

@@ -6,25 +6,29 @@ What the frames mean is the client's; this is only when there is a link, and who
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ssl import SSLCertVerificationError
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from broker_core.client.addresses import Address
 from broker_core.client.link import Link, OnFrames, TcpLink
-from broker_core.client.reconnect import ReconnectPolicy, Turns
+from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import ends_for_good
+from broker_core.protocols.liveness import FRAME_GRACE_MS
 from broker_core.protocols.native import Frame
 from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
 
-_UNANSWERED = 2
-"""Heartbeats without a word from the broker after which it is taken for gone."""
+log = logging.getLogger("sluice.client")
+
+_LOOK_S = 5.0
+"""Longest time between two looks at what a connection has carried."""
 _DAMAGE = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
 """What a broker says of bytes that this library doesn't send: they were damaged on their way."""
 MOST_DAMAGED = 10
@@ -42,6 +46,7 @@ class Connector:
     _on_frames: OnFrames
     _on_up: Callable[[Link, Ack], Awaitable[None]]
     _on_down: Callable[[], None]
+    _on_loss: Callable[[ConnectionLoss], None]
     link: Link | None = None
     connections: int = 0
     _answer: asyncio.Future[Ack] | None = None
@@ -49,6 +54,8 @@ class Connector:
     _last_word: SluiceError | None = None
     _heard_heartbeat: bool = False
     _damaged: int = 0
+    _moved: bool = False
+    _closing: bool = False
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
@@ -56,9 +63,9 @@ class Connector:
         while True:
             up_at, failure = None, None
             try:
-                link = await self._connect(self._addresses[turns.current])
+                link, ack = await self._connect(self._addresses[turns.current])
                 up_at = _now()
-                failure = await self._stay(link)
+                failure = await self._stay(link, ack)
             except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
@@ -68,34 +75,31 @@ class Connector:
                 if self._answer is not None and self._answer.done() and not self._answer.cancelled():
                     self._answer.exception()
                 self._on_down()
-            now = _now()
+            error, now = _as_error(failure), _now()
             if up_at is not None:
                 down_since = now
-                if now - up_at > self._policy.longest_delay:
-                    turns.held()  # a broker that throws us out at once is met with growing delays
-            delay = turns.failed()
-            end = self._pointless(failure, now - down_since, turns)
+                turns.note_connection(error.code, now - up_at, moved=self._moved)
+            address = self._addresses[turns.current]
+            delay, wanted = turns.failed(), self._wanted_delay
+            if error.code == "behind" and not turns.whole_round:
+                wanted = 0.0  # of that broker; the next address is another one's
+            delay = max(delay, wanted)
+            end = self._pointless(error, now - down_since, turns)
+            if not self._closing:
+                self._report(ConnectionLoss(error, address.text, turns.failures, None if end else delay))
             if end is not None:
                 return end
-            if isinstance(failure, ClientError) and failure.code == "behind" and not turns.whole_round:
-                self._wanted_delay = 0.0  # of that broker; the next address is another one's
-            await asyncio.sleep(max(delay, self._wanted_delay))
+            await asyncio.sleep(delay)
             self._wanted_delay = 0.0
 
-    def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
-        error = failure
-        if isinstance(error, SSLCertVerificationError):
-            error = OperatorError(
-                "broker_unproven",
-                f"Whatever answers can't prove that it is the broker: {error.verify_message or error}.",
-                "Trust the authority that signed its certificate, and connect to a name that is in the certificate.",
-            )
-        elif not isinstance(error, SluiceError):
-            error = OperatorError(
-                "broker_away",
-                f"The broker can't be reached: {failure or 'the connection was closed'}.",
-                "Is it running, and is the address right?",
-            )
+    def _report(self, loss: ConnectionLoss) -> None:
+        """Tell the log and the client. Of many losses in a row the log gets those whose number is a power of
+        two."""
+        often = loss.failures & (loss.failures - 1) and loss.retry_in_s is not None
+        log.log(logging.DEBUG if often else logging.WARNING, "%s: %s", self._logon.name, loss)
+        self._on_loss(loss)
+
+    def _pointless(self, error: SluiceError, outage: float, turns: Turns) -> SluiceError | None:
         if isinstance(error, ClientError) and ends_for_good(error.code):
             self._damaged = self._damaged + 1 if error.code in _DAMAGE else MOST_DAMAGED
             if self._damaged >= MOST_DAMAGED:
@@ -105,9 +109,10 @@ class Connector:
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
         return error if limit is not None and outage >= limit and turns.whole_round else None
 
-    async def _connect(self, address: Address) -> Link:
+    async def _connect(self, address: Address) -> tuple[Link, Ack]:
+        """Open a link and log on. Return the link and the broker's answer."""
         self._last_word = None
-        self._heard_heartbeat = False
+        self._heard_heartbeat = self._moved = False
         self._answer = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
@@ -120,31 +125,43 @@ class Connector:
         ack = self._answer.result()
         # It has promised them: its silence means something from now on.
         self._heard_heartbeat = bool(ack.heartbeat_ms)
-        await self._on_up(link, ack)
         self.connections += 1
-        return link
+        return link, ack
 
-    async def _stay(self, link: Link) -> Exception | None:
-        interval = (self._logon.heartbeat_ms or 0) / 1000 or None
-        said_at = _now()
+    async def _stay(self, link: Link, ack: Ack) -> Exception | None:
+        """Hand the link over and watch it: what was not acknowledged may take long to be sent again."""
+        entering = asyncio.ensure_future(self._on_up(link, ack))
+
+        def entered(task: asyncio.Future[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                link.abort(cast(Exception, error))
+
+        entering.add_done_callback(entered)
+        try:
+            return await self._watch(link)
+        finally:
+            entering.cancel()
+
+    async def _watch(self, link: Link) -> Exception | None:
+        """Send heartbeats until the link is lost or the broker gives no sign of life. Return the reason."""
+        interval_ms = self._logon.heartbeat_ms or 0
+        pause = min(interval_ms / 4_000, _LOOK_S) if interval_ms else _LOOK_S
+        said_at = link.now_ms()
         while not link.lost.done():
-            await asyncio.wait([link.lost], timeout=interval and self._until_due(link, interval, said_at))
-            if interval is None or link.lost.done():
-                continue
-            silent = _now() - link.received_at
-            if self._heard_heartbeat and silent >= _UNANSWERED * interval:
-                link.abort(ConnectionResetError(f"the broker has been silent for {silent:.1f} s"))
-            elif _now() - said_at >= interval / 2:
-                said_at = _now()
+            await asyncio.wait([link.lost], timeout=pause)
+            if link.lost.done():
+                break
+            link.look()
+            now, life = link.now_ms(), link.liveness
+            if self._heard_heartbeat and life.is_silent(now, interval_ms):
+                link.abort(_silent(now - life.heard_at))
+            elif life.is_frame_overdue(now):
+                link.abort(_overdue())
+            elif interval_ms and now - said_at >= interval_ms / 2 and not link.unwritten_bytes:
+                # Behind bytes that wait, a heartbeat would arrive no sooner than they do.
+                said_at = now
                 link.send_command(commands.Heartbeat())
         return self._why(link)
-
-    def _until_due(self, link: Link, interval: float, said_at: float) -> float:
-        """How long until something is to be said, or the broker has been silent for too long."""
-        due = said_at + interval / 2
-        if self._heard_heartbeat:
-            due = min(due, link.received_at + _UNANSWERED * interval)
-        return max(due - _now(), 0.001)
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
@@ -176,7 +193,7 @@ class Connector:
 
     def moved(self) -> None:
         """Something was delivered or acknowledged."""
-        self._damaged = 0
+        self._damaged, self._moved = 0, True
 
     def closing(self, reply: Closing | Notice) -> None:
         """The broker says why it will close the connection, and when to come back."""
@@ -192,12 +209,46 @@ class Connector:
         if self.link is not None:
             self.link.close()
 
-    async def close(self) -> None:
-        """Write what is held and close the link."""
+    async def close(self, ends: float) -> None:
+        """Write what is held and close the link, until `ends` of the loop's clock and for 2 s at most."""
+        self._closing = True
         link = self.link
         if link is not None:
             link.close()
-            await asyncio.wait([link.lost], timeout=2.0)
+            await asyncio.wait([link.lost], timeout=min(2.0, max(ends - _now(), 0)))
+
+
+def _as_error(failure: Exception | None) -> SluiceError:
+    """Return the failure of a connection as an error with a code, a sentence and a fix."""
+    if isinstance(failure, SluiceError):
+        return failure
+    if isinstance(failure, SSLCertVerificationError):
+        return OperatorError(
+            "broker_unproven",
+            f"Whatever answers can't prove that it is the broker: {failure.verify_message or failure}.",
+            "Trust the authority that signed its certificate, and connect to a name that is in the certificate.",
+        )
+    return OperatorError(
+        "broker_away",
+        f"The broker can't be reached: {failure or 'the connection was closed'}.",
+        "Is it running, and is the address right?",
+    )
+
+
+def _silent(silent_ms: int) -> OperatorError:
+    return OperatorError(
+        "broker_silent",
+        f"The broker sent and acknowledged no byte for {silent_ms / 1_000:.1f} s.",
+        "Check the network, or set a longer heartbeat_ms.",
+    )
+
+
+def _overdue() -> OperatorError:
+    return OperatorError(
+        "frame_timeout",
+        f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
+        "Use a faster line, or publish smaller batches.",
+    )
 
 
 def _now() -> float:

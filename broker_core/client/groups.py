@@ -24,6 +24,7 @@ from broker_core.client.each_group import each
 from broker_core.client.groups_subscription import GroupsSubscription, bookmark_of
 from broker_core.client.routes import Routes
 from broker_core.client.subscription import Subscription
+from broker_core.client.unsent import closing_notes, is_interruption
 from broker_core.errors import OperatorError
 
 _OF_ONE = ("publish_store", "bookmark_store")
@@ -78,15 +79,17 @@ class AsyncGroups:
                     "Give their topics to one group, or give each broker an instance name of its own.",
                 )
 
-    async def close(self) -> None:
-        """Send what is gathered and disconnect everywhere. Call `flush()` first to be sure that it has arrived."""
-        await each(self.clients, lambda _, client: client.close(), to_the_end=True)
+    async def close(self, timeout: float | None = None) -> None:
+        """Close all groups within `timeout` seconds; see AsyncClient.close. The first group's error has
+        `group` in its details."""
+        await each(self.clients, lambda _, client: client.close(timeout), to_the_end=True)
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        with closing_notes(error):
+            await self.close(0 if is_interruption(error) else None)
 
     def group_of(self, topic: str) -> str:
         """The name of the group that has a topic. OperatorError no_group_for_topic."""
@@ -101,9 +104,10 @@ class AsyncGroups:
         """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
         await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
 
-    async def flush(self) -> None:
-        """Wait until everything published is acknowledged, in all groups. Raises the first error, with `group` in its details."""
-        await each(self.clients, lambda _, client: client.flush())
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged, in all groups. Raises the first error, with
+        `group` in its details, or TimeoutError after `timeout` seconds."""
+        await each(self.clients, lambda _, client: client.flush(timeout))
 
     async def subscribe(
         self,

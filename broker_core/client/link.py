@@ -7,6 +7,9 @@ frames, which go to `on_frames` at once; a write goes to the transport, and `dra
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -14,10 +17,13 @@ import msgspec
 
 from broker_core.batch import Buffer
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols.liveness import Liveness, ReadProgress
 from broker_core.protocols.native import FROM_BROKER, Frame, FrameReader, encode_command
 
 WRITE_HIGH = 1024 * 1024
 """Bytes the transport may hold before publishers wait."""
+
+_QUEUED = struct.Struct("i")
 
 OnFrames = Callable[["Link", list[Frame]], None]
 
@@ -32,8 +38,9 @@ class Link(asyncio.BaseProtocol):
         self.lost: asyncio.Future[Exception | None] = loop.create_future()
         self.error: Exception | None = None
         self.paused = False
-        self.received_at = loop.time()
+        self.sent_bytes = 0
         self._loop = loop
+        self.liveness = Liveness(self.now_ms())
         self._transport: asyncio.Transport | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -72,6 +79,37 @@ class Link(asyncio.BaseProtocol):
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
 
+    def now_ms(self) -> int:
+        """Monotonic milliseconds of the loop's clock, as `liveness` counts them."""
+        return int(self._loop.time() * 1_000)
+
+    def look(self) -> None:
+        """Note in `liveness` what came from the broker, and what its kernel acknowledged, since the last
+        look."""
+        now = self.now_ms()
+        self.liveness.note_read(now, self.read_progress())
+        self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())
+
+    def unacknowledged_bytes(self) -> int:
+        """Return the bytes in the transport's buffer and, where the system tells, in the kernel's."""
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        raw = self._transport.get_extra_info("socket")
+        try:
+            (queued,) = _QUEUED.unpack(fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_QUEUED.size)))
+        except (OSError, AttributeError):
+            queued = 0
+        return self.unwritten_bytes + int(queued)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def read_progress(self) -> ReadProgress:
+        """Bytes read so far, and those of a frame that is not whole."""
+        raise NotImplementedError
+
     def send(self, parts: Sequence[Buffer]) -> None:
         """Write the parts of one or more whole frames."""
         raise NotImplementedError
@@ -93,7 +131,6 @@ class Link(asyncio.BaseProtocol):
         if self.error is not None:
             # Something before them was damaged. Whoever took these would go on after them, and miss what was lost between.
             return
-        self.received_at = self._loop.time()
         try:
             self.on_frames(self, frames)
         except SluiceError as error:  # a batch or reply that can't be read: what follows can't be trusted
@@ -134,6 +171,10 @@ class TcpLink(Link, asyncio.BufferedProtocol):
         if self._reader.error is not None:
             self.garbled(self._reader.error)
 
+    def read_progress(self) -> ReadProgress:
+        return self._reader.progress
+
     def send(self, parts: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self.sent_bytes += sum(map(len, parts))
             self._transport.writelines(parts)

@@ -28,6 +28,11 @@ class LoopThread:
         """Whether it is started, and not stopped."""
         return self._loop is not None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is in a callback on this very thread."""
+        return self._thread is threading.current_thread()
+
     def start(self, first: Coroutine[Any, Any, object]) -> None:
         """Begin, and wait until the first work is done. When that fails nothing runs, and why is raised. OperatorError client_started."""
         if self.runs:
@@ -53,32 +58,56 @@ class LoopThread:
             self._loop.call_soon(ready.set)
             self._loop.run_forever()
 
-    def stop(self, last: Coroutine[Any, Any, object]) -> None:
-        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't run."""
+    def stop(self, last: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
+        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't
+        run.
+
+        Raises what the work raises, or TimeoutError when a callback of the application holds the thread for
+        longer than `timeout` seconds; the thread then ends when the callback returns.
+        """
         if not self.runs:
             last.close()
             return
         try:
-            self.ask(last)
+            self.ask(last, timeout)
+        except TimeoutError:
+            self._stop(join=False)
+            raise TimeoutError(f"Client {self._name} didn't close within {timeout:g} s.") from None
         finally:
             self._stop()
 
-    def _stop(self) -> None:
+    def _stop(self, *, join: bool = True) -> None:
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
-        if self._thread is not None:
-            self._thread.join()
+        thread, self._thread = self._thread, None
+        if thread is not None and join:
+            thread.join()
 
     def ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed."""
+        """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed,
+        callback_would_wait."""
+        try:
+            self.refuse_waiting()
+        except OperatorError:
+            work.close()
+            raise
         future = self.begin(work)
         try:
             return future.result(timeout)
         except BaseException:
             future.cancel()
             raise
+
+    def refuse_waiting(self) -> None:
+        """Raise OperatorError callback_would_wait in a callback on this thread, where a wait never ends."""
+        if self.is_current:
+            raise OperatorError(
+                "callback_would_wait",
+                f"Client {self._name} was asked to wait in one of its own callbacks, which would never end.",
+                "Do it in another thread.",
+            )
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have work done, and don't wait for it. OperatorError client_closed."""

@@ -52,6 +52,12 @@ class PublishStore(Protocol):
     limit: int
     nbytes: int
     last_sequence: int
+    durable: bool
+    """Whether what is kept is there for the next process."""
+
+    @property
+    def messages(self) -> int:
+        """Number of messages kept."""
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         """Keep a batch until it is discarded."""
@@ -93,11 +99,18 @@ E = TypeVar("E", bound=Entry)
 class KeptBatches(Generic[E]):
     """What is the same in every store: which batches are kept, and which go."""
 
+    durable = False
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.nbytes = 0
         self.last_sequence = 0
         self._kept: OrderedDict[int, E] = OrderedDict()
+
+    @property
+    def messages(self) -> int:
+        """Number of messages kept."""
+        return sum(entry.last - entry.first + 1 for entry in self._kept.values())
 
     def _keep(self, entry: E) -> None:
         self._kept[entry.first] = entry
@@ -192,6 +205,8 @@ class FilePublishStore(KeptBatches[_Place]):
     aren't synced: one that is lost costs a repeat, which the broker drops. `set_aside_bytes` is what opening
     couldn't use.
     """
+
+    durable = True
 
     def __init__(self, path: Path | str, limit: int = FILE_LIMIT, *, sync: bool = False) -> None:
         super().__init__(limit)

@@ -27,6 +27,7 @@ from broker_core.batch import (
 from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
 from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore, StoredBatch
+from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import come_back_after_ms
@@ -80,7 +81,7 @@ class Publisher:
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
         self._batch_bytes = batch_bytes
-        self._on_rejection = on_rejection
+        self.on_rejection = on_rejection
         self._link: Link | None = None
         self._next = store.last_sequence + 1
         self._go_elsewhere: Callable[[], None] | None = None
@@ -176,6 +177,27 @@ class Publisher:
             self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next, self.session))
             await self.wait_for_room()
 
+    async def store_messages(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
+        """Put messages of one topic into the store and send them. They are there when this returns.
+
+        Raises:
+            TimeoutError: The store was full for `timeout` seconds; none of them is taken.
+            OperatorError: store_failed, from the first part that the store's disk refused on.
+        """
+        check_topic(topic)
+        parts = cut_bodies([body if type(body) is bytes else encode_body(body) for body in bodies])
+        async with within(timeout, "publish"):
+            await self.wait_for_room()
+        if self.failure is not None:
+            raise self.failure
+        self.keep(topic, parts)
+
+    def keep(self, topic: str, parts: Sequence[Sequence[bytes]]) -> None:
+        """Put batches of one topic into the store and send them, however full it is."""
+        self.emit()  # what was gathered before them keeps its place
+        for part in parts:
+            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next, self.session))
+
     def send_gathered(self) -> None:
         """Make a batch of what has gathered and write it to the connection."""
         self.emit()
@@ -244,8 +266,17 @@ class Publisher:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
-    async def flush(self) -> None:
-        """Wait until everything published is acknowledged. Raises the first rejection since the last flush."""
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged. Raises the first rejection since the last flush.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
+        async with within(timeout, "flush"):
+            await self.wait_for_acknowledgements()
+        self.raise_rejection()
+
+    async def wait_for_acknowledgements(self) -> None:
+        """Wait until everything published is acknowledged or refused. Raises why the client failed."""
         self.send_gathered()
         if self.store.nbytes:
             if self.failure is not None:
@@ -259,6 +290,9 @@ class Publisher:
                 await waiter
             finally:
                 self._flushes.pop(number, None)
+
+    def raise_rejection(self) -> None:
+        """Raise the first rejection since the last call, if there is one."""
         if self.rejections:
             error = self.rejections[0].error
             self.rejections.clear()
@@ -290,8 +324,8 @@ class Publisher:
 
     def _reject(self, rejection: Rejection) -> None:
         self.rejections.append(rejection)
-        if self._on_rejection is not None:
-            self._on_rejection(rejection)
+        if self.on_rejection is not None:
+            self.on_rejection(rejection)
 
     # Connections.
 

@@ -4,6 +4,31 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
+
+from broker_core.errors import SluiceError
+
+STEADY_DELAYS: Final = 6
+"""A connection that lasted for so many longest delays was good, whatever ended it."""
+PLAIN_LOSS: Final = "broker_away"
+"""Code of a connection that was lost without a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLoss:
+    """A connection that ended, or could not be made: why, and when the client tries again."""
+
+    error: SluiceError
+    """Its code, sentence and fix: the broker's own where it gave a reason."""
+    address: str
+    failures: int
+    """Losses in a row without a good connection between them, this one included."""
+    retry_in_s: float | None
+    """Seconds until the next attempt; None when the client gives up."""
+
+    def __str__(self) -> str:
+        then = "gives up" if self.retry_in_s is None else f"tries again in {self.retry_in_s:.2f} s"
+        return f"{self.error} ({self.address}, loss {self.failures} in a row). The client {then}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +64,29 @@ class Turns:
         self._number = number
         self._policy = policy
         self._failures = 0
+        self._last_code = ""
+
+    @property
+    def failures(self) -> int:
+        """Losses in a row without a good connection between them."""
+        return self._failures
 
     @property
     def whole_round(self) -> bool:
         """Whether each address has failed since one of them held."""
         return self._failures >= self._number
 
-    def held(self) -> None:
-        """The current address was good for a while: what happened before it says nothing any more."""
-        self._failures = 0
+    def note_connection(self, code: str, up_s: float, *, moved: bool) -> None:
+        """Start the delays anew if the connection that ended with `code` after `up_s` seconds was a good one.
+
+        A connection that ends for the same reason as the one before it is not good, however long the peers
+        took to notice. A plain loss recurs only if nothing was delivered or acknowledged (`moved`).
+        """
+        same = code == self._last_code and (code != PLAIN_LOSS or not moved)
+        recurs = same and up_s < STEADY_DELAYS * self._policy.longest_delay
+        if up_s > self._policy.longest_delay and not recurs:
+            self._failures = 0
+        self._last_code = code
 
     def failed(self) -> float:
         """The current address failed or was lost; how long to wait before trying the one whose turn it is now."""

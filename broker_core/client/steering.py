@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.fields import tag_of
@@ -38,8 +39,9 @@ class _Asked:
 class Steering:
     """A client's way to steer its subscriptions."""
 
-    def __init__(self) -> None:
+    def __init__(self, request_timeout: float | None) -> None:
         self._asked: list[_Asked] = []
+        self._request_timeout = request_timeout
 
     def _send(self, command: commands.Command) -> bool:
         """Whether there is a connection that took the command."""
@@ -73,7 +75,8 @@ class Steering:
         asked = _Asked(tag_of(type(command)), set(command.ids), asyncio.get_running_loop().create_future())
         self._asked.append(asked)
         try:
-            await asked.done
+            async with within(self._request_timeout, asked.word):
+                await asked.done
         except ClientError:
             for subscription, options_before in zip(subscriptions, before, strict=True):
                 subscription.steer(**options_before)

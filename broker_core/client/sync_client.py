@@ -1,15 +1,18 @@
 """The client for programs without asyncio: an AsyncClient on a loop in a thread of its own.
 
-publish() only appends to a line that the loop's thread takes as a whole, so a message doesn't cost a switch of threads;
-it waits while MAX_LINE messages stand in line. Everything else asks the loop and waits.
+publish() returns when the publish store has the message. With `buffered` it only appends to a line that the
+loop's thread takes as a whole, so a message doesn't cost a switch of threads; it waits while MAX_LINE
+messages stand in line. Everything else asks the loop and waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Self, Unpack
 
 from broker_core.batch import Batch
@@ -18,32 +21,45 @@ from broker_core.client.bodies import MAX_BODY, Body, encode_body, too_large
 from broker_core.client.groups_subscription import GroupsSubscription
 from broker_core.client.loop_thread import LoopThread
 from broker_core.client.message import Arrived, Message, messages_of
+from broker_core.client.reconnect import ConnectionLoss
 from broker_core.client.subscription import Subscription
+from broker_core.client.time_limits import within
+from broker_core.client.unsent import Unsent, closing_notes, is_interruption
 from broker_core.errors import SluiceError
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import Gap, Notice
 
 MAX_LINE = 4_096
 """Messages that can wait in line for the loop's thread."""
+STUCK_S = 1.0
+"""How much longer than its timeout `close()` waits for a loop that a callback of the application holds up."""
 
 
 class SyncClient:
-    """One client of a broker, from any thread. The arguments are those of AsyncClient."""
+    """One client of a broker, from any thread. The arguments are those of AsyncClient, and `buffered`."""
 
-    def __init__(self, address: str | Sequence[str], name: str, **options: Any) -> None:
-        self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True)
+    def __init__(
+        self, address: str | Sequence[str], name: str, *, buffered: bool = False, **options: Any
+    ) -> None:
+        """`buffered`: publish() returns before the publish store has the message, some thirty times as fast.
+        A process that is killed loses up to MAX_LINE messages that were published; `flush()` says that the
+        broker has them."""
+        self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True, buffered=buffered)
 
     @classmethod
-    def beside(cls, loop: LoopThread, client: AsyncClient) -> Self:
+    def beside(cls, loop: LoopThread, client: AsyncClient, *, buffered: bool) -> Self:
         """One of several on one loop, which somebody else starts and stops."""
         made = cls.__new__(cls)
-        made._set_up(client, loop, alone=False)
+        made._set_up(client, loop, alone=False, buffered=buffered)
         return made
 
-    def _set_up(self, client: AsyncClient, loop: LoopThread, *, alone: bool) -> None:
+    def _set_up(self, client: AsyncClient, loop: LoopThread, *, alone: bool, buffered: bool) -> None:
         self._client = client
         self._loop = loop
         self._alone = alone
+        self._buffered = buffered
+        self._taken: deque[tuple[str, bytes]] = deque()
+        """Messages that the loop has taken from the line and not handed to its client."""
         self._line: list[tuple[str, bytes]] = []
         self._change = threading.Condition()
         self._sending = False
@@ -58,28 +74,55 @@ class SyncClient:
         self._loop.start(self._client.start())
         return self
 
-    def close(self) -> None:
-        """Send what stands in line and disconnect. Call `flush()` first to be sure that it has arrived."""
-        if self._alone:
-            self._loop.stop(self.wind_up())
-        elif self._loop.runs:
-            self._loop.ask(self.wind_up())
+    def close(self, timeout: float | None = None) -> None:
+        """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
 
-    async def wind_up(self) -> None:
-        """On the loop: send what stands in line and disconnect."""
+        Without a `timeout` the client's `close_timeout` counts. Raises OperatorError unsent_messages as
+        AsyncClient.close does; messages that still stand in line count, too.
+        """
+        timeout = self._client.close_timeout if timeout is None else timeout
+        if self._alone:
+            self._loop.stop(self.wind_up(timeout), timeout + STUCK_S)
+        elif self._loop.runs:
+            self._loop.ask(self.wind_up(timeout), timeout + STUCK_S)
+
+    async def wind_up(self, timeout: float | None = None) -> None:
+        """On the loop: close as `close` does."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + (self._client.close_timeout if timeout is None else timeout)
         try:
-            await self._send_line()
-            await self._client.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    await self._send_line()
+            left = self._empty_line()
+            unsent = await self._client.disconnect(max(ends - loop.time(), 0))
+            Unsent(unsent.messages + len(left), unsent.nbytes + sum(len(body) for _, body in left)).raise_for(
+                self.name
+            )
+            self._raise_error()
+            await self._client.close()  # which is done, and has refusals to tell
         finally:
             with self._change:  # whoever waits for room in the line waits for nothing now
                 self._closed = True
                 self._change.notify_all()
 
+    def _empty_line(self) -> list[tuple[str, bytes]]:
+        """Take out what the client has not got yet. A store that outlives the process gets it; return it
+        otherwise."""
+        with self._change:
+            left = [*self._taken, *self._line]
+            self._taken.clear()
+            self._line.clear()
+        while left and self._client.keep_in_file(*left[0]):
+            del left[0]
+        return left
+
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        with closing_notes(error):
+            self.close(0 if is_interruption(error) else None)
 
     @property
     def name(self) -> str:
@@ -100,6 +143,11 @@ class SyncClient:
         return self._client.connections
 
     @property
+    def last_loss(self) -> ConnectionLoss | None:
+        """Newest lost connection or failed attempt to connect, with its reason."""
+        return self._client.last_loss
+
+    @property
     def unacknowledged_bytes(self) -> int:
         """Bytes in the publish store; what still stands in line isn't counted."""
         return self._client.unacknowledged_bytes
@@ -111,17 +159,32 @@ class SyncClient:
 
     # Publishing.
 
-    def publish(self, topic: str, body: Body) -> None:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+    def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
+
+        Returns when the publish store has it, or with `buffered` when it stands in line; `flush()` says that
+        the broker has it. Waits while the store, or the line, is full. In a callback of this client it stands
+        in line, too.
+
+        Raises:
+            TimeoutError: It was full for `timeout` seconds; the message is not taken. None: no limit.
+            OperatorError: store_failed, when the store's disk refused the message.
+        """
+        if not (self._buffered or self._loop.is_current):
+            self._loop.ask(self._client.store_messages(topic, [body], timeout))
+            return
         if type(body) is not bytes:
             body = encode_body(body)
         if len(body) > MAX_BODY:
             raise too_large(len(body))
         check_topic(topic)
         with self._change:
+            ends = None if timeout is None else time.monotonic() + timeout
             while len(self._line) >= MAX_LINE and self._error is None and not self._closed:
                 self._keep_sending()
-                self._change.wait()
+                self._loop.refuse_waiting()
+                if not self._change.wait(None if ends is None else ends - time.monotonic()):
+                    raise TimeoutError(f"publish took longer than {timeout:g} s")
             self._raise_error()
             self._keep_sending()
             self._line.append((topic, body))
@@ -141,31 +204,42 @@ class SyncClient:
 
     async def _send_line(self) -> None:
         async with self._order:  # a second one, as of flush(), must not overtake the first
-            while line := self._take_line():
-                for at, (topic, body) in enumerate(line, start=1):
+            while self._take_line():
+                while self._taken:
+                    topic, body = self._taken.popleft()
                     try:
                         await self._client.publish(topic, body)
                     except (SluiceError, OSError) as error:
-                        self._stopped_at(error, line[at:])
+                        self._stopped_at(error)
                         return
 
-    def _stopped_at(self, error: Exception, rest: list[tuple[str, bytes]]) -> None:
+    def _stopped_at(self, error: Exception) -> None:
         """The next publish() or flush() raises it, and those after it go on with the rest."""
         with self._change:
-            self._line[:0] = rest
+            self._line[:0] = self._taken
+            self._taken.clear()
             self._error, self._sending = error, False
             self._change.notify_all()
 
-    def _take_line(self) -> list[tuple[str, bytes]]:
+    def _take_line(self) -> bool:
+        """Take the whole line; behind what a call that ran out of time has left. Return whether there is
+        something."""
         with self._change:
-            line, self._line = self._line, []
-            self._sending = bool(line)
+            self._taken += self._line
+            self._line.clear()
+            self._sending = bool(self._taken)
             self._change.notify_all()
-        return line
+        return self._sending
 
-    def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """Publish messages of one topic as one batch."""
-        self._loop.ask(self._after_line(lambda: self._client.publish_many(topic, bodies)))
+    def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
+        """Publish messages of one topic as one batch. The publish store has them then; see `publish`."""
+        self._loop.ask(self._store_after_line(topic, bodies, timeout))
+
+    async def _store_after_line(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
+        async with within(timeout, "publish"):
+            await asyncio.shield(self._send_line())
+        self._raise_error()
+        await self._client.store_messages(topic, bodies, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged. Raises the first error, or TimeoutError after `timeout` seconds."""
@@ -173,13 +247,10 @@ class SyncClient:
 
     async def flushed(self) -> None:
         """On the loop: everything published so far is acknowledged."""
-        await self._after_line(self._client.flush)
-
-    async def _after_line(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         # Shielded: a flush() whose time is over takes nothing out of the line with it.
         await asyncio.shield(self._send_line())
         self._raise_error()
-        await work()
+        await self._client.flush()
 
     # Subscribing.
 
@@ -238,9 +309,10 @@ class SyncSubscription:
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
-    def messages(self, *, until_completed: bool = False) -> Iterator[Message]:
+    def messages(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Message]:
         """The messages, one by one; with `until_completed` only those of the replay.
 
+        Raises TimeoutError when none comes for `timeout` seconds; None waits until the subscription ends.
         Reading on after a stop, also with another call, continues with the next message.
         """
         reading, timestamp = self._reading, self._subscription.timestamp
@@ -250,19 +322,25 @@ class SyncSubscription:
                 yield from rest
                 if reading and reading[0] is rest:
                     reading.popleft()
-            arrived = self._take(until_completed)
+            arrived = self._take(until_completed, timeout)
             if arrived is None:
                 return
             reading.append(messages_of(*arrived, timestamp=timestamp))
 
-    def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
-        """The record batches as they arrived. A batch that `messages` has begun is left to it."""
-        while (arrived := self._take(until_completed)) is not None:
+    def batches(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Batch]:
+        """The record batches as they arrived. A batch that `messages` has begun is left to it. `timeout`: see
+        `messages`."""
+        while (arrived := self._take(until_completed, timeout)) is not None:
             yield arrived.batch
 
-    def _take(self, until_completed: bool) -> Arrived | None:
+    async def _take_all(self, until_completed: bool, timeout: float | None) -> list[Arrived]:
+        # On the loop: a wait that ends there has taken nothing.
+        async with within(timeout, "reading"):
+            return await self._subscription.take_all(until_completed)
+
+    def _take(self, until_completed: bool, timeout: float | None) -> Arrived | None:
         if not self._arrived:
-            self._arrived += self._loop.ask(self._subscription.take_all(until_completed))
+            self._arrived += self._loop.ask(self._take_all(until_completed, timeout))
         if not self._arrived or (until_completed and self._left_of_replay() <= 0):
             return None
         arrived = self._arrived.popleft()

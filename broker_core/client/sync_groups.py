@@ -10,17 +10,22 @@ from broker_core.client.bodies import Body
 from broker_core.client.each_group import each
 from broker_core.client.groups import AsyncGroups, Group
 from broker_core.client.loop_thread import LoopThread
-from broker_core.client.sync_client import SyncClient, SyncSubscription
+from broker_core.client.sync_client import STUCK_S, SyncClient, SyncSubscription
+from broker_core.client.unsent import closing_notes, is_interruption
 
 
 class SyncGroups:
     """One client of several groups, from any thread. The arguments are those of AsyncGroups; `clients` has each group's SyncClient."""
 
-    def __init__(self, groups: Mapping[str, Group], name: str, **options: Any) -> None:
+    def __init__(
+        self, groups: Mapping[str, Group], name: str, *, buffered: bool = False, **options: Any
+    ) -> None:
+        """`buffered`: see SyncClient."""
         self._groups = AsyncGroups(groups, name, **options)
         self._loop = LoopThread(name)
         self.clients = {
-            group: SyncClient.beside(self._loop, client) for group, client in self._groups.clients.items()
+            group: SyncClient.beside(self._loop, client, buffered=buffered)
+            for group, client in self._groups.clients.items()
         }
 
     @property
@@ -32,28 +37,34 @@ class SyncGroups:
         self._loop.start(self._groups.start())
         return self
 
-    def close(self) -> None:
-        """Send what stands in line and disconnect everywhere. Call `flush()` first to be sure that it has arrived."""
-        self._loop.stop(each(self.clients, lambda _, client: client.wind_up(), to_the_end=True))
+    def close(self, timeout: float | None = None) -> None:
+        """Close all groups within `timeout` seconds; see SyncClient.close. The first group's error has
+        `group` in its details."""
+        longest = max(client.close_timeout for client in self._groups.clients.values())
+        self._loop.stop(
+            each(self.clients, lambda _, client: client.wind_up(timeout), to_the_end=True),
+            (longest if timeout is None else timeout) + STUCK_S,
+        )
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        with closing_notes(error):
+            self.close(0 if is_interruption(error) else None)
 
     def group_of(self, topic: str) -> str:
         """The name of the group that has a topic. OperatorError no_group_for_topic."""
         return self._groups.group_of(topic)
 
-    def publish(self, topic: str, body: Body) -> None:
-        """Publish one message to the group that has the topic. It waits only while too much stands in that group's line. OperatorError
+    def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
+        """Publish one message to the group that has the topic; see SyncClient.publish. OperatorError
         no_group_for_topic."""
-        self.clients[self.group_of(topic)].publish(topic, body)
+        self.clients[self.group_of(topic)].publish(topic, body, timeout)
 
-    def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
+    def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
         """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
-        self.clients[self.group_of(topic)].publish_many(topic, bodies)
+        self.clients[self.group_of(topic)].publish_many(topic, bodies, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged, in all groups. Raises the first error, or TimeoutError after `timeout` seconds."""

@@ -21,6 +21,7 @@ from broker_core.client.addresses import Address
 from broker_core.client.link import Link, OnFrames
 from broker_core.errors import ClientError
 from broker_core.protocols.close_codes import code_of
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import FROM_BROKER, MAX_FRAME, parse_message
 
 MAX_MESSAGE = MAX_FRAME + 64 * 1024
@@ -33,13 +34,20 @@ class WebSocketLink(Link, asyncio.Protocol):
         super().__init__(on_frames)
         self._wire = ClientProtocol(parse_uri(address.text), max_size=MAX_MESSAGE)
         self._parts: list[bytes] = []
+        self._received_bytes = self._message_start = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._wire.send_request(self._wire.connect())
         self._write()
 
+    def read_progress(self) -> ReadProgress:
+        begun = bool(self._parts or self._wire.reader.buffer)
+        unfinished = self._received_bytes - self._message_start if begun else 0
+        return ReadProgress(self._received_bytes, unfinished, self._message_start)
+
     def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
         self._wire.receive_data(data)
         self._handle()
 
@@ -70,6 +78,7 @@ class WebSocketLink(Link, asyncio.Protocol):
             self._parts.append(bytes(frame.data))
             if frame.fin:
                 whole, self._parts = b"".join(self._parts), []
+                self._message_start = self._received_bytes
                 try:
                     frames = parse_message(whole, kinds=FROM_BROKER)
                 except ClientError as error:
@@ -85,6 +94,7 @@ class WebSocketLink(Link, asyncio.Protocol):
             if transport is None or transport.is_closing():
                 return
             if data:
+                self.sent_bytes += len(data)
                 transport.write(data)
             elif transport.can_write_eof():
                 transport.write_eof()

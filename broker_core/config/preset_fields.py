@@ -178,7 +178,7 @@ class ActiveMqPolicy:
     )] = None
     constant_pending_message_limit_strategy: Annotated[int | None, PresetField(
         "constantPendingMessageLimitStrategy limit",
-        "Messages kept beyond the prefetch; older ones are discarded.",
+        "Messages kept beyond the prefetch, also of a subscription without acknowledgements; older ones are discarded.",
         unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are kept",
     )] = None
     prefetch_rate_pending_message_limit_strategy: Annotated[float | None, PresetField(
@@ -194,7 +194,7 @@ class ActiveMqPolicy:
         unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
     )] = None
     max_slow_duration: Annotated[int | None, PresetField(
-        "maxSlowDuration", "How long it may be slow without a pause; -1 is any time.",
+        "maxSlowDuration", "How long it may be slow without a pause; 0 and -1 are any time.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
     )] = None
     check_period: Annotated[int | None, PresetField(
@@ -202,7 +202,7 @@ class ActiveMqPolicy:
         unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
     )] = None
     abort_connection: Annotated[bool | None, PresetField(
-        "abortConnection", "true closes its connection, false asks the client to close it.", Kind.FLAG, default=False,
+        "abortConnection", "true closes its connection, false ends the subscription.", Kind.FLAG, default=False,
     )] = None
     mode: Annotated[Mode | None, _MODE] = None
 

@@ -35,6 +35,7 @@ from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
+from broker_core.protocols.liveness import Liveness
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame
 from broker_core.replay.client_subscription import ClientSubscription
 
@@ -60,7 +61,8 @@ class Connection:
         self._untaken = Unfinished(services.roster.anteroom)
         self.inbox = Inbox(sink, self._take, self._clock, services.facilities.turns, self._untaken)
         self.connected_at = self._clock.now_ns()
-        self.heard_at = self._clock.monotonic_ms()
+        self.spoke_at = self._clock.monotonic_ms()
+        self.liveness = Liveness(self.spoke_at)
         self.heartbeat_ms = self.promised_ms = 0
         self.logged_on_at = 0
         self.passing = False
@@ -68,7 +70,6 @@ class Connection:
         """As whom it will be known again when it comes back without a word of where it was; "" for one that has that word."""
         self.durable_owners: dict[str, str] = {}
         """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
-        self.spoke_at = self.heard_at
         self.publishing = Publisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.preparing: set[str] = set()
@@ -104,7 +105,6 @@ class Connection:
 
     def receive(self, items: Iterable[Item]) -> None:
         """What the transport has read, in order. Taken now or in later turns, see `inbox`."""
-        self.heard_at = self._clock.monotonic_ms()
         try:
             self.inbox.put(items)
         except ClientError as error:
@@ -397,6 +397,7 @@ class Connection:
         self.name = command.name
         self._untaken.logged_on()
         self.sink.logged_on()
+        self.liveness.restart(self._clock.monotonic_ms())
         self.services.judging.joined(self)
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0

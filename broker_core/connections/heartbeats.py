@@ -12,6 +12,7 @@ from typing import Final
 
 from broker_core.connections.member import Member
 from broker_core.protocols import replies
+from broker_core.protocols.liveness import FRAME_GRACE_MS
 
 FAST_MS: Final = 2_000
 """A shorter promise isn't kept by a look once a second."""
@@ -30,12 +31,35 @@ def _shortest(connection: Member) -> int:
 
 
 def look(connection: Member, now: int, next_look_ms: int) -> None:
-    """Say something if the promise would be broken before the next look; end a connection that has broken its own."""
+    """Send a heartbeat that would be late at the next look; close a silent peer, or one whose frame does not
+    end.
+
+    Bytes are signs of life in both directions: those that came, and those of ours that the peer's kernel
+    acknowledged. While older bytes wait in front of it a heartbeat would arrive no sooner than they do, so
+    none is sent.
+    """
+    life, sink = connection.liveness, connection.sink
     says, hears = connection.heartbeat_ms, connection.promised_ms
-    silent = now - connection.heard_at
-    if hears and silent > 2 * hears + SLACK_MS:
-        connection.close("heartbeat_timeout", f"Nothing was heard for {silent} ms.")
-    elif says and now - connection.spoke_at > says - next_look_ms:
+    if connection.listened_to:
+        life.note_read(now, sink.read_progress())
+    else:
+        life.restart(now)
+    if hears and life.is_silent(now, hears // 2):  # sooner it makes no difference
+        life.note_written(now, sink.handed_bytes, sink.taken_bytes())
+    if hears and life.is_silent(now, hears, SLACK_MS):
+        silent_ms = now - life.heard_at
+        connection.close(
+            "heartbeat_timeout",
+            f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",
+            f"Send something at least every {hears} ms, as the logon promised.",
+        )
+    elif life.is_frame_overdue(now):
+        connection.close(
+            "frame_timeout",
+            f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
+            "Send smaller frames, or use a faster line.",
+        )
+    elif says and now - connection.spoke_at > says - next_look_ms and sink.flushed:
         connection.reply(replies.Heartbeat())
 
 

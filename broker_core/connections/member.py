@@ -9,8 +9,9 @@ from broker_core.access import Rights
 from broker_core.connections.notices import Notices, Settled
 from broker_core.delivery.account import Account
 from broker_core.delivery.gone import Ending
-from broker_core.delivery.sink import Sink
+from broker_core.delivery.sink import Line
 from broker_core.protocols import commands, replies
+from broker_core.protocols.liveness import Liveness
 from broker_core.replay.client_subscription import ClientSubscription, Peer
 
 
@@ -58,9 +59,10 @@ class Member(Peer, Protocol):
     notices: Notices
     connected_at: int
     """ns UTC"""
-    heard_at: int
-    """ms of the clock that never jumps, as `spoke_at`."""
+    liveness: Liveness
+    """Signs of life of the peer."""
     spoke_at: int
+    """When the broker replied last, in monotonic ms."""
     heartbeat_ms: int
     """How often it wants to hear something; 0: it doesn't say."""
     logged_on_at: int
@@ -76,7 +78,7 @@ class Member(Peer, Protocol):
     """The number of its newest subscription."""
 
     @property
-    def sink(self) -> Sink: ...
+    def sink(self) -> Line: ...
     @property
     def logged_on(self) -> bool: ...
     @property

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.unread import Window
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
 TRANSPORT_HIGH_BYTES = 1
@@ -89,6 +90,9 @@ class Sink(Protocol):
 
 class Line(Sink, Protocol):
     """A sink that is a peer's own connection."""
+
+    def read_progress(self) -> ReadProgress:
+        """Bytes read from the peer since the connection's start, and those of a frame that is not whole."""
 
     def drop(self) -> None:
         """Close now, whatever the peer has read."""

@@ -276,10 +276,10 @@ class Engine:
         if self._positions is None or self._positions.done():
             self._positions = self.spawn(self._note_positions())
         for connection in self.roster:
-            if not connection.listened_to:
-                connection.heard_at = now
             if not connection.logged_on:
-                if now - connection.heard_at > LOGON_WITHIN_MS:
+                if not connection.listened_to:
+                    connection.liveness.restart(now)
+                if now - connection.liveness.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
             elif not heartbeats.has_timer(connection):
                 heartbeats.look(connection, now, TICK_MS)

@@ -23,6 +23,7 @@ import msgspec
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.checksum import crc16
 from broker_core.errors import ClientError
+from broker_core.protocols.liveness import ReadProgress
 
 PROTOCOL_VERSION = 1
 FRAME_HEADER = struct.Struct("<IBBH")
@@ -108,6 +109,11 @@ class FrameReader:
     def held(self) -> int:
         """Bytes of memory beyond what every connection has."""
         return len(self._buffer) - FIRST_BUFFER
+
+    @property
+    def progress(self) -> ReadProgress:
+        """Bytes read so far, and those of a frame that is not whole."""
+        return ReadProgress(self._position + self._end, self._end, self._position)
 
     def release(self) -> None:
         """Nothing more will come: let go of the memory now, whoever still knows this reader."""

@@ -75,6 +75,8 @@ class SetBack(NamedTuple):
 class Store(MemoryPublishStore):
     """Tells how far the destination has everything: `stored` is that record's number here."""
 
+    durable = True  # the records are in the log
+
     def __init__(self, link: Link) -> None:
         super().__init__(UNDER_WAY)
         self.stored = 0

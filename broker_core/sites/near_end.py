@@ -15,6 +15,7 @@ from broker_core.delivery.unread import UNKNOWN
 from broker_core.errors import ClientError, SluiceError
 from broker_core.names import BROKER_NAME
 from broker_core.protocols import commands, replies
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
 SUBSCRIPTION = "link"
@@ -110,6 +111,9 @@ class NearEnd:
 
     def taken_bytes(self) -> int:
         return self.handed_bytes
+
+    def read_progress(self) -> ReadProgress:
+        return ReadProgress(0, 0, 0)
 
     def logged_on(self) -> None:
         """Nothing is small before and large afterwards."""

@@ -14,6 +14,7 @@ from broker_core.config import TransportSettings
 from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import (
     BEFORE_LOGON,
     DELIVER,
@@ -79,6 +80,9 @@ class TcpProtocol(TcpConnection):
         self._unfinished.hold(0)
         if self._connection is not None:
             asyncio.get_running_loop().call_soon(self._connection.fail, error.with_traceback(None))
+
+    def read_progress(self) -> ReadProgress:
+        return self._reader.progress
 
     def logged_on(self) -> None:
         if self._connection is not None:

@@ -83,7 +83,9 @@ async def test_xaps_defaults_cancel_a_client_that_takes_nothing(tmp_path: Path) 
     assert decision.observed < 5_000
 
 
-async def test_activemqs_abort_asks_after_its_duration_at_the_next_check(tmp_path: Path) -> None:
+async def test_activemqs_abort_ends_the_subscription_after_its_duration_at_the_next_check(
+    tmp_path: Path,
+) -> None:
     entry = {
         "topic": ">",
         "abort_slow_consumer_strategy": True,
@@ -93,7 +95,7 @@ async def test_activemqs_abort_asks_after_its_duration_at_the_next_check(tmp_pat
     decision, before, after = await decided(tmp_path, activemq=[entry])
     assert (decision.setting, decision.action, decision.subscription) == (
         "maxSlowDuration",
-        "ask_to_close",
+        "cancel_subscription",
         "s",
     )
     assert before + 500 <= decision.at <= after + 500 + decision.worst_case_ms

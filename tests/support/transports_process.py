@@ -20,13 +20,16 @@ from pathlib import Path
 import uvloop
 
 from broker_core.config import PolicyDocument
+from broker_core.protocols import liveness
 
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def broker_process(policy: PolicyDocument) -> Iterator[dict[str, int]]:
-    """Run a broker; the ports of its transports by name."""
+def broker_process(
+    policy: PolicyDocument, frame_grace_ms: int = liveness.FRAME_GRACE_MS
+) -> Iterator[dict[str, int]]:
+    """Run a broker; the ports of its transports by name. `frame_grace_ms` is what an unfinished frame may take."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.transports_process", home, json.dumps(policy.to_dict())],
@@ -34,7 +37,11 @@ def broker_process(policy: PolicyDocument) -> Iterator[dict[str, int]]:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "console.project.settings_test"},
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "console.project.settings_test",
+                "FRAME_GRACE_MS": str(frame_grace_ms),
+            },
         )
         try:
             assert process.stdout is not None
@@ -68,6 +75,7 @@ async def _run(home: Path, policy: PolicyDocument) -> None:
 
 
 def _main(home: str, document: str) -> None:
+    liveness.FRAME_GRACE_MS = int(os.environ["FRAME_GRACE_MS"])  # type: ignore[misc]
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     # As runbroker does: Twisted takes the loop that is there when its reactor is installed.

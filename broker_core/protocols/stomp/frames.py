@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.config.transports import MOST_BODY
 from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.protocols.stomp.heads import (
     LENGTH,
@@ -208,6 +209,12 @@ class FrameReader:
     def holds(self) -> int:
         """Bytes of frames that weren't cut off yet, or aren't whole."""
         return len(self._rest) - self._at
+
+    @property
+    def progress(self) -> ReadProgress:
+        """Bytes read so far, and those of frames that are not whole or not cut off yet."""
+        held, begin = len(self._rest), self._position + self._at
+        return ReadProgress(self._position + held, held - self._at, begin)
 
     def release(self, error: ClientError | None = None) -> None:
         """Nothing further is read, as nothing will come or because of an error: let go of what is held."""

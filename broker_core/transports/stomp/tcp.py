@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from broker_core.config import TransportSettings
 from broker_core.connections.door import GUEST_READ_BYTES
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.messages import Tails
 from broker_core.transports.stomp.outgoing import Outgoing
@@ -60,6 +61,9 @@ class StompProtocol(TcpConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._session.lost()
         super().connection_lost(exc)
+
+    def read_progress(self) -> ReadProgress:
+        return self._session.reader.progress
 
     def logged_on(self) -> None:
         self._session.logged_on()

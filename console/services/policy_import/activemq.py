@@ -6,7 +6,7 @@ field. So an entry also says ActiveMQ's defaults wherever a wider entry of the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,14 @@ _ABORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "checkPeriod": ("check_period", whole),
     "abortConnection": ("abort_connection", flag),
 }
+_DIFFERS: Final = {
+    CONSTANT: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
+    RATE: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
+    "abort_connection": "false ends the subscription at once (there after a second), and a STOMP client's connection with it",
+    "max_slow_duration": "0 is any time, as there",
+}
+"""Remarks on settings whose effect is not exactly ActiveMQ's."""
+_REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
     "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker", "managementContext",
     "persistenceAdapter", "persistenceFactory", "property-placeholder", "services", "shutdownHooks", "sslContext", "tempDataStore",
@@ -70,14 +78,18 @@ _ATTRIBUTES: Final = {
     "advisoryForSlowConsumers": "Sluice always tells: see the events of slow clients.",
     "advisoryForDiscardingMessages": "Sluice always tells: see the loss ledger.",
 }
-_ACKS: Final = (
-    "Only abortSlowConsumerStrategy is taken over. To act on consumers that don't acknowledge, write a rule with the "
-    "signal ack_silence."
-)
 _USAGE: Final = {
     "memoryUsage": ("memory", "message_memory_limit", "offlines the client that holds most"),
     "tempUsage": ("disk", "message_disk_limit", "disconnects the client that holds most"),
 }
+
+
+_KNOWN: Final = frozenset((*_ABORT, "limit", "multiplier"))
+_STRATEGIES: Final = frozenset((
+    "abortSlowConsumerStrategy", "constantPendingMessageLimitStrategy", "prefetchRatePendingMessageLimitStrategy",
+))  # fmt: skip
+Beans = Mapping[str, Element]
+"""Elements of the file by their id."""
 
 
 class _Found(NamedTuple):
@@ -90,7 +102,8 @@ class _Entry:
     """A policyEntry: its topic's leaf, the patterns it is for, what it sets, and the leaves that say so."""
 
     element: Element
-    topic: Leaf
+    topic: Leaf | None
+    """None of a defaultEntry, which has no leaf of its own."""
     patterns: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     found: list[_Found] = field(default_factory=list)
@@ -101,9 +114,12 @@ def read(text: str) -> Imported:
     root = parse_xml(text)
     imported = Imported(root.leaves())
     entries: list[_Entry] = []
+    beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
     for element in root.walk():
-        if element.name == "policyEntry":
-            _entry(imported, element, entries)
+        if element.name == "defaultEntry":
+            _default_entry(imported, element, root, entries, beans)
+        elif element.name == "policyEntry":
+            _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
             _usage(imported, element)
     made = [made for entry in entries for made in _made(imported, entry, entries)]
@@ -126,8 +142,25 @@ def topic_patterns(text: str) -> list[str]:
     return made
 
 
-def _entry(imported: Imported, element: Element, entries: list[_Entry]) -> None:
+def _default_entry(
+    imported: Imported, element: Element, root: Element, entries: list[_Entry], beans: Beans
+) -> None:
+    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches."""
+    every = [one.attributes.get("topic") for one in root.walk() if one.name == "policyEntry"]
+    taken = any(topic is not None and ">" in map(str.strip, topic.value.split(",")) for topic in every)
+    for child in element.children:
+        if child.name != "policyEntry":
+            imported.leave_out(child, NO_SUCH_SETTING)
+        elif taken:
+            imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
+        else:
+            entries.append(_settings(imported, _Entry(child, None, [">"]), beans))
+
+
+def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: Beans) -> None:
     """Read a policyEntry, and add it to the entries if its topic can be taken over."""
+    if any(entry.element is element for entry in entries):
+        return  # the defaultEntry's
     topic = element.attributes.get("topic")
     if topic is None:
         queues = "queue" in element.attributes
@@ -151,27 +184,68 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry]) -> None:
     ):
         imported.leave_out(element, f"There is one entry for a topic: the first for {twice} was taken.")
     else:
-        entries.append(_settings(imported, _Entry(element, topic, patterns)))
+        entries.append(_settings(imported, _Entry(element, topic, patterns), beans))
 
 
-def _settings(imported: Imported, entry: _Entry) -> _Entry:
+def _settings(imported: Imported, entry: _Entry, beans: Beans) -> _Entry:
     for name, leaf in entry.element.attributes.items():
         if name == "topicPrefetch":
             _set(imported, entry, leaf, "prefetch", whole(leaf.value))
+        elif name in _REFERS and leaf.value.startswith("#"):
+            _reference(imported, entry, name, leaf, beans)
         elif name != "topic":
             imported.leave_out(leaf, _ATTRIBUTES.get(name, NO_SUCH_SETTING))
     for child in entry.element.children:
         if child.name == "pendingMessageLimitStrategy":
-            _pending(imported, entry, child)
+            _pending(imported, entry, child, beans)
         elif child.name == "slowConsumerStrategy":
-            _slow(imported, entry, child)
+            _slow(imported, entry, child, beans)
         else:
             imported.leave_out(child, _ELEMENTS.get(child.name, NO_SUCH_SETTING))
     return entry
 
 
-def _pending(imported: Imported, entry: _Entry, element: Element) -> None:
+def _reference(imported: Imported, entry: _Entry, name: str, leaf: Leaf, beans: Beans) -> None:
+    """Read a strategy that stands elsewhere in the file, as `slowConsumerStrategy="#id"`."""
+    bean = beans.get(leaf.value.removeprefix("#"))
+    if bean is None:
+        imported.leave_out(
+            leaf, f"No bean of this file has the id {leaf.value[1:80]!r}: write the strategy into the entry."
+        )
+        return
+    entry.found.append(_Found(leaf, "the strategy that it refers to"))
+    read_strategy = _slow if name == "slowConsumerStrategy" else _pending
+    read_strategy(imported, entry, Element(name, bean.line, children=[bean]), beans)
+
+
+def _strategies(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> list[Element]:
+    """The strategies within an element; a Spring bean as if it were written by its class's name."""
+    found = []
     for child in element.children:
+        if child.name == "ref" and (leaf := child.attributes.get("bean")) is not None:
+            if leaf.value in beans:
+                entry.found.append(_Found(leaf, "the strategy that it refers to"))
+                child = beans[leaf.value]
+            else:
+                imported.leave_out(leaf, f"No bean of this file has the id {leaf.value[:80]!r}.")
+        if child.name == "bean" and (kind := child.attributes.get("class")) is not None:
+            name = kind.value.strip().rpartition(".")[2]
+            bean = Element(name[:1].lower() + name[1:], child.line)
+            for one in child.children:
+                key, value = one.attributes.get("name"), one.attributes.get("value") or one.text_of("value")
+                if one.name == "property" and key is not None and value is not None:
+                    bean.attributes[key.value] = value
+                    if key.value in _KNOWN:
+                        entry.found.append(_Found(key, key.value))
+            if bean.name in _STRATEGIES:
+                entry.found.append(_Found(kind, bean.name))
+            child = bean
+        found.append(child)
+    return found
+
+
+def _pending(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
+    for child in _strategies(imported, entry, element, beans):
         if child.name == "constantPendingMessageLimitStrategy":
             _strategy(imported, entry, child, CONSTANT, "limit", whole, -1)
         elif child.name == "prefetchRatePendingMessageLimitStrategy":
@@ -198,10 +272,10 @@ def _strategy(
             entry.found.append(_Found(element.text, f"{key} {default}"))
 
 
-def _slow(imported: Imported, entry: _Entry, element: Element) -> None:
-    for child in element.children:
+def _slow(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
+    for child in _strategies(imported, entry, element, beans):
         if child.name != "abortSlowConsumerStrategy":
-            imported.leave_out(child, _ACKS)
+            imported.leave_out(child, _about_acks(child))
             continue
         entry.settings[ABORT] = True
         if child.text is not None and not child.text.value:
@@ -209,8 +283,26 @@ def _slow(imported: Imported, entry: _Entry, element: Element) -> None:
         for name, leaf in child.attributes.items():
             if name in _ABORT:
                 key, convert = _ABORT[name]
-                _set(imported, entry, leaf, key, convert(leaf.value))
+                if key == "check_period" and (whole(leaf.value) or 1) <= 0:
+                    entry.settings[ABORT] = False
+                    entry.found.append(_Found(leaf, f"{ABORT} false: without a period ActiveMQ never looks"))
+                else:
+                    _set(imported, entry, leaf, key, convert(leaf.value))
+            elif name == "ignoreNetworkConsumers":
+                imported.leave_out(leaf, "Sluice has no network of brokers.")
     imported.leave_out(element, NO_SUCH_SETTING)
+
+
+def _about_acks(element: Element) -> str:
+    """Why a strategy isn't taken over, and the rule that does the same as abortSlowAckConsumerStrategy."""
+    if element.name != "abortSlowAckConsumerStrategy":
+        return "Only abortSlowConsumerStrategy is taken over."
+    given = {name: leaf.value for name, leaf in element.attributes.items()}
+    limit, closes = given.get("maxTimeSinceLastAck", "30000"), given.get("abortConnection") == "true"
+    return (
+        "It isn't taken over, and nobody is aborted for it: write a rule for the topic with the signal ack_silence, the "
+        f"limit {limit} ms and the action {'disconnect' if closes else 'cancel_subscription'}."
+    )
 
 
 def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) -> None:
@@ -222,7 +314,8 @@ def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) ->
         imported.leave_out(leaf, why)
     else:
         entry.settings[key] = value
-        entry.found.append(_Found(leaf, key))
+        remark = _DIFFERS.get(key)
+        entry.found.append(_Found(leaf, f"{key}; {remark}" if remark else key))
 
 
 def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict[str, Any]]:
@@ -231,10 +324,13 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
         {"topic": pattern, **_silent(pattern, entry, entries), **entry.settings} for pattern in entry.patterns
     ]
     if not any(len(one) > 1 for one in made):
-        imported.leave_out(entry.topic, "Its entry has no setting that is taken over.")
+        if entry.topic is not None:
+            imported.leave_out(entry.topic, "Its entry has no setting that is taken over.")
         return []
+    for one in made:
+        one.setdefault("prefetch", MAX_PREFETCH)  # limits count beyond it
     part = f"activemq {', '.join(entry.patterns)}"
-    silent = sorted({key for one in made for key in one} - {"topic"} - set(entry.settings))
+    silent = sorted({key for one in made for key in one} - {"topic", "prefetch"} - set(entry.settings))
     alone = (
         f"; ActiveMQ's defaults for {', '.join(silent)}, because it doesn't merge entries" if silent else ""
     )
@@ -243,7 +339,11 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
         if any(one.endswith(".#") for one in entry.patterns)
         else ""
     )
-    imported.take(entry.topic, part, f"topic{below}{alone}")
+    whole_prefetch = (
+        "" if "prefetch" in entry.settings else f"; prefetch {MAX_PREFETCH}, ActiveMQ's for topics"
+    )
+    if entry.topic is not None:
+        imported.take(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
     for leaf, setting in entry.found:
         imported.take(leaf, part, setting)
     return made

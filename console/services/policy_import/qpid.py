@@ -36,7 +36,11 @@ _DETECTION: Final = "slow-consumer-detection"
 _DELETES: Final = (
     "It removes what durable subscriptions are owed: set it here by hand, with its confirmation."
 )
-_ONE_QUEUE: Final = "It is for one queue by its name, and Sluice's entries are by topic: write a rule with the scope's subscription."
+_ONE_QUEUE: Final = (
+    "It is for one queue by its name (a durable subscription's is CLIENT:NAME), and Sluice's entries are by topic: write a "
+    "rule with that client and subscription as its scope, a signal backlog_bytes (depth), oldest_age (messageAge) or "
+    "backlog_messages (messageCount), and the action disconnect."
+)
 _ALERT: Final = "It is an alert: a rule with the action notify does the same."
 _PRODUCERS: Final = "It holds up producers, which Sluice never does."
 _REASONS: Final = {

@@ -166,6 +166,8 @@ class FakeBroker:
         self.silent = False
         self.unsure = False
         """A member of a group that is cut off from it: it tells no `sequence`."""
+        self.deaf = False
+        """Whether TCP connections are read no further than their logon."""
         self.refuse_next: ClientError | None = None
         self.refuse_logon: ClientError | None = None
         self.commands: list[commands.Command] = []
@@ -264,6 +266,9 @@ class _TcpPeer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._peer = Peer(self._broker, transport.write, transport.close)
         self._broker._open.append(transport.abort)
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._peer.take(self._reader.feed(data))
+        if self._broker.deaf:
+            self._transport.pause_reading()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker_core.client import AsyncClient, ReconnectPolicy
+from broker_core.client import AsyncClient, ConnectionLoss, MemoryPublishStore, ReconnectPolicy
 from broker_core.client.addresses import parse_address, parse_addresses
 from broker_core.errors import ClientError, OperatorError
-from broker_core.protocols import commands, replies
+from broker_core.protocols import commands, liveness, replies
 from broker_core.protocols.native import COMMAND, encode_frame_header
 from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker, Peer
 
@@ -95,11 +95,86 @@ async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
         )
         link = client._connector.link
         assert link is not None
-        link.received_at -= 10.0  # as if nothing had come for ten seconds
+        link.liveness.heard_at -= 10_000  # as if nothing had come for ten seconds
         broker.silent = True
         await link.lost
         broker.silent = False
         await broker.until(lambda: client.connections == 2 or len(broker.peers) == 2)
+
+
+@pytest.mark.asyncio
+async def test_each_loss_is_reported_with_its_reason_and_the_delays_grow(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses: list[ConnectionLoss] = []
+    policy = ReconnectPolicy(first_delay=0.01, longest_delay=0.08, jitter=0)
+    async with AsyncClient(
+        broker.address, "me", reconnect=policy, heartbeat_ms=100, on_disconnect=losses.append
+    ) as client:
+        assert client.last_loss is None
+        for number in range(1, 5):
+            await broker.until(lambda: len(broker.peers) == number)  # noqa: B023
+            broker.silent = True
+            while len(losses) < number:
+                await asyncio.sleep(0.01)
+            broker.silent = False
+        assert client.last_loss is losses[-1]
+    assert len(losses) == 4, "an ordered close is no loss"
+    assert {loss.error.code for loss in losses} == {"broker_silent"}
+    assert [loss.failures for loss in losses] == [1, 2, 3, 4]
+    assert [loss.retry_in_s for loss in losses] == [0.01, 0.02, 0.04, 0.08]
+    assert all(loss.error.sentence and loss.error.fix and loss.address == broker.address for loss in losses)
+    told = [record.getMessage() for record in caplog.records if record.name == "sluice.client"]
+    assert len([one for one in told if "broker_silent" in one]) >= 3
+
+
+@pytest.mark.asyncio
+async def test_a_mistake_of_the_application_in_on_disconnect_does_not_end_the_client(
+    broker: FakeBroker,
+) -> None:
+    def fail(loss: ConnectionLoss) -> None:
+        raise ZeroDivisionError
+
+    async with AsyncClient(broker.address, "me", reconnect=QUICK, on_disconnect=fail) as client:
+        broker.drop()
+        await broker.until(lambda: len(broker.peers) == 1)
+        await client.publish("a", b"x")
+        await client.flush()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_whose_frame_never_ends_is_left(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "FRAME_GRACE_MS", 300)
+    async with AsyncClient(broker.address, "me", reconnect=QUICK, heartbeat_ms=200) as client:
+        peer = broker.peers[0]
+        peer.write(encode_frame_header(COMMAND, 0, 60_000))
+        async with asyncio.timeout(30):
+            while client.last_loss is None:
+                peer.write(b" ")
+                await asyncio.sleep(0.05)
+        assert client.last_loss.error.code == "frame_timeout"
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_stands_still_while_everything_is_sent_again_is_left(broker: FakeBroker) -> None:
+    store = MemoryPublishStore(limit=64 * 1024 * 1024)
+    broker.hold_acks = True
+    client = await AsyncClient(
+        broker.address, "me", reconnect=QUICK, heartbeat_ms=200, publish_store=store
+    ).start()
+    for _ in range(32):
+        await client.publish("a", b"x" * 1_000_000)
+    client._publisher.send_gathered()
+    broker.deaf = True
+    broker.drop()
+    await broker.until(lambda: len(broker.peers) == 1)
+    async with asyncio.timeout(30):
+        while client.last_loss is None or client.last_loss.error.code != "broker_silent":
+            await asyncio.sleep(0.01)
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        await client.close(timeout=0)
 
 
 @pytest.mark.asyncio

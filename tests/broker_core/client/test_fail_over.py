@@ -270,5 +270,27 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
         (2, 2, True),
         (0, 4, True),
     ]
-    turns.held()
+    turns.note_connection("broker_away", 101, moved=True)
     assert (turns.current, turns.whole_round, turns.failed()) == (1, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "up_s", "moved", "delays"),
+    [
+        (["heartbeat_timeout"] * 5, 21, True, [1, 2, 4, 8, 8]),
+        (["broker_silent"] * 3, 21, False, [1, 2, 4]),
+        (["heartbeat_timeout"] * 3, 49, True, [1, 1, 1]),
+        (["broker_away"] * 3, 21, False, [1, 2, 4]),
+        (["broker_away"] * 3, 21, True, [1, 1, 1]),
+        (["broker_silent", "broker_away", "broker_silent"], 21, False, [1, 1, 1]),
+        (["broker_silent", "broker_away", "broker_silent"], 7, True, [1, 2, 4]),
+    ],
+)
+def test_delays_grow_while_connections_end_for_the_same_reason(
+    codes: list[str], up_s: float, moved: bool, delays: list[float]
+) -> None:
+    turns, found = Turns(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
+    for code in codes:
+        turns.note_connection(code, up_s, moved=moved)
+        found.append(turns.failed())
+    assert found == delays

@@ -61,7 +61,7 @@ def client(broker: FakeBroker, name: str = "s", **options: object) -> SyncClient
 
 
 def test_everything_published_arrives_in_order(broker: FakeBroker) -> None:
-    with client(broker) as publisher:
+    with client(broker, buffered=True) as publisher:
         for number in range(10_000):
             publisher.publish("a", str(number))
         publisher.publish_many("a", ["many", "more"])
@@ -174,7 +174,7 @@ class FailsAt(MemoryPublishStore):
 
 
 def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> None:
-    with client(broker, publish_store=FailsAt(), batch_bytes=1) as publisher:
+    with client(broker, publish_store=FailsAt(), batch_bytes=1, buffered=True) as publisher:
         with pytest.raises(ClientError) as error:
             publisher.publish("a", bytes(17 * 1024 * 1024))
         assert error.value.code == "frame_too_large"
@@ -197,7 +197,7 @@ def on_the_loop(publisher: SyncClient, work: Callable[[], object]) -> None:
 
 def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker) -> None:
     broker.hold_acks = True
-    with client(broker, publish_store=MemoryPublishStore(1_000), batch_bytes=100) as publisher:
+    with client(broker, publish_store=MemoryPublishStore(1_000), batch_bytes=100, buffered=True) as publisher:
         flushes: list[Future[None]] = []
 
         def flush_and_publish() -> None:
@@ -228,7 +228,8 @@ def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBro
                     publisher.publish("a", b"x" * 1_000)
             told.append(error.value.code)
 
-    publisher = client(broker, publish_store=MemoryPublishStore(10_000), batch_bytes=1_000).start()
+    store = MemoryPublishStore(10_000)
+    publisher = client(broker, publish_store=store, batch_bytes=1_000, buffered=True).start()
     threads = [threading.Thread(target=publish_on, args=(publisher,), daemon=True) for _ in range(3)]
 
     def fill() -> None:
@@ -244,7 +245,8 @@ def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBro
     broker.soon(broker.drop)
     for thread in threads:
         thread.join(10)
-    publisher.close()
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        publisher.close()
     assert told == ["bad_logon"] * 9
 
 
@@ -252,7 +254,7 @@ def test_it_offers_what_the_asyncio_clients_offer() -> None:
     def offered(kind: type) -> set[str]:
         return {name for name in vars(kind) | vars(kind.__base__) if not name.startswith("_")}
 
-    for_links = {"forward", "ended"}
+    for_links = {"forward", "ended", "disconnect", "keep_in_file", "store_messages"}
     assert offered(AsyncClient) - offered(SyncClient) == for_links
     assert offered(AsyncGroups) == offered(SyncGroups) - {"name"}
 

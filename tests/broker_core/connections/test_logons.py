@@ -416,6 +416,8 @@ async def test_a_revision_closes_whom_it_gives_other_rights_and_nobody_else(tmp_
                         await vera.publish("a", 1)
                         await vera.flush()
             assert maria.connections == 2
+            with pytest.raises(OperatorError, match="unsent_messages"):
+                await vera.close()
 
 
 async def test_a_revision_whose_access_is_wrong_changes_nothing(tmp_path: Path) -> None:

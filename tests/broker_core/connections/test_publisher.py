@@ -115,12 +115,12 @@ async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(t
         with stalled_disk(broker):
             client.write(b"".join(map(publish, range(2 * MOST_UNCOMMITTED))))
             await until(lambda: busy.publishing.uncommitted == MOST_UNCOMMITTED)
-            busy.heard_at -= 60_000
+            busy.liveness.heard_at -= 60_000
             broker.engine.tick()
             assert not busy.listened_to and not busy.closed
         client.write(flush("all"))
         assert (await client.until("completed"))["id"] == "all"
-        busy.heard_at -= 60_000
+        busy.liveness.heard_at -= 60_000
         broker.engine.tick()
         assert (await client.until("closing"))["code"] == "heartbeat_timeout"
 

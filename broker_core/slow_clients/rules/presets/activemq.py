@@ -1,14 +1,19 @@
 """ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
 
     constantPendingMessageLimitStrategy      limit: messages kept in memory beyond the prefetch, hence not dispatched; the
-                                             oldest are discarded. -1, the default, keeps all. Not for durable subscriptions
+                                             oldest are discarded. -1, the default, keeps all. Not for durable
+                                             subscriptions. What was dispatched and isn't acknowledged counts
+                                             with what waits, so the limit is prefetch and limit together. A
+                                             subscription without a window has the policy's prefetch
     prefetchRatePendingMessageLimitStrategy  multiplier of the prefetch, likewise; where both are set the lower counts
     abortSlowConsumerStrategy                a consumer is slow from when there is something to dispatch and its
                                              prefetch window is full until dispatch resumes. Aborted when it was slow
       maxSlowCount      -1                   that often (-1: any number of times),
-      maxSlowDuration   30000 ms             or that long without a pause (-1: any time),
+      maxSlowDuration   30000 ms             or that long without a pause (0 or -1: any time),
       checkPeriod       30000 ms             looked at that often: so the worst case is their sum
-      abortConnection   false                false: the client is asked to close; true: its connection is closed
+      abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
+                                             and removes the consumer itself a second later); true: its
+                                             connection is closed
 
 A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
 until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
@@ -36,12 +41,13 @@ def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch
     if (pending := pending_limit(settings, prefetch)) is not None and not durable:
         setting, limit = pending
         yield Rule(
-            "activemq.pending_message_limit", setting, "", Signal.OUTBOUND_MESSAGES, Shape.HARD, limit,
+            "activemq.pending_message_limit", setting, "", Signal.BACKLOG_MESSAGES, Shape.HARD,
+            limit + (prefetch or settings["prefetch"] or 0),
             (Rung(Action.DISCARD_OLDEST),), revision, **common,
         )  # fmt: skip
     if not settings["abort_slow_consumer_strategy"]:
         return
-    ladder = (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.ASK_TO_CLOSE),)
+    ladder = (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.CANCEL_SUBSCRIPTION),)
     count, duration, period = (
         settings[key] for key in ("max_slow_count", "max_slow_duration", "check_period")
     )
@@ -55,19 +61,22 @@ def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch
     lasting = {"activemq.max_slow_duration": signal}
     if prefetch:
         lasting["activemq.max_slow_duration.blocked"] = Signal.WRITE_BLOCKED
-    for name, measured in lasting.items() if duration >= 0 else ():
+    for name, measured in lasting.items() if duration > 0 else ():
         yield Rule(
             name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
         )  # fmt: skip
 
 
 def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:
-    """How many messages are kept beyond the prefetch, by which strategy; None keeps all."""
+    """Return the strategy that counts and how many messages it keeps beyond the prefetch; None keeps all.
+
+    `prefetch` is the subscription's window, 0 without one.
+    """
     limits = []
     if (constant := settings["constant_pending_message_limit_strategy"]) >= 0:
         limits.append((constant, "constantPendingMessageLimitStrategy"))
     if (multiplier := settings["prefetch_rate_pending_message_limit_strategy"]) is not None:
-        window = settings["prefetch"] or prefetch or MAX_PREFETCH
+        window = prefetch or settings["prefetch"] or MAX_PREFETCH
         limits.append((int(multiplier * window), "prefetchRatePendingMessageLimitStrategy"))
     if not limits:
         return None

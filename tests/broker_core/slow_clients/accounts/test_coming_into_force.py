@@ -146,7 +146,7 @@ def test_a_preview_is_what_then_happens(
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, Action.ASK_TO_CLOSE),
+        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, Action.CANCEL_SUBSCRIPTION),
         ({"qpid": [{"topic": "quiet", "message_count": 3}]}, Action.DISCONNECT),
         ({"rules": [{"name": "r", "mode": "enforce", "signal": "unacked_messages", "limit": 5, "check_ms": 60_000, "ladder": NOTIFY}]},
          Action.NOTIFY),

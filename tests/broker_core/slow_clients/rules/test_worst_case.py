@@ -51,7 +51,7 @@ def test_the_presets_say_theirs() -> None:
     )  # docs/slow-clients.md
     assert slower.worst_case_ms > usual.worst_case_ms
     (aborted,) = worst_cases(document)["activemq"][0]
-    assert aborted.action is Action.ASK_TO_CLOSE and 30_000 < aborted.worst_case_ms <= 61_000
+    assert aborted.action is Action.CANCEL_SUBSCRIPTION and 30_000 < aborted.worst_case_ms <= 61_000
     age, nothing = worst_cases(document)["qpid"]
     assert [act.action for act in age] == [Action.DISCONNECT]
     assert nothing == []

@@ -378,3 +378,89 @@ def test_limits_of_one_queue_of_qpid_are_left_out(queue: str) -> None:
     imported = policy_import.read("qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>")
     assert [(one.topic, one.message_count, one.depth) for one in taken(imported).qpid] == [("#", 5, None)]
     assert "one queue by its name" in why(imported, "depth=6")
+
+
+def activemq_entries(*entries: str, around: str = "") -> Imported:
+    return policy_import.read(
+        "activemq",
+        f"<beans>{around}<policyMap><policyEntries>{''.join(entries)}</policyEntries></policyMap></beans>",
+    )
+
+
+PENDING = '<pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>'
+
+
+def test_a_pending_limit_brings_activemqs_prefetch_of_topics_with_it() -> None:
+    imported = activemq_entries(f'<policyEntry topic=">">{PENDING}</policyEntry>')
+    (entry,) = taken(imported).activemq
+    assert (entry.prefetch, entry.constant_pending_message_limit_strategy) == (32_767, 1_000)
+    assert any("prefetch 32767" in one.into for one in imported.taken)
+
+
+def test_the_default_entry_is_for_topics_that_no_entry_matches() -> None:
+    default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
+    named = '<policyEntry topic="a" topicPrefetch="7"/>'
+    a, everything = sorted(
+        taken(activemq_entries(named, around=default)).activemq, key=lambda one: one.topic
+    )[::-1]
+    assert (everything.topic, everything.constant_pending_message_limit_strategy) == (">", 1_000)
+    assert (a.topic, a.prefetch, a.constant_pending_message_limit_strategy) == ("a", 7, -1)
+    wide = activemq_entries('<policyEntry topic=">" topicPrefetch="7"/>', around=default)
+    assert [one.constant_pending_message_limit_strategy for one in taken(wide).activemq] == [None]
+    assert "never uses this one" in why(wide, "limit=1000")
+
+
+BEAN = (
+    'class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy">'
+    '<property name="maxSlowDuration" value="5000"/><property name="abortConnection"><value>true</value></property></bean>'
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "around"),
+    [
+        (
+            f"<policyEntry topic='a'><slowConsumerStrategy><bean {BEAN}</slowConsumerStrategy></policyEntry>",
+            "",
+        ),
+        ("<policyEntry topic='a' slowConsumerStrategy='#slow'/>", f"<bean id='slow' {BEAN}"),
+        (
+            "<policyEntry topic='a' slowConsumerStrategy='#slow'/>",
+            "<abortSlowConsumerStrategy id='slow' maxSlowDuration='5000' abortConnection='true'/>",
+        ),
+        (
+            "<policyEntry topic='a'><slowConsumerStrategy><ref bean='slow'/></slowConsumerStrategy></policyEntry>",
+            f"<bean id='slow' {BEAN}",
+        ),
+    ],
+)
+def test_a_strategy_may_be_a_bean_here_or_elsewhere_in_the_file(entry: str, around: str) -> None:
+    (made,) = taken(activemq_entries(entry, around=around)).activemq
+    assert made.abort_slow_consumer_strategy is True
+    assert (made.max_slow_duration, made.abort_connection) == (5_000, True)
+
+
+def test_a_strategy_that_is_not_in_the_file_is_named() -> None:
+    imported = activemq_entries("<policyEntry topic='a' topicPrefetch='7' slowConsumerStrategy='#gone'/>")
+    assert "'gone'" in why(imported, "slowConsumerStrategy=#gone")
+    assert taken(imported).activemq[0].abort_slow_consumer_strategy is None
+
+
+def test_zero_and_a_period_of_nothing_switch_aborting_off_as_in_activemq() -> None:
+    imported = activemq_entries(
+        '<policyEntry topic="a"><slowConsumerStrategy><abortSlowConsumerStrategy maxSlowDuration="0"/></slowConsumerStrategy></policyEntry>',
+        '<policyEntry topic="b"><slowConsumerStrategy><abortSlowConsumerStrategy checkPeriod="-1"/></slowConsumerStrategy></policyEntry>',
+    )
+    a, b = taken(imported).activemq
+    assert (a.abort_slow_consumer_strategy, a.max_slow_duration) == (True, 0)
+    assert b.abort_slow_consumer_strategy is False
+
+
+def test_the_rule_for_acknowledgements_that_do_not_come_is_named() -> None:
+    imported = activemq_entries(
+        '<policyEntry topic="a" topicPrefetch="7"><slowConsumerStrategy><abortSlowAckConsumerStrategy '
+        'maxTimeSinceLastAck="9000" abortConnection="true"/></slowConsumerStrategy></policyEntry>'
+    )
+    assert taken(imported).activemq[0].abort_slow_consumer_strategy is None
+    told = why(imported, "maxTimeSinceLastAck=9000")
+    assert "ack_silence" in told and "9000 ms" in told and "disconnect" in told

@@ -1,0 +1,46 @@
+"""Messages that a client leaves behind when it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from broker_core.errors import OperatorError, SluiceError
+
+
+class Unsent(NamedTuple):
+    """Published messages that no broker has acknowledged and that end with this process."""
+
+    messages: int
+    nbytes: int
+
+    def raise_for(self, client: str) -> None:
+        """Raise OperatorError unsent_messages if there are any."""
+        if self.messages:
+            raise OperatorError(
+                "unsent_messages",
+                f"Client {client} closed while {self.messages} messages ({self.nbytes} bytes) weren't acknowledged.",
+                "Call flush() before closing, allow a longer timeout, or use a FilePublishStore.",
+                messages=self.messages,
+                bytes=self.nbytes,
+            )
+
+
+NOTHING_UNSENT: Final = Unsent(0, 0)
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether a `with` block is left by Ctrl-C, an exit or a cancellation: then closing doesn't wait."""
+    return error is not None and not isinstance(error, Exception)
+
+
+@contextmanager
+def closing_notes(error: BaseException | None) -> Iterator[None]:
+    """Add what closing raises to the error by which the block was left; raise it if there is none."""
+    try:
+        yield
+    except (SluiceError, TimeoutError) as problem:
+        if error is None:
+            raise
+        error.add_note(f"While closing: {problem}")

@@ -1,0 +1,56 @@
+"""A stock activemq.xml, imported: what is discarded for a stopped consumer is what ActiveMQ would discard."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker_core.broker import Broker
+from broker_core.client import AsyncClient
+from broker_core.config import PolicyDocument
+from console.services import policy_import
+from tests.support.brokers import address_of, running_broker, tcp_policy
+from tests.support.raw import RawClient
+
+STOCK = """<beans xmlns="http://www.springframework.org/schema/beans">
+<broker xmlns="http://activemq.apache.org/schema/core" brokerName="localhost" dataDirectory="${activemq.data}">
+<destinationPolicy><policyMap><policyEntries><policyEntry topic=">">
+  <pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>
+</policyEntry></policyEntries></policyMap></destinationPolicy></broker></beans>"""
+PREFETCH = 32_767
+"""ActiveMQ's default for topics."""
+
+
+def imported(text: str) -> PolicyDocument:
+    return PolicyDocument.from_dict(
+        {**tcp_policy().to_dict(), **policy_import.read("activemq", text).document}
+    )
+
+
+async def publish(broker: Broker, number: int) -> None:
+    async with AsyncClient(address_of(broker), "writer") as writer:
+        for _ in range(number // 100):
+            await writer.publish_many("prices", [b"x" * 50] * 100)
+        await writer.flush(timeout=60)
+
+
+@pytest.mark.parametrize("ack", [None, "client"])
+@pytest.mark.parametrize(("number", "discarded"), [(20_000, 0), (40_000, 40_000 - PREFETCH - 1_000)])
+async def test_a_stopped_consumer_loses_what_it_would_lose_there(
+    tmp_path: Path, ack: str | None, number: int, discarded: int
+) -> None:
+    async with running_broker(tmp_path, imported(STOCK)) as broker:
+        raw = await RawClient.connect(broker, "stopped")
+        raw.command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
+        await raw.until("processed")
+        raw._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await publish(broker, number)
+        await asyncio.sleep(1.5)  # a look or two of the rules
+        account = broker.engine.roster.clients["stopped"].account
+        assert account.matched.messages == number
+        lost = sum(one.messages for one in account.gone.values())
+        # What its socket took before it was full counts as dispatched, beside the prefetch.
+        in_socket = 0 if ack else 6_000
+        assert max(discarded - in_socket, 0) <= lost <= discarded
