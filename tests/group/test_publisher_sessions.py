@@ -29,7 +29,7 @@ FIRST, SECOND = b'{"by":"first"}', b'{"by":"second"}'
 def stored(member: Running, name: str) -> list[tuple[int, int, bytes]]:
     """The records of one publisher in a member's journal: session, number and body."""
     journal, found, at = member.journal, list[tuple[int, int, bytes]](), 1
-    last = journal.durable_sequence
+    last = journal.next_sequence - 1  # what is compared, whether or not it is synced already
     while at <= last:
         for batch in journal.read(at, 1 << 20, last):
             if batch.publisher_name == name:

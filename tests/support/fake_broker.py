@@ -162,7 +162,7 @@ def some_replays() -> list[dict[str, Any]]:
     now = int(time.time() * 1000)
     common = {
         "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None, "conflation_key": None,
-        "recorded_at": now - 86_400_000, "ended_at": None, "records_per_s": 0.0, "left_s": None,
+        "recorded_at": now - 86_400_000, "ended_at": None, "unrecorded": False, "records_per_s": 0.0, "left_s": None,
     }  # fmt: skip
     return [
         {**common, "name": "nightly", "client": "lake-loader", "topic": "flights.>", "rate": "4X", "rate_max_gap": "10s",
@@ -419,7 +419,7 @@ class FakeBroker:
         made = {
             **self.replays[-1], **asked, "name": request["name"], "client": request["client"], "topic": request["topic"],
             "state": "paused" if request.get("paused") else "waiting", "progress": 0.0, "delivered_messages": 0,
-            "created_at": int(time.time() * 1000), "ended_at": None,
+            "created_at": int(time.time() * 1000), "ended_at": None, "unrecorded": False,
         }  # fmt: skip
         self.replays.insert(0, made)
         return made
