@@ -27,6 +27,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.unread import UNKNOWN
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.interpreter import spare_the_loop
+from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
 SECONDS = 8
@@ -45,6 +46,10 @@ class Nowhere:
     def taken_bytes(self) -> int:
         """Everything at once."""
         return self.handed_bytes
+
+    def read_progress(self) -> ReadProgress:
+        """Return that nothing was read."""
+        return ReadProgress(0, 0, 0)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         """Taken."""

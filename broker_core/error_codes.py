@@ -79,7 +79,7 @@ CODES: Final = MappingProxyType({
     "name_taken": ErrorCode("The name belongs to another user, or another user's client is connected under it; in the API, the name exists already", _CLIENT | _OPERATOR, _CONFLICT, 4103),
     "logon_timeout": ErrorCode("No logon came within 10 s", _CLIENT, close=4104, retry_after_ms=SOON),
     "heartbeat_timeout": ErrorCode("The client promised heartbeats, and sent and acknowledged no byte for twice that and a second", _CLIENT, close=4105, retry_after_ms=AT_ONCE),
-    "frame_timeout": ErrorCode("A frame took longer than 60 s and a second for each KiB of it", _CLIENT | _LIBRARY, close=4112, retry_after_ms=SOON),
+    "frame_timeout": ErrorCode("A frame took longer than 60 s and a second for each KiB of it", _CLIENT | _LIBRARY, close=4113, retry_after_ms=SOON),
     "too_many_attempts": ErrorCode("Too many logons from your address have failed", _CLIENT, close=4106, retry_after_ms=SOON),
     "too_many_logons": ErrorCode("Too many passwords are waiting to be checked, or too many clients are logging on from your address", _CLIENT, close=4107, retry_after_ms=SOON),
     "access_changed": ErrorCode("A new revision changed what you may do", _CLIENT, close=4108, retry_after_ms=SOON),

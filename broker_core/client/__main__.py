@@ -16,6 +16,7 @@ import orjson
 
 from broker_core.client import (
     AsyncClient,
+    ConnectionLoss,
     FileBookmarkStore,
     FilePublishStore,
     Message,
@@ -123,6 +124,7 @@ def _client(options: argparse.Namespace) -> AsyncClient:
         bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
         reconnect=ReconnectPolicy(first_connect_timeout=3.0),
         on_notice=lambda notice: say(f"notice {notice.code}: {notice.message}", sys.stderr),
+        on_disconnect=_report_loss,
     )
 
 
@@ -184,6 +186,12 @@ def _line(message: Message, shape: str) -> bytes:
     except orjson.JSONDecodeError:
         data = message.body.decode(errors="replace")
     return to_json_line({"bookmark": message.bookmark, "topic": message.topic, "data": data})
+
+
+def _report_loss(loss: ConnectionLoss) -> None:
+    """Print why a connection was lost. The last loss is the error of the command, which is printed at its end."""
+    if loss.retry_in_s is not None:
+        say(str(loss), sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from broker_core.protocols.native import Frame
 from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
 
 log = logging.getLogger("sluice.client")
+log.addHandler(logging.NullHandler())
 
 _LOOK_S = 5.0
 """Longest time between two looks at what a connection has carried."""
@@ -104,7 +105,8 @@ class Connector:
             self._damaged = self._damaged + 1 if error.code in _DAMAGE else MOST_DAMAGED
             if self._damaged >= MOST_DAMAGED:
                 return error
-        if not self._policy.enabled and (self.connections or turns.whole_round):
+        was_lost = self.connections > 0 and error.code != "behind"  # a member that is behind refused it
+        if not self._policy.enabled and (was_lost or turns.whole_round):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
         return error if limit is not None and outage >= limit and turns.whole_round else None

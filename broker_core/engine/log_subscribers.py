@@ -21,8 +21,6 @@ from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.topics import TopicPattern
 
-CODE = "no_longer_journaled"
-
 
 class LogSubscriber(NamedTuple):
     """Subscriber of the log. `target` is its subscription while its client is connected."""
@@ -95,7 +93,7 @@ def tell_losses(clients: Mapping[str, Member], before: JournaledTopics, after: J
 def _notice(target: ClientSubscription, extent: Extent) -> replies.Notice:
     what = "nothing more" if extent == "all" else "only a part of what it asked for"
     return replies.Notice(
-        code=CODE,
+        code="no_longer_journaled",
         message=f"The policy no longer journals all of {target.topic}:"
         f" the subscription {target.id} gets {what}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},
