@@ -70,8 +70,16 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
+    if "rules" in given:
+        given["rules"] = _laid_beside(newest.get("rules") or [], given["rules"])
     document = drafts.overlay(newest, given)
     return Loaded(document, imported, _narrowed(newest, document))
+
+
+def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest revision's rules but those with an imported one's name, and the imported ones."""
+    names = {rule["name"] for rule in imported}
+    return [*(rule for rule in newest if rule.get("name") not in names), *imported]
 
 
 def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
