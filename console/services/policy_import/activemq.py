@@ -135,9 +135,10 @@ def read(text: str) -> Imported:
     imported = Imported(root.leaves())
     entries: list[_Entry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
+    has_widest = any(_is_of_every_topic(one) for one in root.walk())
     for element in root.walk():
         if element.name == "defaultEntry":
-            _default_entry(imported, element, root, entries, beans)
+            _default_entry(imported, element, has_widest, entries, beans)
         elif element.name == "policyEntry":
             _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
@@ -198,16 +199,25 @@ def topic_patterns(text: str) -> list[str]:
     return made
 
 
+def _is_of_every_topic(element: Element) -> bool:
+    """Return whether an element is the entry of `>`."""
+    topic = element.attributes.get("topic")
+    return (
+        element.name == "policyEntry" and topic is not None and ">" in map(str.strip, topic.value.split(","))
+    )
+
+
 def _default_entry(
-    imported: Imported, element: Element, root: Element, entries: list[_Entry], beans: Beans
+    imported: Imported, element: Element, has_widest: bool, entries: list[_Entry], beans: Beans
 ) -> None:
-    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches."""
-    every = [one.attributes.get("topic") for one in root.walk() if one.name == "policyEntry"]
-    taken = any(topic is not None and ">" in map(str.strip, topic.value.split(",")) for topic in every)
+    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches.
+
+    `has_widest`: the file has an entry of `>`.
+    """
     for child in element.children:
         if child.name != "policyEntry":
             imported.leave_out(child, NO_SUCH_SETTING)
-        elif taken:
+        elif has_widest:
             imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
         elif any(entry.topic is None for entry in entries):
             imported.leave_out(child, "There is one default entry: the first was taken.")
@@ -319,14 +329,16 @@ def _bean_strategy(entry: _Entry, bean: Element, kind: Leaf) -> Element:
     strategy.attributes |= {
         key: leaf for key, leaf in bean.attributes.items() if key in _KNOWN
     }  # p:maxSlowCount
+    properties: dict[str, tuple[Leaf, Leaf]] = {}
     for one in bean.children:
         key = one.attributes.get("name")
-        if one.name != "property" or key is None:
-            continue
-        value = one.attributes.get("value") or one.text_of("value") or key
-        strategy.attributes[key.value] = value
-        if key.value in _KNOWN and value is not key:
-            entry.found.append(_Found(key, key.value))
+        if one.name == "property" and key is not None and key.value in _KNOWN:
+            value = one.attributes.get("value") or one.text_of("value") or key
+            properties[key.value] = (key, value)  # the last of a name counts
+    for name, (key, value) in properties.items():
+        strategy.attributes[name] = value
+        if value is not key:
+            entry.found.append(_Found(key, name))
     return strategy
 
 
@@ -476,8 +488,9 @@ def _why_not(leaf: Leaf, setting: str, value: Any) -> str:
 
 def _raise_limits(entry: _Entry) -> None:
     """Add to the pending limits the messages that a prefetch of ActiveMQ's holds beyond the widest window here."""
-    if entry.settings.get(CONSTANT, -1) >= 0:
-        entry.settings[CONSTANT] += entry.excess
+    if (constant := entry.settings.get(CONSTANT, -1)) >= 0:
+        raised = constant + entry.excess
+        entry.settings[CONSTANT] = raised if raised <= ACTIVEMQ[CONSTANT].high else -1
     if RATE in entry.settings:
         prefetch = MAX_PREFETCH + entry.excess
         beyond = entry.excess + int(entry.settings[RATE] * prefetch)

@@ -137,7 +137,7 @@ def _deletes(policy: Element) -> bool:
 
 def _is_subscription(name: str) -> bool:
     """Return whether a durable subscription may have this name."""
-    return 0 < len(name) <= MAX_SUBSCRIPTION_ID and not is_placeholder(name)
+    return 0 < len(name) <= MAX_SUBSCRIPTION_ID and name.isprintable() and not is_placeholder(name)
 
 
 def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from broker_core.config import Scope
 from broker_core.slow_clients.rules.scopes import specificity
 
-_WILDCARDS: Final = frozenset("*>#")
+_REST: Final = frozenset(">#")
+_WILDCARDS: Final = _REST | {"*"}
 
 
 def is_laid_under(wider: str, pattern: str) -> bool:
     """Return whether an entry for `wider` is laid under one for `pattern`, on a topic that both are about."""
-    return specificity(Scope(topic=wider)) <= specificity(Scope(topic=pattern)) and _meet(
-        wider.split("."), pattern.split(".")
-    )
+    return _rank(wider) <= _rank(pattern) and _meet(_levels(wider), _levels(pattern))
 
 
 def has_wildcards(pattern: str) -> bool:
@@ -22,12 +22,24 @@ def has_wildcards(pattern: str) -> bool:
     return not _WILDCARDS.isdisjoint(pattern)
 
 
-def _meet(one: list[str], other: list[str]) -> bool:
-    """Return whether some topic is named by both patterns."""
-    if one[:1] == ["#"] or other[:1] == ["#"]:
-        return True
-    if not one or not other:
-        return one == other
-    if ">" in (one[0], other[0]):
-        return True
-    return ("*" in (one[0], other[0]) or one[0] == other[0]) and _meet(one[1:], other[1:])
+@lru_cache(maxsize=1_024)
+def _rank(pattern: str) -> tuple[tuple[int, int, int], ...]:
+    """Return how specific a pattern is; of two entries the one with the higher rank is laid on top."""
+    return specificity(Scope(topic=pattern))
+
+
+@lru_cache(maxsize=1_024)
+def _levels(pattern: str) -> tuple[str, ...]:
+    """Return a pattern's levels."""
+    return tuple(pattern.split("."))
+
+
+def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Return whether some topic is named by both patterns. A `#` is also of no level, a `>` of at least one."""
+    for mine, its in zip(one, other, strict=False):
+        if not _REST.isdisjoint((mine, its)):
+            return True
+        if mine != its and "*" not in (mine, its):
+            return False
+    longer = max(one, other, key=len)[min(len(one), len(other)) :]
+    return longer[:1] in ((), ("#",))

@@ -14,6 +14,7 @@ from broker_core.slow_clients.rules.review import Severity, review
 from console.services import policy_import
 from console.services.actions.definition import checked_steps, checked_triggers
 from console.services.policy_import import Imported
+from console.services.policy_import.topic_layers import is_laid_under
 
 ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinationPolicy><policyMap><policyEntries>
 <policyEntry topic=">" topicPrefetch="100" producerFlowControl="false">
@@ -662,3 +663,27 @@ def test_the_json_of_broker_j_is_named() -> None:
     with pytest.raises(OperatorError, match="Broker-J") as caught:
         policy_import.read("qpid", ' {"name":"x","modelVersion":"9.0"}')
     assert caught.value.code == "bad_import"
+
+
+def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
+    entries = "".join(
+        strategy_entry(f"{'*.' * 100}t{number}", "<abortSlowAckConsumerStrategy/>") for number in range(200)
+    )
+    document = taken(policy_import.read("activemq", f"<x>{entries}</x>"))
+    assert len(document.activemq) == 200
+
+
+@pytest.mark.parametrize(("one", "other", "meet"), [
+    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True), ("a.*", "a.b.c", False), (">", "a.b", True),
+    ("#", "a", True), ("a.b", "a.c", False), ("*.b", "a.*", True), ("a.>", "a.b", True), ("a", "a", True),
+])  # fmt: skip
+def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: bool) -> None:
+    assert (is_laid_under(one, other) or is_laid_under(other, one)) is meet
+
+
+def test_a_limit_that_is_over_the_highest_with_the_prefetch_keeps_everything() -> None:
+    imported = activemq_entries(
+        '<policyEntry topic="a" topicPrefetch="50000"><pendingMessageLimitStrategy>'
+        '<constantPendingMessageLimitStrategy limit="9007199254740992"/></pendingMessageLimitStrategy></policyEntry>'
+    )
+    assert taken(imported).activemq[0].constant_pending_message_limit_strategy == -1
