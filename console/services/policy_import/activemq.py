@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH
 from broker_core.config.presets import MAX_ENTRIES, read_activemq
 from broker_core.config.vocabulary import Mode
+from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
 from broker_core.subscriptions.topics import TopicPattern
@@ -30,7 +31,7 @@ from console.services.policy_import.imported import (
     why_not,
 )
 from console.services.policy_import.leaves import Element, Leaf, parse_xml
-from console.services.policy_import.topic_layers import has_wildcards, is_laid_under
+from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
 RATE: Final = "prefetch_rate_pending_message_limit_strategy"
@@ -58,6 +59,7 @@ _DIFFERS: Final = {
 }
 """Remarks on settings whose effect is not exactly ActiveMQ's."""
 _UNKNOWN_TOPIC: Final = "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
+_TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is aborted for it."
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
@@ -147,7 +149,10 @@ def read(text: str) -> Imported:
         _put_in_shadow(entries)
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
-        imported.document["activemq"] = made
+        beside = patterns_beside_topics([one["topic"] for one in made], ">")
+        # What a queue's consumers have where nothing is set, in ActiveMQ and here.
+        others = [{"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": Mode.OFF.value} for one in beside]
+        imported.document["activemq"] = [*made, *others]
     _others(imported, root)
     return imported
 
@@ -199,6 +204,12 @@ def topic_patterns(text: str) -> list[str]:
     return made
 
 
+def _fits(entries: list[_Entry], patterns: list[str]) -> bool:
+    """Return whether a policy has room for entries for these patterns as well, and for those that stand beside them."""
+    all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
+    return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
+
+
 def _is_of_every_topic(element: Element) -> bool:
     """Return whether an element is the entry of `>`."""
     topic = element.attributes.get("topic")
@@ -221,6 +232,8 @@ def _default_entry(
             imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
         elif any(entry.topic is None for entry in entries):
             imported.leave_out(child, "There is one default entry: the first was taken.")
+        elif not _fits(entries, [">"]):
+            imported.leave_out(child, _TOO_MANY)
         else:
             entries.append(_settings(imported, _Entry(child, None, [">"]), beans))
 
@@ -245,8 +258,8 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: B
         imported.leave_out(element, f"{problem.sentence} {problem.fix}")
         return
     known = [pattern for entry in entries for pattern in entry.patterns]
-    if len(known) + len(patterns) > MAX_ENTRIES:
-        imported.leave_out(element, f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ.")
+    if not _fits(entries, patterns):
+        imported.leave_out(element, _TOO_MANY)
     elif twice := next(
         (pattern for pattern in patterns if pattern in known or patterns.count(pattern) > 1), None
     ):
@@ -524,6 +537,8 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
     whole_prefetch = (
         "" if "prefetch" in entry.settings else f"; prefetch {MAX_PREFETCH}, ActiveMQ's for topics"
     )
+    if beside := patterns_beside_topics(entry.patterns, ">"):
+        alone += f"; off for {', '.join(beside)}, the topics of queues and temporary destinations here"
     if entry.settings.get("mode") == Mode.SHADOW:
         alone += f"; {_UNKNOWN_TOPIC}"
     if entry.topic is not None:

@@ -35,7 +35,7 @@ from console.services.policy_import.imported import (
     why_not,
 )
 from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
-from console.services.policy_import.topic_layers import has_wildcards, is_laid_under
+from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
 
 # The document prints `maessageAge`; files that were copied from it say so too.
 _LIMITS: Final = {
@@ -61,6 +61,7 @@ _LIMIT_SIGNALS: Final = {
     "message_count": Signal.BACKLOG_MESSAGES,
 }
 _NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are taken over: here they disconnect."
+_BESIDE: Final = "the topics of queues and temporary destinations here"
 _IN_SHADOW: Final = "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
 _OF_ONE: Final = (
     "for the durable subscription of this name, which is kept; the client is told its limit's reason code, where Qpid "
@@ -109,7 +110,11 @@ def read(text: str) -> Imported:
         imported.document["rules"] = reading.rules
     entries = [reading.whole(entry) for entry in reading.entries]
     if entries:
-        imported.document["qpid"] = entries
+        beside = patterns_beside_topics([one["topic"] for one in entries], "#")
+        imported.document["qpid"] = [*entries, *({"topic": one, "mode": Mode.OFF.value} for one in beside)]
+        for entry in entries:
+            if beside := patterns_beside_topics([entry["topic"]], "#"):
+                imported.remark(f"qpid {entry['topic']}", f"off for {', '.join(beside)}, {_BESIDE}")
     _others(imported, root)
     return imported
 
@@ -186,7 +191,7 @@ class _Reading:
             why = "Its topic is a variable that only Qpid can fill in: write it into the file."
         elif subscription is None and any(entry["topic"] == key for entry in self.entries):
             why = "There is one entry for a topic: the first was taken."
-        elif len(self.entries) >= MAX_ENTRIES:
+        elif not self._fits(key):
             why = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
         else:
             try:
@@ -213,6 +218,11 @@ class _Reading:
             self.entries.append({"topic": key})
         else:
             self.imported.leave_out(name, "Its entry has no limit that is taken over.")
+
+    def _fits(self, key: str) -> bool:
+        """Return whether a policy has room for an entry for this key as well, and for those that stand beside them."""
+        keys = [*(entry["topic"] for entry in self.entries), key]
+        return len(keys) + len(patterns_beside_topics(keys, "#")) <= MAX_ENTRIES
 
     def queue(self, element: Element) -> None:
         """One queue, whose limits stand in it, or in an element of its name."""

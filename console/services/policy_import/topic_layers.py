@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from broker_core.config import Scope
+from broker_core.protocols.stomp.destinations import QUEUES, TEMPORARY_TOPICS
 from broker_core.slow_clients.rules.scopes import specificity
 
 _REST: Final = frozenset(">#")
@@ -15,6 +17,22 @@ _WILDCARDS: Final = _REST | {"*"}
 def is_laid_under(wider: str, pattern: str) -> bool:
     """Return whether an entry for `wider` is laid under one for `pattern`, on a topic that both are about."""
     return _rank(wider) <= _rank(pattern) and _meet(_levels(wider), _levels(pattern))
+
+
+def patterns_beside_topics(patterns: Iterable[str], rest: str) -> list[str]:
+    """Return patterns for queues and temporary destinations on which these patterns would act here, and not where they
+    come from: there only topics have such entries.
+
+    `rest` is the wildcard for all further levels, `>` or `#`.
+    """
+    made = []
+    for pattern in patterns:
+        first, dot, others = pattern.partition(".")
+        if first in _REST:
+            made += [f"{QUEUES}{rest}", f"{TEMPORARY_TOPICS}{rest}"]
+        elif first == "*" and dot:
+            made.append(f"{QUEUES}{others}")
+    return sorted(set(made).difference(patterns))
 
 
 def has_wildcards(pattern: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,16 @@ def taken(imported: Imported) -> PolicyDocument:
     return PolicyDocument.from_dict({**base, **given, "instance": instance, "transports": transports})
 
 
+def taken_of_topics(imported: Imported) -> PolicyDocument:
+    """Return the same without the entries that switch the others off for queues and temporary destinations."""
+    document = taken(imported)
+    entries = {
+        name: tuple(one for one in getattr(document, name) if one.mode is not Mode.OFF)
+        for name in ("activemq", "qpid")
+    }
+    return replace(document, **entries)
+
+
 def left_out(imported: Imported) -> set[str]:
     return {one.what for one in imported.left_out}
 
@@ -84,7 +95,7 @@ def why(imported: Imported, what: str) -> str:
 
 def test_policy_entries_of_activemq() -> None:
     imported = policy_import.read("activemq", ACTIVEMQ)
-    everything, prices = taken(imported).activemq
+    everything, prices = taken_of_topics(imported).activemq
     assert (everything.topic, everything.prefetch) == (">", 100)
     assert everything.constant_pending_message_limit_strategy == 50
     assert everything.abort_slow_consumer_strategy is True
@@ -212,7 +223,7 @@ def test_an_unknown_system_is_named() -> None:
     (">", [">"]), ("a.*.b", ["a.*.b"]), ("A,B.>", ["A", "B.#"]), ("topic://A, topic://B", ["A", "B"]),
 ])  # fmt: skip
 def test_destinations_of_activemq(topic: str, patterns: list[str]) -> None:
-    entries = taken(
+    entries = taken_of_topics(
         policy_import.read("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
     ).activemq
     assert [(entry.topic, entry.prefetch) for entry in entries] == [(pattern, 5) for pattern in patterns]
@@ -380,7 +391,9 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
 def test_limits_of_a_queue_that_is_no_subscription_of_qpid_are_left_out(queue: str) -> None:
     detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
     imported = policy_import.read("qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>")
-    assert [(one.topic, one.message_count, one.depth) for one in taken(imported).qpid] == [("#", 5, None)]
+    assert [(one.topic, one.message_count, one.depth) for one in taken_of_topics(imported).qpid] == [
+        ("#", 5, None)
+    ]
     assert "CLIENT:NAME" in why(imported, "depth=6")
 
 
@@ -396,7 +409,7 @@ PENDING = '<pendingMessageLimitStrategy><constantPendingMessageLimitStrategy lim
 
 def test_a_pending_limit_brings_activemqs_prefetch_of_topics_with_it() -> None:
     imported = activemq_entries(f'<policyEntry topic=">">{PENDING}</policyEntry>')
-    (entry,) = taken(imported).activemq
+    (entry,) = taken_of_topics(imported).activemq
     assert (entry.prefetch, entry.constant_pending_message_limit_strategy) == (32_767, 1_000)
     assert any("prefetch 32767" in one.into for one in imported.taken)
 
@@ -405,12 +418,12 @@ def test_the_default_entry_is_for_topics_that_no_entry_matches() -> None:
     default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
     named = '<policyEntry topic="a" topicPrefetch="7"/>'
     a, everything = sorted(
-        taken(activemq_entries(named, around=default)).activemq, key=lambda one: one.topic
+        taken_of_topics(activemq_entries(named, around=default)).activemq, key=lambda one: one.topic
     )[::-1]
     assert (everything.topic, everything.constant_pending_message_limit_strategy) == (">", 1_000)
     assert (a.topic, a.prefetch, a.constant_pending_message_limit_strategy) == ("a", 7, -1)
     wide = activemq_entries('<policyEntry topic=">" topicPrefetch="7"/>', around=default)
-    assert [one.constant_pending_message_limit_strategy for one in taken(wide).activemq] == [None]
+    assert [one.constant_pending_message_limit_strategy for one in taken_of_topics(wide).activemq] == [None]
     assert "never uses this one" in why(wide, "limit=1000")
 
 
@@ -572,7 +585,7 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
         f'<policyEntry topic="{topic}" topicPrefetch="9"/>', '<policyEntry topic="x" topicPrefetch="9"/>',
         around=f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>",
     )  # fmt: skip
-    entries = {one.topic: one.mode for one in taken(imported).activemq}
+    entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
     assert entries == {">": Mode.SHADOW, "x": Mode.ENFORCE}
     assert any("set enforce" in one.into for one in imported.taken)
 
@@ -580,7 +593,7 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
 def test_there_is_one_default_entry() -> None:
     default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
     imported = activemq_entries(around=default * 2)
-    assert len(taken(imported).activemq) == 1
+    assert len(taken_of_topics(imported).activemq) == 1
 
 
 def qpid(*elements: str) -> Imported:
@@ -645,7 +658,7 @@ def test_a_topic_of_qpid_whose_limits_cant_be_read_has_none() -> None:
     topic = (
         "<topic><name>a</name><slow-consumer-detection><depth>${d}</depth></slow-consumer-detection></topic>"
     )
-    document = taken(qpid(everything.format(topic)))
+    document = taken_of_topics(qpid(everything.format(topic)))
     assert {one.topic: one.depth for one in document.qpid} == {"#": 5, "a": 2**62}
 
 
@@ -655,7 +668,10 @@ def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: 
         '<topic key="#"><consumer><depth>1</depth></consumer></topic><topic key="b"><consumer><depth>2</depth></consumer></topic>',
         f'<topic key="{key}"><consumer><depth>3</depth></consumer></topic>',
     )
-    assert {one.topic: one.mode for one in taken(imported).qpid} == {"#": Mode.SHADOW, "b": Mode.ENFORCE}
+    assert {one.topic: one.mode for one in taken_of_topics(imported).qpid} == {
+        "#": Mode.SHADOW,
+        "b": Mode.ENFORCE,
+    }
     assert any("set enforce" in one.into for one in imported.taken)
 
 
@@ -687,3 +703,32 @@ def test_a_limit_that_is_over_the_highest_with_the_prefetch_keeps_everything() -
         '<constantPendingMessageLimitStrategy limit="9007199254740992"/></pendingMessageLimitStrategy></policyEntry>'
     )
     assert taken(imported).activemq[0].constant_pending_message_limit_strategy == -1
+
+
+def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
+    names = "".join(
+        f'<policyEntry topic="{topic}" topicPrefetch="5"/>' for topic in ("&gt;", "*.orders", "a.&gt;")
+    )
+    entries = {
+        one.topic: (one.mode, one.prefetch)
+        for one in taken(policy_import.read("activemq", f"<x>{names}</x>")).activemq
+    }
+    off = (Mode.OFF, 1_000)
+    assert entries == {
+        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off, "scratch.temp.>": off,
+    }  # fmt: skip
+    keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
+    assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {
+        "#": None, "a": None, "queue.#": Mode.OFF, "scratch.temp.#": Mode.OFF,
+    }  # fmt: skip
+
+
+def test_entries_for_queues_count_among_those_that_a_policy_has() -> None:
+    entries = "".join(f'<policyEntry topic="t{number}" topicPrefetch="5"/>' for number in range(199))
+    default = "<defaultEntry><policyEntry topicPrefetch='5'/></defaultEntry>"
+    imported = policy_import.read(
+        "activemq", f"<x>{entries}{default}<policyEntry topic='*.a' topicPrefetch='5'/></x>"
+    )
+    assert len(taken(imported).activemq) == 199
+    imported = policy_import.read("activemq", f"<x>{default}{entries}</x>")
+    assert len(taken(imported).activemq) == 200
