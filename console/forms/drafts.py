@@ -6,8 +6,9 @@ from typing import Any
 
 from django import forms
 
+from broker_core.errors import OperatorError
 from console.forms.fields import dress
-from console.services.policy_files import MOST_SENT, SYSTEMS
+from console.services.policy_files import MOST_SENT, SYSTEMS, decode_file
 from console.services.rollouts import Plan
 
 _NAMES = {
@@ -63,9 +64,9 @@ class ImportForm(_Dressed):
             self.add_error("file", "The file is over 1 MiB.")
         elif file is not None:
             try:
-                clean["text"] = file.read().decode()
-            except UnicodeDecodeError:
-                self.add_error("file", "The file isn’t text in UTF-8.")
+                clean["text"] = decode_file(file.read())
+            except OperatorError as problem:
+                self.add_error("file", f"{problem.sentence} {problem.fix}")
         elif not clean.get("text") and not self.errors:
             self.add_error("text", "Paste a configuration, or choose a file.")
         return clean

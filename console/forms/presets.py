@@ -41,7 +41,8 @@ class ActiveMqForm(TopicForm):
             "constant_pending_message_limit_strategy", "prefetch_rate_pending_message_limit_strategy",
         )),
         ("slowConsumerStrategy", (
-            "abort_slow_consumer_strategy", "max_slow_count", "max_slow_duration", "check_period", "abort_connection",
+            "abort_slow_consumer_strategy", "abort_slow_ack_consumer_strategy", "max_time_since_last_ack", "max_slow_count",
+            "max_slow_duration", "check_period", "abort_connection",
         )),
     )  # fmt: skip
 
@@ -53,6 +54,12 @@ class ActiveMqForm(TopicForm):
         ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Kept as a multiple of the prefetch"
     )
     abort_slow_consumer_strategy = setting(ACTIVEMQ["abort_slow_consumer_strategy"], "Abort slow consumers")
+    abort_slow_ack_consumer_strategy = setting(
+        ACTIVEMQ["abort_slow_ack_consumer_strategy"], "Abort consumers that stop acknowledging"
+    )
+    max_time_since_last_ack = setting(
+        ACTIVEMQ["max_time_since_last_ack"], "Time since the last acknowledgement"
+    )
     max_slow_count = setting(ACTIVEMQ["max_slow_count"], "Times it may be slow")
     max_slow_duration = setting(ACTIVEMQ["max_slow_duration"], "Time it may be slow")
     check_period = setting(ACTIVEMQ["check_period"], "Time between two checks")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from django.db import transaction
@@ -29,6 +31,35 @@ MOST_NAMED = 10
 """Topics in a warning."""
 MOST_SENT = policy_import.MAX_TEXT
 """Characters of a file that is pasted, uploaded or sent by the API."""
+
+
+_DECLARED: Final = re.compile(rb"""<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w-]{1,20})["']""")
+_LATIN: Final = {
+    b"iso-8859-1": "latin-1",
+    b"latin1": "latin-1",
+    b"windows-1252": "cp1252",
+    b"iso-8859-15": "iso8859-15",
+}
+
+
+def decode_file(data: bytes) -> str:
+    """Return a file's text: UTF-8, UTF-16 by its mark, or the Latin encoding that its XML declaration names.
+
+    Raises OperatorError bad_import.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    else:
+        declared = _DECLARED.match(data)
+        encoding = _LATIN.get(declared[1].lower(), "utf-8") if declared else "utf-8"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as problem:
+        raise OperatorError(
+            "bad_import",
+            f"The file isn't text in {encoding.upper()}: byte {problem.start + 1} can't be read.",
+            "Save it as UTF-8.",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +101,16 @@ def load(instance: Instance, system: str, text: str) -> Loaded:
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
+    if "rules" in given:
+        given["rules"] = _laid_beside(newest.get("rules") or [], given["rules"])
     document = drafts.overlay(newest, given)
     return Loaded(document, imported, _narrowed(newest, document))
+
+
+def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest revision's rules but those with an imported one's name, and the imported ones."""
+    names = {rule["name"] for rule in imported}
+    return [*(rule for rule in newest if rule.get("name") not in names), *imported]
 
 
 def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -93,7 +93,9 @@ def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
 ) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
     assert answer.status_code == 201
-    assert [entry["topic"] for entry in answer.data["draft"]["document"]["activemq"]] == [">", "prices.*"]
+    assert [entry["topic"] for entry in answer.data["draft"]["document"]["activemq"]] == [
+        ">", "prices.*", "queue.>", "scratch.temp.>",
+    ]  # fmt: skip
     assert {"where", "line", "what", "into"} == set(answer.data["taken"][0])
     into = {one["what"]: one["into"] for one in answer.data["taken"]}
     assert into["limit=50"].startswith("activemq >: constant_pending_message_limit_strategy")

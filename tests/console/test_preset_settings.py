@@ -126,8 +126,10 @@ def written(system: str, row: PresetField) -> str:
             f'<pendingMessageLimitStrategy><{element} {attribute}="{value}"/></pendingMessageLimitStrategy>'
         )
     else:
-        given = "" if word == "abortSlowConsumerStrategy" else f'{word}="{value}"'
-        inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {given}/></slowConsumerStrategy>"
+        of_acks = word in ("abortSlowAckConsumerStrategy", "maxTimeSinceLastAck")
+        element = "abortSlowAckConsumerStrategy" if of_acks else "abortSlowConsumerStrategy"
+        given = "" if word == element else f'{word}="{value}"'
+        inner = f"<slowConsumerStrategy><{element} {given}/></slowConsumerStrategy>"
     return f'<x><policyEntry topic="a">{inner}</policyEntry></x>'
 
 

@@ -23,6 +23,8 @@ QUEUES: Final = "queue."
 """The topics of queues: a queue is a shared place in the log of one."""
 _QUEUE_FORMS: Final = ("/queue/", "/amq/queue/")
 TEMPORARY: Final = ("/temp-queue/", "/temp-topic/")
+TEMPORARY_TOPICS: Final = "scratch.temp."
+"""The topics of temporary destinations."""
 _REFUSED: Final = {
     "/reply-queue/": "Reply queues",
     "/dsub/": "Destinations of durable subscriptions",
@@ -55,7 +57,7 @@ def temporary(text: str, secret: str) -> str:
     `secret` can't name it. By the default policy no journal keeps it."""
     for prefix in TEMPORARY:
         if text.startswith(prefix):
-            return f"/topic/scratch.temp.{secret}.{_levels(text[len(prefix) :])}"
+            return f"/topic/{TEMPORARY_TOPICS}{secret}.{_levels(text[len(prefix) :])}"
     return ""
 
 

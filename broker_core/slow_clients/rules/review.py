@@ -18,7 +18,7 @@ from broker_core.config.rule_settings import laid_over
 from broker_core.config.scopes import shared, within
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Measured, Mode, Shape, Signal
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets import amps, custom, xap
+from broker_core.slow_clients.rules.presets import activemq, amps, custom, xap
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS
 from broker_core.slow_clients.rules.scopes import Subject, subject_of
@@ -207,10 +207,14 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     for entry in document.activemq:
         where = f"activemq {entry.topic}"
         found = entries.values(Subject(entry.transport, topic=entry.topic))
-        off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 0
+        off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 1
         if found["abort_slow_consumer_strategy"] and off:
             yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
                           "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
+        if found["abort_slow_ack_consumer_strategy"] and activemq.looks_until_abort(found) is None:
+            yield _refuse(where, "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
+                          "maxSlowDuration both off: nobody is ever aborted.",
+                          "Set maxTimeSinceLastAck and one of the two, or switch the strategy off.")  # fmt: skip
         both = (entry.constant_pending_message_limit_strategy or -1) >= 0
         if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
             yield _warn(

@@ -197,11 +197,10 @@ def _text(name: str) -> str:
         else:
             with Path(name).open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
     if len(data) > MOST_BYTES:
         raise OperatorError(
             "bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give only the part with the policy."
         )
-    return text
+    return policy_files.decode_file(data)

@@ -2,6 +2,9 @@
 
 There the most specific entry alone counts for a destination; here entries are laid over each other field by
 field. So an entry also says ActiveMQ's defaults wherever a wider entry of the file says something else.
+
+An imported policy never acts earlier or harder than ActiveMQ would. Where the file doesn't say how late or how
+gently ActiveMQ acts, a strategy is left out, or an entry is in shadow.
 """
 
 from __future__ import annotations
@@ -10,42 +13,54 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broker_core.config import Scope
 from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH
 from broker_core.config.presets import MAX_ENTRIES, read_activemq
+from broker_core.config.vocabulary import Mode
+from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets.activemq import DEFAULTS
-from broker_core.slow_clients.rules.scopes import specificity
+from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_words import nbytes
 from console.services.policy_import.imported import (
     NO_SUCH_SETTING,
     Imported,
     flag,
+    is_placeholder,
     number,
     whole,
     why_not,
 )
 from console.services.policy_import.leaves import Element, Leaf, parse_xml
+from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
 RATE: Final = "prefetch_rate_pending_message_limit_strategy"
 ABORT: Final = "abort_slow_consumer_strategy"
-_SILENT: Final[dict[str, Any]] = {**DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high)}
+ABORT_ACK: Final = "abort_slow_ack_consumer_strategy"
+_ABORTS: Final = {"abortSlowConsumerStrategy": ABORT, "abortSlowAckConsumerStrategy": ABORT_ACK}
+_SILENT: Final[dict[str, Any]] = {
+    **DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": Mode.ENFORCE.value,
+}  # fmt: skip
 """What an entry that says nothing means in ActiveMQ. The prefetch is that of topics; no rate is one never met."""
-_ABORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "maxSlowCount": ("max_slow_count", whole),
-    "maxSlowDuration": ("max_slow_duration", whole),
-    "checkPeriod": ("check_period", whole),
-    "abortConnection": ("abort_connection", flag),
+_LIMITS: Final = {
+    "maxSlowCount": "max_slow_count",
+    "maxSlowDuration": "max_slow_duration",
+    "maxTimeSinceLastAck": "max_time_since_last_ack",
 }
+"""Limits of the abort strategies. ActiveMQ's default of each may abort earlier than the value that can't be read."""
+_PERIOD: Final = "checkPeriod"
 _DIFFERS: Final = {
     CONSTANT: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
     RATE: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
     "abort_connection": "false ends the subscription at once (there after a second), and a STOMP client's connection with it",
     "max_slow_duration": "0 is any time, as there",
+    ABORT_ACK: "a subscription without acknowledgements is slow while its connection takes nothing of what waits or is on its "
+    "way; a consumer that had nothing to acknowledge has the whole time from its next message on",
 }
 """Remarks on settings whose effect is not exactly ActiveMQ's."""
+_UNKNOWN_TOPIC: Final = "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
+_TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
+_WIDE_WINDOW: Final = f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is aborted for it."
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
     "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker", "managementContext",
@@ -84,10 +99,15 @@ _USAGE: Final = {
 }
 
 
-_KNOWN: Final = frozenset((*_ABORT, "limit", "multiplier"))
-_STRATEGIES: Final = frozenset((
-    "abortSlowConsumerStrategy", "constantPendingMessageLimitStrategy", "prefetchRatePendingMessageLimitStrategy",
+_KNOWN: Final = frozenset((
+    *_LIMITS, _PERIOD, "abortConnection", "ignoreIdleConsumers", "ignoreNetworkConsumers", "limit", "multiplier",
 ))  # fmt: skip
+_STRATEGIES: Final = frozenset(
+    (*_ABORTS, "constantPendingMessageLimitStrategy", "prefetchRatePendingMessageLimitStrategy")
+)
+_PACKAGE: Final = "org.apache.activemq.broker.region.policy"
+_ELSEWHERE: Final = frozenset(("parent", "factory-bean", "factory-method"))
+"""Attributes of a Spring bean that is set somewhere else as well."""
 Beans = Mapping[str, Element]
 """Elements of the file by their id."""
 
@@ -107,6 +127,8 @@ class _Entry:
     patterns: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     found: list[_Found] = field(default_factory=list)
+    excess: int = 0
+    """Messages by which its prefetch is larger than the widest window here."""
 
 
 def read(text: str) -> Imported:
@@ -115,18 +137,52 @@ def read(text: str) -> Imported:
     imported = Imported(root.leaves())
     entries: list[_Entry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
+    has_widest = any(_is_of_every_topic(one) for one in root.walk())
     for element in root.walk():
         if element.name == "defaultEntry":
-            _default_entry(imported, element, root, entries, beans)
+            _default_entry(imported, element, has_widest, entries, beans)
         elif element.name == "policyEntry":
             _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
             _usage(imported, element)
+    if _has_unknown_topics(imported, root, entries):
+        _put_in_shadow(entries)
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
-        imported.document["activemq"] = made
+        beside = patterns_beside_topics([one["topic"] for one in made], ">")
+        # What a queue's consumers have where nothing is set, in ActiveMQ and here.
+        others = [{"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": Mode.OFF.value} for one in beside]
+        imported.document["activemq"] = [*made, *others]
     _others(imported, root)
     return imported
+
+
+def _has_unknown_topics(imported: Imported, root: Element, entries: list[_Entry]) -> bool:
+    """Return whether an entry for topics was left out, so that ActiveMQ has settings for topics that aren't known here."""
+    known = [entry.element for entry in entries]
+    names = {name for entry in entries for name in entry.patterns}
+    return any(
+        one.name == "policyEntry"
+        and (topic := one.attributes.get("topic")) is not None
+        and not any(one is element for element in known)
+        and not _names_only(topic.value, names)
+        for one in root.walk()
+    )
+
+
+def _names_only(text: str, names: set[str]) -> bool:
+    """Return whether a destination's name is of topics that have an entry."""
+    try:
+        return set(topic_patterns(text)) <= names
+    except ClientError:
+        return False
+
+
+def _put_in_shadow(entries: list[_Entry]) -> None:
+    """Put entries whose patterns have wildcards in shadow."""
+    for entry in entries:
+        if any(map(has_wildcards, entry.patterns)):
+            entry.settings["mode"] = Mode.SHADOW.value
 
 
 def topic_patterns(text: str) -> list[str]:
@@ -137,22 +193,47 @@ def topic_patterns(text: str) -> list[str]:
     made = []
     for part in text.split(",", MAX_ENTRIES):  # more would be too many
         name = part.strip().removeprefix("topic://")
+        if is_placeholder(name):
+            raise ClientError(
+                "bad_pattern",
+                f"{name[:80]!r} is a variable that only ActiveMQ can fill in.",
+                "Write the topic into the file.",
+            )
         TopicPattern.parse(name)
         made.append(f"{name[:-2]}.#" if name.endswith(".>") else name)
     return made
 
 
+def _fits(entries: list[_Entry], patterns: list[str]) -> bool:
+    """Return whether a policy has room for entries for these patterns as well, and for those that stand beside them."""
+    all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
+    return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
+
+
+def _is_of_every_topic(element: Element) -> bool:
+    """Return whether an element is the entry of `>`."""
+    topic = element.attributes.get("topic")
+    return (
+        element.name == "policyEntry" and topic is not None and ">" in map(str.strip, topic.value.split(","))
+    )
+
+
 def _default_entry(
-    imported: Imported, element: Element, root: Element, entries: list[_Entry], beans: Beans
+    imported: Imported, element: Element, has_widest: bool, entries: list[_Entry], beans: Beans
 ) -> None:
-    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches."""
-    every = [one.attributes.get("topic") for one in root.walk() if one.name == "policyEntry"]
-    taken = any(topic is not None and ">" in map(str.strip, topic.value.split(",")) for topic in every)
+    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches.
+
+    `has_widest`: the file has an entry of `>`.
+    """
     for child in element.children:
         if child.name != "policyEntry":
             imported.leave_out(child, NO_SUCH_SETTING)
-        elif taken:
+        elif has_widest:
             imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
+        elif any(entry.topic is None for entry in entries):
+            imported.leave_out(child, "There is one default entry: the first was taken.")
+        elif not _fits(entries, [">"]):
+            imported.leave_out(child, _TOO_MANY)
         else:
             entries.append(_settings(imported, _Entry(child, None, [">"]), beans))
 
@@ -177,8 +258,8 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: B
         imported.leave_out(element, f"{problem.sentence} {problem.fix}")
         return
     known = [pattern for entry in entries for pattern in entry.patterns]
-    if len(known) + len(patterns) > MAX_ENTRIES:
-        imported.leave_out(element, f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ.")
+    if not _fits(entries, patterns):
+        imported.leave_out(element, _TOO_MANY)
     elif twice := next(
         (pattern for pattern in patterns if pattern in known or patterns.count(pattern) > 1), None
     ):
@@ -188,12 +269,12 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: B
 
 
 def _settings(imported: Imported, entry: _Entry, beans: Beans) -> _Entry:
+    if (leaf := entry.element.attributes.get("topicPrefetch")) is not None:
+        _prefetch(imported, entry, leaf)  # strategies go by it
     for name, leaf in entry.element.attributes.items():
-        if name == "topicPrefetch":
-            _set(imported, entry, leaf, "prefetch", whole(leaf.value))
-        elif name in _REFERS and leaf.value.startswith("#"):
+        if name in _REFERS and leaf.value.startswith("#"):
             _reference(imported, entry, name, leaf, beans)
-        elif name != "topic":
+        elif name not in ("topic", "topicPrefetch"):
             imported.leave_out(leaf, _ATTRIBUTES.get(name, NO_SUCH_SETTING))
     for child in entry.element.children:
         if child.name == "pendingMessageLimitStrategy":
@@ -203,6 +284,18 @@ def _settings(imported: Imported, entry: _Entry, beans: Beans) -> _Entry:
         else:
             imported.leave_out(child, _ELEMENTS.get(child.name, NO_SUCH_SETTING))
     return entry
+
+
+def _prefetch(imported: Imported, entry: _Entry, leaf: Leaf) -> None:
+    """Read a prefetch; limits beyond it grow by what is too much for a window here."""
+    value = whole(leaf.value)
+    if value is not None and value > MAX_PREFETCH:
+        entry.settings["prefetch"] = MAX_PREFETCH
+        entry.excess = value - MAX_PREFETCH
+        limits = "; limits that count beyond it are raised by the rest"
+        entry.found.append(_Found(leaf, f"prefetch {MAX_PREFETCH}, the widest window here{limits}"))
+    else:
+        _set(imported, entry, leaf, "prefetch", value)
 
 
 def _reference(imported: Imported, entry: _Entry, name: str, leaf: Leaf, beans: Beans) -> None:
@@ -229,19 +322,37 @@ def _strategies(imported: Imported, entry: _Entry, element: Element, beans: Bean
             else:
                 imported.leave_out(leaf, f"No bean of this file has the id {leaf.value[:80]!r}.")
         if child.name == "bean" and (kind := child.attributes.get("class")) is not None:
-            name = kind.value.strip().rpartition(".")[2]
-            bean = Element(name[:1].lower() + name[1:], child.line)
-            for one in child.children:
-                key, value = one.attributes.get("name"), one.attributes.get("value") or one.text_of("value")
-                if one.name == "property" and key is not None and value is not None:
-                    bean.attributes[key.value] = value
-                    if key.value in _KNOWN:
-                        entry.found.append(_Found(key, key.value))
-            if bean.name in _STRATEGIES:
-                entry.found.append(_Found(kind, bean.name))
-            child = bean
+            child = _bean_strategy(entry, child, kind)
         found.append(child)
     return found
+
+
+def _bean_strategy(entry: _Entry, bean: Element, kind: Leaf) -> Element:
+    """Return a Spring bean as the element that its class has in ActiveMQ's own schema, with its properties as attributes.
+
+    A property whose value isn't a text here gets its own name as the value, which no setting can have. A bean that
+    is set somewhere else as well, or whose class isn't ActiveMQ's, is returned as it is.
+    """
+    package, _, name = kind.value.strip().rpartition(".")
+    strategy = Element(name[:1].lower() + name[1:], bean.line)
+    if package != _PACKAGE or any(key in _ELSEWHERE or key.endswith("-ref") for key in bean.attributes):
+        return bean
+    if strategy.name in _STRATEGIES:
+        entry.found.append(_Found(kind, strategy.name))
+    strategy.attributes |= {
+        key: leaf for key, leaf in bean.attributes.items() if key in _KNOWN
+    }  # p:maxSlowCount
+    properties: dict[str, tuple[Leaf, Leaf]] = {}
+    for one in bean.children:
+        key = one.attributes.get("name")
+        if one.name == "property" and key is not None and key.value in _KNOWN:
+            value = one.attributes.get("value") or one.text_of("value") or key
+            properties[key.value] = (key, value)  # the last of a name counts
+    for name, (key, value) in properties.items():
+        strategy.attributes[name] = value
+        if value is not key:
+            entry.found.append(_Found(key, name))
+    return strategy
 
 
 def _pending(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
@@ -273,41 +384,106 @@ def _strategy(
 
 
 def _slow(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
+    """Read the strategy that aborts slow consumers, of which an entry has one."""
     for child in _strategies(imported, entry, element, beans):
-        if child.name != "abortSlowConsumerStrategy":
-            imported.leave_out(child, _about_acks(child))
-            continue
-        entry.settings[ABORT] = True
-        if child.text is not None and not child.text.value:
-            entry.found.append(_Found(child.text, f"{ABORT} true"))
-        for name, leaf in child.attributes.items():
-            if name in _ABORT:
-                key, convert = _ABORT[name]
-                if key == "check_period" and (whole(leaf.value) or 1) <= 0:
-                    entry.settings[ABORT] = False
-                    entry.found.append(_Found(leaf, f"{ABORT} false: without a period ActiveMQ never looks"))
-                else:
-                    _set(imported, entry, leaf, key, convert(leaf.value))
-            elif name == "ignoreNetworkConsumers":
-                imported.leave_out(leaf, "Sluice has no network of brokers.")
+        strategy = _ABORTS.get(child.name)
+        if strategy is None:
+            imported.leave_out(
+                child, f"Only {' and '.join(_ABORTS)} are taken over, as they stand in ActiveMQ."
+            )
+        elif ABORT in entry.settings or ABORT_ACK in entry.settings:
+            imported.leave_out(child, "An entry has one strategy: the first was taken.")
+        elif strategy is ABORT and entry.excess:
+            _leave_out_strategy(imported, entry, child, _WIDE_WINDOW)
+        else:
+            _abort(imported, entry, child, strategy)
     imported.leave_out(element, NO_SUCH_SETTING)
 
 
-def _about_acks(element: Element) -> str:
-    """Why a strategy isn't taken over, and the rule that does the same as abortSlowAckConsumerStrategy."""
-    if element.name != "abortSlowAckConsumerStrategy":
-        return "Only abortSlowConsumerStrategy is taken over."
-    given = {name: leaf.value for name, leaf in element.attributes.items()}
-    limit, closes = given.get("maxTimeSinceLastAck", "30000"), given.get("abortConnection") == "true"
-    return (
-        "It isn't taken over, and nobody is aborted for it: write a rule for the topic with the signal ack_silence, the "
-        f"limit {limit} ms and the action {'disconnect' if closes else 'cancel_subscription'}."
-    )
+def _leave_out_strategy(imported: Imported, entry: _Entry, strategy: Element, why: str) -> None:
+    """Leave out a strategy with all that it says, a bean's properties included."""
+    leaves = set(strategy.leaves())
+    for leaf in leaves:
+        imported.leave_out(leaf, why)
+    words = {strategy.name, *strategy.attributes}
+    entry.found = [one for one in entry.found if one.leaf not in leaves and one.setting not in words]
+
+
+def _abort(imported: Imported, entry: _Entry, strategy: Element, key: str) -> None:
+    """Read an abort strategy. With a limit or a period that can't be read it is left out whole: its default may be
+    less."""
+    settings: dict[str, Any] = {key: True}
+    taken: list[_Found] = []
+    for name, leaf in strategy.attributes.items():
+        setting, value, remark = name, None, ""
+        if name in _LIMITS:
+            setting = _LIMITS[name]
+            value = whole(leaf.value)
+            if value is not None and not 0 <= value <= ACTIVEMQ[setting].high:
+                value, remark = -1, "-1 is no limit"
+        elif name == _PERIOD:
+            setting, value = "check_period", whole(leaf.value)
+            if value is not None and value <= 0:
+                settings[key] = False
+                taken.append(_Found(leaf, f"{key} false: without a period ActiveMQ never looks"))
+                continue
+            if value is not None and value < (least := ACTIVEMQ[setting].low):
+                value, remark = least, f"{least} ms is the shortest period here"
+        elif name == "abortConnection":
+            _set(imported, entry, leaf, "abort_connection", flag(leaf.value))
+            continue
+        else:
+            imported.leave_out(leaf, _about_strategy(name, leaf, key))
+            continue
+        if why := _why_not(leaf, setting, value):
+            _leave_out_strategy(
+                imported, entry, strategy, f"{name} can't be read, so nobody is aborted. {why}"
+            )
+            entry.settings.pop("abort_connection", None)
+            return
+        settings[setting] = value
+        remark = "; ".join(filter(None, (remark, _DIFFERS.get(setting))))
+        taken.append(_Found(leaf, f"{setting}; {remark}" if remark else setting))
+    if settings[key] and not _ever_aborts({**DEFAULTS, **settings}, key):
+        settings[key] = False
+    if strategy.text is not None and not strategy.text.value:
+        taken.append(_Found(strategy.text, f"{key} true"))
+    entry.settings |= settings
+    entry.found += taken
+    _remark_on_strategy(entry, strategy, key)
+
+
+def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
+    """Return whether a strategy with these settings can abort anybody."""
+    if strategy == ABORT_ACK:
+        return looks_until_abort(settings) is not None
+    return settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0
+
+
+def _remark_on_strategy(entry: _Entry, strategy: Element, key: str) -> None:
+    """Say beside the strategy's first setting how its effect differs from ActiveMQ's."""
+    told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
+    leaves = set(strategy.leaves())
+    for place, one in enumerate(entry.found):
+        if told and one.leaf in leaves:
+            entry.found[place] = _Found(one.leaf, f"{one.setting}; {told}")
+            return
+
+
+def _about_strategy(name: str, leaf: Leaf, strategy: str) -> str:
+    """Return why an attribute of an abort strategy isn't taken over."""
+    if name == "ignoreNetworkConsumers":
+        return "Sluice has no network of brokers."
+    if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
+        return NO_SUCH_SETTING
+    if flag(leaf.value) is True:
+        return "Consumers with nothing to acknowledge are always ignored here, so it changes nothing."
+    return "Consumers with nothing to acknowledge are always ignored here: ActiveMQ would abort them too."
 
 
 def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) -> None:
     """Set a field by a leaf, or leave the leaf out."""
-    why = why_not(leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", key: value}]))
+    why = _why_not(leaf, key, value)
     if key in entry.settings:
         why = "The entry says this twice: the first was taken."
     if why:
@@ -318,8 +494,27 @@ def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) ->
         entry.found.append(_Found(leaf, f"{key}; {remark}" if remark else key))
 
 
+def _why_not(leaf: Leaf, setting: str, value: Any) -> str:
+    """Return why a leaf's value can't be a setting's; "" when it can."""
+    return why_not(leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}]))
+
+
+def _raise_limits(entry: _Entry) -> None:
+    """Add to the pending limits the messages that a prefetch of ActiveMQ's holds beyond the widest window here."""
+    if (constant := entry.settings.get(CONSTANT, -1)) >= 0:
+        raised = constant + entry.excess
+        entry.settings[CONSTANT] = raised if raised <= ACTIVEMQ[CONSTANT].high else -1
+    if RATE in entry.settings:
+        prefetch = MAX_PREFETCH + entry.excess
+        beyond = entry.excess + int(entry.settings[RATE] * prefetch)
+        rate = (beyond + 0.5) / MAX_PREFETCH  # a half, so that as many whole messages come of it again
+        entry.settings[RATE] = min(rate, float(ACTIVEMQ[RATE].high))
+
+
 def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict[str, Any]]:
-    """The entries of the policy that a policyEntry makes."""
+    """Return the entries of the policy that a policyEntry makes."""
+    if entry.excess:
+        _raise_limits(entry)
     made = [
         {"topic": pattern, **_silent(pattern, entry, entries), **entry.settings} for pattern in entry.patterns
     ]
@@ -342,34 +537,28 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
     whole_prefetch = (
         "" if "prefetch" in entry.settings else f"; prefetch {MAX_PREFETCH}, ActiveMQ's for topics"
     )
+    if beside := patterns_beside_topics(entry.patterns, ">"):
+        alone += f"; off for {', '.join(beside)}, the topics of queues and temporary destinations here"
+    if entry.settings.get("mode") == Mode.SHADOW:
+        alone += f"; {_UNKNOWN_TOPIC}"
     if entry.topic is not None:
         imported.take(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
+    elif alone:
+        entry.found[0] = _Found(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
     for leaf, setting in entry.found:
         imported.take(leaf, part, setting)
     return made
 
 
 def _silent(pattern: str, entry: _Entry, entries: list[_Entry]) -> dict[str, Any]:
-    """ActiveMQ's defaults for what this entry doesn't say, and another that is laid under it does."""
-    rank = specificity(Scope(topic=pattern))
+    """Return ActiveMQ's defaults for settings that this entry lacks, and another that is laid under it has."""
     under = [
-        other for other in entries if other is not entry and any(
-            specificity(Scope(topic=wider)) <= rank and _meet(wider.split("."), pattern.split(".")) for wider in other.patterns
-        )
-    ]  # fmt: skip
+        other
+        for other in entries
+        if other is not entry and any(is_laid_under(wider, pattern) for wider in other.patterns)
+    ]
     keys = {key for other in under for key in other.settings} - set(entry.settings)
     return {key: _SILENT[key] for key in sorted(keys)}
-
-
-def _meet(one: list[str], other: list[str]) -> bool:
-    """Whether some topic is named by both patterns."""
-    if one[:1] == ["#"] or other[:1] == ["#"]:
-        return True
-    if not one or not other:
-        return one == other
-    if ">" in (one[0], other[0]):
-        return True
-    return ("*" in (one[0], other[0]) or one[0] == other[0]) and _meet(one[1:], other[1:])
 
 
 def _usage(imported: Imported, element: Element) -> None:

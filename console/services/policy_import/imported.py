@@ -90,6 +90,13 @@ class Imported:
             if fate is not None and fate.part == part and fate.setting.endswith(setting):
                 self._fates[leaf] = _Fate(why=why)
 
+    def remark(self, part: str, remark: str) -> None:
+        """Add a remark to the first leaf that was taken into a part."""
+        for leaf, fate in self._fates.items():
+            if fate is not None and fate.part == part:
+                self._fates[leaf] = _Fate(part, f"{fate.setting}; {remark}")
+                return
+
     def is_empty(self) -> bool:
         """Whether nothing was taken over."""
         return not self.document and not self.actions
@@ -145,12 +152,17 @@ def flag(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text.strip().lower())
 
 
+def is_placeholder(text: str) -> bool:
+    """Whether a text holds a variable or a template's tag, so that its value isn't in the file."""
+    return re.search(r"[$#%]\{|\$\(|\$\w|%\w+%|\{\{|<%|^@\w+@$", text) is not None
+
+
 def why_not(leaf: Leaf, value: object, read: Callable[[Reader], object]) -> str:
     """Why a leaf's value can't be a setting's; nothing when it can. `read` reads it as the policy would."""
     if value is None:
         return (
             "It isn't a value of this setting."
-            if not re.search(r"[$#%]\{|\$\w|%\w+%", leaf.value)
+            if not is_placeholder(leaf.value)
             else ("It is a variable that only its own system can fill in: write its value into the file.")
         )
     reader = Reader()

@@ -2,9 +2,16 @@
 
     <topic key="stocks.us.*"><consumer>...</consumer></topic>                            the design's (seed 004)
     <topics><topic><name>stocks.us.*</name><slow-consumer-detection>...                  the plug-in's, as it shipped
+    <queue name="CLIENT:NAME"><consumer>...</consumer></queue>                           one durable subscription's
+
+A queue of that name is a durable subscription's. Its limits become rules for that client and subscription, which
+disconnect the client and keep the subscription, as the plug-in does.
 
 The plug-in also has a `<slow-consumer-detection>` for all topics, which that of a topic replaces whole; here
 entries are laid over each other field by field, so a topic's entry then says "no limit" by the highest number there is.
+
+An imported policy never acts earlier or harder than Qpid would. Where an entry can't be taken over, wider ones that
+are about its topics too are in shadow.
 """
 
 from __future__ import annotations
@@ -13,16 +20,22 @@ from typing import Any, Final
 
 from broker_core.config.preset_fields import QPID
 from broker_core.config.presets import MAX_ENTRIES, read_qpid
-from broker_core.errors import ClientError
+from broker_core.config.rules import MAX_RULES
+from broker_core.config.vocabulary import Action, Mode, Signal
+from broker_core.errors import ClientError, OperatorError
+from broker_core.names import is_name
+from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.imported import (
     NO_SUCH_SETTING,
     Imported,
     flag,
+    is_placeholder,
     whole,
     why_not,
 )
 from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
+from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
 
 # The document prints `maessageAge`; files that were copied from it say so too.
 _LIMITS: Final = {
@@ -36,10 +49,23 @@ _DETECTION: Final = "slow-consumer-detection"
 _DELETES: Final = (
     "It removes what durable subscriptions are owed: set it here by hand, with its confirmation."
 )
-_ONE_QUEUE: Final = (
-    "It is for one queue by its name (a durable subscription's is CLIENT:NAME), and Sluice's entries are by topic: write a "
-    "rule with that client and subscription as its scope, a signal backlog_bytes (depth), oldest_age (messageAge) or "
-    "backlog_messages (messageCount), and the action disconnect."
+_NO_SUBSCRIPTION: Final = (
+    "It isn't the queue of a durable subscription (CLIENT:NAME). Other queues are shared here, and no limit disconnects one "
+    "of their consumers."
+)
+RULES: Final = "qpid.queue."
+"""Start of the names of imported rules. Entries of one name are for different subscriptions."""
+_LIMIT_SIGNALS: Final = {
+    "depth": Signal.BACKLOG_BYTES,
+    "message_age": Signal.OLDEST_AGE,
+    "message_count": Signal.BACKLOG_MESSAGES,
+}
+_NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are taken over: here they disconnect."
+_BESIDE: Final = "the topics of queues and temporary destinations here"
+_IN_SHADOW: Final = "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
+_OF_ONE: Final = (
+    "for the durable subscription of this name, which is kept; the client is told its limit's reason code, where Qpid "
+    "says 506"
 )
 _ALERT: Final = "It is an alert: a rule with the action notify does the same."
 _PRODUCERS: Final = "It holds up producers, which Sluice never does."
@@ -58,7 +84,16 @@ _NOT_POLICY: Final = frozenset((
 
 
 def read(text: str) -> Imported:
-    """Each topic with limits as an entry of `qpid`; queues are left out."""
+    """Read each topic with limits as an entry of `qpid`, and each durable subscription's queue as `rules`.
+
+    Raises OperatorError bad_import.
+    """
+    if text.lstrip().startswith("{"):
+        raise OperatorError(
+            "bad_import",
+            "The file is the JSON of Qpid Broker-J, which has no limits for consumers.",
+            "Give the XML of Qpid's Java broker up to 0.18. Limits of queues are alerts there: write rules with notify.",
+        )
     root = parse_xml(text)
     imported = Imported(root.leaves())
     reading = _Reading(imported)
@@ -69,9 +104,17 @@ def read(text: str) -> Imported:
     for element in root.walk():
         if element.name == "topic":
             reading.topic(element)
+        elif element.name == "queue":
+            reading.queue(element)
+    if reading.rules:
+        imported.document["rules"] = reading.rules
     entries = [reading.whole(entry) for entry in reading.entries]
     if entries:
-        imported.document["qpid"] = entries
+        beside = patterns_beside_topics([one["topic"] for one in entries], "#")
+        imported.document["qpid"] = [*entries, *({"topic": one, "mode": Mode.OFF.value} for one in beside)]
+        for entry in entries:
+            if beside := patterns_beside_topics([entry["topic"]], "#"):
+                imported.remark(f"qpid {entry['topic']}", f"off for {', '.join(beside)}, {_BESIDE}")
     _others(imported, root)
     return imported
 
@@ -89,12 +132,37 @@ def checked_key(key: str) -> str:
     return key
 
 
+def _deletes(policy: Element) -> bool:
+    """Return whether a policy element names a policy that disconnects."""
+    return value_of(policy.attributes.get("name") or policy.text_of("name")).lower() in (
+        "delete",
+        "topicdelete",
+    )
+
+
+def _is_subscription(name: str) -> bool:
+    """Return whether a durable subscription may have this name."""
+    return 0 < len(name) <= MAX_SUBSCRIPTION_ID and name.isprintable() and not is_placeholder(name)
+
+
+def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
+    """Return the rule of one limit, as a policy document has it."""
+    return {
+        "name": f"{RULES}{setting}", "mode": Mode.ENFORCE.value, "scope": scope,
+        "signal": _LIMIT_SIGNALS[setting].value, "limit": limit, "ladder": [{"action": Action.DISCONNECT.value}],
+    }  # fmt: skip
+
+
 class _Reading:
     """The entries so far."""
 
     def __init__(self, imported: Imported) -> None:
         self.imported = imported
         self.entries: list[dict[str, Any]] = []
+        self._has_unknown_topics = False
+        """Whether limits of topics were left out."""
+        self.rules: list[dict[str, Any]] = []
+        """Rules for durable subscriptions by their queues' names."""
         self._everything: dict[str, Any] = {}
 
     def everything(self, element: Element) -> None:
@@ -116,13 +184,14 @@ class _Reading:
             return
         why = ""
         key = value_of(name)
-        if element.child("subscriptionName") is not None:
-            why = _ONE_QUEUE
-        elif name is None or not key:
+        subscription = element.child("subscriptionName")
+        if name is None or not key:
             why = "The topic has no key or name."
-        elif any(entry["topic"] == key for entry in self.entries):
+        elif is_placeholder(key):
+            why = "Its topic is a variable that only Qpid can fill in: write it into the file."
+        elif subscription is None and any(entry["topic"] == key for entry in self.entries):
             why = "There is one entry for a topic: the first was taken."
-        elif len(self.entries) >= MAX_ENTRIES:
+        elif not self._fits(key):
             why = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
         else:
             try:
@@ -131,6 +200,10 @@ class _Reading:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
             self.imported.leave_out(element, why)
+            self._has_unknown_topics |= not any(entry["topic"] == key for entry in self.entries)
+        elif subscription is not None:
+            self._subscription(element, subscription.text, limits, key)
+            self.imported.take(name, f"rules {value_of(subscription.text)} {key}", "topic")
         elif made := self._limits(limits, key):
             alone = sorted(set(self._everything) - set(made))
             none = (
@@ -138,33 +211,80 @@ class _Reading:
             )
             self.imported.take(name, f"qpid {key}", f"topic{none}")
             self.entries.append(made)
+        elif self._everything:
+            self.imported.take(
+                name, f"qpid {key}", "topic, without any limit, as none of its own is taken over"
+            )
+            self.entries.append({"topic": key})
+        else:
+            self.imported.leave_out(name, "Its entry has no limit that is taken over.")
+
+    def _fits(self, key: str) -> bool:
+        """Return whether a policy has room for an entry for this key as well, and for those that stand beside them."""
+        keys = [*(entry["topic"] for entry in self.entries), key]
+        return len(keys) + len(patterns_beside_topics(keys, "#")) <= MAX_ENTRIES
+
+    def queue(self, element: Element) -> None:
+        """One queue, whose limits stand in it, or in an element of its name."""
+        within = [one for child in element.children for one in (child, *child.children)]
+        limits = next((one for one in within if one.name in ("consumer", _DETECTION)), None)
+        if limits is not None:
+            self._subscription(element, element.attributes.get("name") or element.text_of("name"), limits)
+
+    def _subscription(self, element: Element, name: Leaf | None, limits: Element, topic: str = "") -> None:
+        """The limits of a durable subscription, to a topic or any, by its queue's name."""
+        client, _, subscription = value_of(name).partition(":")
+        scope = {"client": client, "subscription": subscription, **({"topic": topic} if topic else {})}
+        if name is None or not is_name(client) or not _is_subscription(subscription):
+            self.imported.leave_out(element, _NO_SUBSCRIPTION)
+        elif any(rule["scope"] == scope for rule in self.rules):
+            self.imported.leave_out(element, "There is one entry for a subscription: the first was taken.")
+        elif len(self.rules) > MAX_RULES - len(_LIMIT_SIGNALS):
+            self.imported.leave_out(element, f"A policy has at most {MAX_RULES} rules.")
+        elif made := self._limits(limits, f"{client}:{subscription} {topic}".rstrip(), "rules"):
+            del made["topic"]
+            self.imported.take(name, f"rules {client}:{subscription} {topic}".rstrip(), _OF_ONE)
+            self.rules += [_rule(setting, limit, scope) for setting, limit in made.items()]
         else:
             self.imported.leave_out(name, "Its entry has no limit that is taken over.")
 
     def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """An entry that says all that the entry of all topics does."""
-        return {
-            "topic": entry["topic"],
-            **{key: _NO_LIMIT[key] for key in self._everything if key not in entry},
+        """Return an entry that also says "no limit" for each limit that an entry laid under it has."""
+        key = entry["topic"]
+        under = [one for one in self.entries if one is not entry and is_laid_under(one["topic"], key)]
+        limits = {limit for one in under for limit in one} & set(_NO_LIMIT)
+        made = {
+            "topic": key,
+            **{limit: _NO_LIMIT[limit] for limit in sorted(limits) if limit not in entry},
             **entry,
         }
+        if not self._has_unknown_topics:
+            return made
+        mode = Mode.SHADOW if has_wildcards(key) else Mode.ENFORCE
+        if mode is Mode.SHADOW:
+            self.imported.remark(f"qpid {key}", _IN_SHADOW)
+        return {**made, "mode": mode.value}
 
-    def _limits(self, element: Element, key: str) -> dict[str, Any]:
-        """A topic's entry; nothing when no limit is taken over."""
+    def _limits(self, element: Element, key: str, into: str = "qpid") -> dict[str, Any]:
+        """A topic's or subscription's entry; nothing when no limit is taken over."""
         made: dict[str, Any] = {}
+        acts = [child for child in element.children if child.name == "policy"]
+        if acts and not any(_deletes(child) for child in acts):
+            self.imported.leave_out(element, _NO_DELETE)
+            return {}
         for child in element.children:
             leaf, setting = child.text, _LIMITS.get(child.name)
             if leaf is not None and setting is not None:
-                self._limit(leaf, key, setting, made)
+                self._limit(leaf, f"{into} {key}", setting, made)
             elif child.name == "policy":
-                self._policy(child, key)
+                self._policy(child, f"{into} {key}")
         self.imported.leave_out(element, NO_SUCH_SETTING)
         if not made:
-            self.imported.withdraw(f"qpid {key}", "Its entry has no limit that is taken over.")
+            self.imported.withdraw(f"{into} {key}", "Its entry has no limit that is taken over.")
             return {}
         return {"topic": key, **made}
 
-    def _limit(self, leaf: Leaf, key: str, setting: str, made: dict[str, Any]) -> None:
+    def _limit(self, leaf: Leaf, part: str, setting: str, made: dict[str, Any]) -> None:
         value = whole(leaf.value)
         why = why_not(leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}]))
         if setting in made:
@@ -173,25 +293,23 @@ class _Reading:
             self.imported.leave_out(leaf, why)
         else:
             made[setting] = value
-            self.imported.take(leaf, f"qpid {key}", setting)
+            self.imported.take(leaf, part, setting)
 
-    def _policy(self, element: Element, key: str) -> None:
+    def _policy(self, element: Element, part: str) -> None:
         name = element.attributes.get("name") or element.text_of("name")
-        if name is None or name.value.lower() not in ("delete", "topicdelete"):
-            self.imported.leave_out(
-                element, "Only the policies Delete and TopicDelete are taken over: the limits disconnect."
-            )
+        if name is None or not _deletes(element):
+            self.imported.leave_out(element, _NO_DELETE)
             return
-        self.imported.take(name, f"qpid {key}", "its limits disconnect")
+        self.imported.take(name, part, "its limits disconnect")
         for one in element.walk():
             if one.name == "delete-persistent":
                 self.imported.leave_out(one, _DELETES)
             elif one.name == "option":
-                self._option(one, key)
+                self._option(one, part)
             elif one.name.lower() == "topicdelete" and one.text is not None:
-                self.imported.take(one.text, f"qpid {key}", "durable subscriptions are kept")
+                self.imported.take(one.text, part, "durable subscriptions are kept")
 
-    def _option(self, element: Element, key: str) -> None:
+    def _option(self, element: Element, part: str) -> None:
         option, value = element.attributes.get("name"), element.attributes.get("value")
         if (
             option is None
@@ -204,16 +322,12 @@ class _Reading:
             self.imported.leave_out(element, _DELETES)
         else:
             for leaf in (option, value):
-                self.imported.take(leaf, f"qpid {key}", "durable subscriptions are kept")
+                self.imported.take(leaf, part, "durable subscriptions are kept")
 
 
 def _others(imported: Imported, element: Element) -> None:
     """What stands around the limits of topics."""
-    # What a queue sets stands in it, or in an element of the queue's name.
-    within = [one for child in element.children for one in (child, *child.children)]
-    if element.name == "queue" and any(one.name in ("consumer", _DETECTION) for one in within):
-        imported.leave_out(element, _ONE_QUEUE)
-    elif element.name in _REASONS:
+    if element.name in _REASONS:
         imported.leave_out(element, _REASONS[element.name])
     elif element.name in _NOT_POLICY:
         imported.not_policy(element)

@@ -14,6 +14,12 @@
       abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
                                              and removes the consumer itself a second later); true: its
                                              connection is closed
+    abortSlowAckConsumerStrategy             a consumer is slow while it has messages that it hasn't acknowledged and
+                                             its last acknowledgement is too long ago. Aborted at the look at
+                                             which it has been slow often or long enough. Both limits count looks
+      maxTimeSinceLastAck  30000 ms          so long ago (-1: never slow),
+      maxSlowCount      -1                   so many looks one after the other (0 or -1: any number),
+      maxSlowDuration   30000 ms             or so many that their periods come to it (0 or -1: any number)
 
 A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
 until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
@@ -45,9 +51,11 @@ def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch
             limit + (prefetch or settings["prefetch"] or 0),
             (Rung(Action.DISCARD_OLDEST),), revision, **common,
         )  # fmt: skip
+    if settings["abort_slow_ack_consumer_strategy"]:
+        yield from _ack_rules(settings, revision, prefetch)
     if not settings["abort_slow_consumer_strategy"]:
         return
-    ladder = (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.CANCEL_SUBSCRIPTION),)
+    ladder = _abort(settings)
     count, duration, period = (
         settings[key] for key in ("max_slow_count", "max_slow_duration", "check_period")
     )
@@ -65,6 +73,45 @@ def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch
         yield Rule(
             name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
         )  # fmt: skip
+
+
+def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
+    """Return at how many consecutive looks a consumer must be slow to be aborted; None is never.
+
+    abortSlowAckConsumerStrategy counts looks: `max_slow_duration` is divided by `check_period`.
+    """
+    if settings["max_time_since_last_ack"] < 0:
+        return None
+    looks = []
+    if (count := settings["max_slow_count"]) > 0:
+        looks.append(count)
+    if (duration := settings["max_slow_duration"]) > 0:
+        looks.append(-(-duration // settings["check_period"]))
+    return min(looks, default=None)
+
+
+def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Iterable[Rule]:
+    """Yield the rule of abortSlowAckConsumerStrategy, if it ever aborts.
+
+    Where no application acknowledges, the peer's kernel does: then what it has not taken is owed.
+    """
+    looks, period = looks_until_abort(settings), settings["check_period"]
+    if looks is None:
+        return
+    # Looks are up to a tick late, each by another time. A hold that is a tick shorter still needs as many of them.
+    spare = TICK_MS if period > 2 * TICK_MS else 0
+    hold = max((looks - 1) * period - spare, 0)
+    yield Rule(
+        "activemq.max_time_since_last_ack", "maxTimeSinceLastAck", "",
+        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED, Shape.SOFT_FOR if hold else Shape.HARD,
+        settings["max_time_since_last_ack"], _abort(settings), revision, hold_ms=hold, check_ms=period,
+        mode=settings["mode"], per_subscription=True,
+    )  # fmt: skip
+
+
+def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
+    """Return the ladder of both abort strategies."""
+    return (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.CANCEL_SUBSCRIPTION),)
 
 
 def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:

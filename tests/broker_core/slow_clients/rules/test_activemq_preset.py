@@ -12,6 +12,7 @@ from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
+from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -245,3 +246,47 @@ def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_neve
     for second in range(100):
         figures(one).blocked_since = START + second * SECOND - 900_000_000
         assert made.tick(START + second * SECOND) == []
+
+
+@pytest.mark.parametrize(("count", "duration", "period", "looks"), [
+    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6), (0, 0, 30_000, None), (2, -1, 30_000, 2),
+    (-1, 1, 30_000, 1), (-1, 30_001, 30_000, 2),
+])  # fmt: skip
+def test_limits_of_the_strategy_for_acknowledgements_count_looks(
+    count: int, duration: int, period: int, looks: int | None
+) -> None:
+    settings = {**DEFAULTS, "max_slow_count": count, "max_slow_duration": duration, "check_period": period}
+    assert looks_until_abort(settings) == looks
+    assert looks_until_abort({**settings, "max_time_since_last_ack": -1}) is None
+
+
+@pytest.mark.parametrize(("settings", "least", "most"), [
+    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61), ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
+    ({"check_period": 1_000, "max_slow_duration": -1, "max_slow_count": 3}, 32, 34),
+])  # fmt: skip
+@pytest.mark.parametrize("phase", [0, 7, 23, 29])
+def test_a_consumer_that_stops_acknowledging_is_aborted_no_earlier_than_in_activemq(
+    settings: dict[str, int], least: int, most: int, phase: int
+) -> None:
+    made, _, one = scene({"topic": ">", "abort_slow_ack_consumer_strategy": True, **settings}, prefetch=10)
+    figures(one).unacked_messages, figures(one).acked_at = 3, (start := GRID + phase * SECOND)
+    acts = [(second, act) for second in range(100) for act in made.tick(start + second * SECOND)]
+    ((second, decision),) = acts
+    assert least <= second <= most
+    assert (decision.rule, decision.action) == (
+        "activemq.max_time_since_last_ack",
+        Action.CANCEL_SUBSCRIPTION,
+    )
+    assert (decision.reason, decision.setting) == (Reason.ACK_SILENCE, "maxTimeSinceLastAck")
+    assert second * 1_000 <= 30_000 + decision.worst_case_ms
+
+
+def test_consumers_that_acknowledge_in_time_or_owe_nothing_are_never_aborted() -> None:
+    made, _, one = scene({"topic": ">", "abort_slow_ack_consumer_strategy": True}, prefetch=10)
+    seen = figures(one)
+    seen.unacked_messages, seen.window_full_since, seen.window_full_count = 10, GRID, 1
+    for second in range(200):
+        seen.acked_at = GRID + (second - second % 29) * SECOND
+        assert made.tick(GRID + second * SECOND) == []
+    seen.unacked_messages, seen.acked_at = 0, GRID
+    assert [act for second in range(200, 400) for act in made.tick(GRID + second * SECOND)] == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker_core.config import PolicyDocument, default_policy
+from broker_core.config import PolicyDocument, Scope, default_policy
+from broker_core.config.vocabulary import Action, Mode, Signal
 from broker_core.errors import OperatorError
+from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, pending_limit
+from broker_core.slow_clients.rules.review import Severity, review
 from console.services import policy_import
 from console.services.actions.definition import checked_steps, checked_triggers
 from console.services.policy_import import Imported
+from console.services.policy_import.topic_layers import is_laid_under
 
 ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinationPolicy><policyMap><policyEntries>
 <policyEntry topic=">" topicPrefetch="100" producerFlowControl="false">
@@ -68,6 +73,16 @@ def taken(imported: Imported) -> PolicyDocument:
     return PolicyDocument.from_dict({**base, **given, "instance": instance, "transports": transports})
 
 
+def taken_of_topics(imported: Imported) -> PolicyDocument:
+    """Return the same without the entries that switch the others off for queues and temporary destinations."""
+    document = taken(imported)
+    entries = {
+        name: tuple(one for one in getattr(document, name) if one.mode is not Mode.OFF)
+        for name in ("activemq", "qpid")
+    }
+    return replace(document, **entries)
+
+
 def left_out(imported: Imported) -> set[str]:
     return {one.what for one in imported.left_out}
 
@@ -80,7 +95,7 @@ def why(imported: Imported, what: str) -> str:
 
 def test_policy_entries_of_activemq() -> None:
     imported = policy_import.read("activemq", ACTIVEMQ)
-    everything, prices = taken(imported).activemq
+    everything, prices = taken_of_topics(imported).activemq
     assert (everything.topic, everything.prefetch) == (">", 100)
     assert everything.constant_pending_message_limit_strategy == 50
     assert everything.abort_slow_consumer_strategy is True
@@ -208,7 +223,7 @@ def test_an_unknown_system_is_named() -> None:
     (">", [">"]), ("a.*.b", ["a.*.b"]), ("A,B.>", ["A", "B.#"]), ("topic://A, topic://B", ["A", "B"]),
 ])  # fmt: skip
 def test_destinations_of_activemq(topic: str, patterns: list[str]) -> None:
-    entries = taken(
+    entries = taken_of_topics(
         policy_import.read("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
     ).activemq
     assert [(entry.topic, entry.prefetch) for entry in entries] == [(pattern, 5) for pattern in patterns]
@@ -373,11 +388,13 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
     '<queue name="q"><consumer><depth>6</depth></consumer></queue>',
     "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth></slow-consumer-detection></topic>",
 ])  # fmt: skip
-def test_limits_of_one_queue_of_qpid_are_left_out(queue: str) -> None:
+def test_limits_of_a_queue_that_is_no_subscription_of_qpid_are_left_out(queue: str) -> None:
     detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
     imported = policy_import.read("qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>")
-    assert [(one.topic, one.message_count, one.depth) for one in taken(imported).qpid] == [("#", 5, None)]
-    assert "one queue by its name" in why(imported, "depth=6")
+    assert [(one.topic, one.message_count, one.depth) for one in taken_of_topics(imported).qpid] == [
+        ("#", 5, None)
+    ]
+    assert "CLIENT:NAME" in why(imported, "depth=6")
 
 
 def activemq_entries(*entries: str, around: str = "") -> Imported:
@@ -392,7 +409,7 @@ PENDING = '<pendingMessageLimitStrategy><constantPendingMessageLimitStrategy lim
 
 def test_a_pending_limit_brings_activemqs_prefetch_of_topics_with_it() -> None:
     imported = activemq_entries(f'<policyEntry topic=">">{PENDING}</policyEntry>')
-    (entry,) = taken(imported).activemq
+    (entry,) = taken_of_topics(imported).activemq
     assert (entry.prefetch, entry.constant_pending_message_limit_strategy) == (32_767, 1_000)
     assert any("prefetch 32767" in one.into for one in imported.taken)
 
@@ -401,12 +418,12 @@ def test_the_default_entry_is_for_topics_that_no_entry_matches() -> None:
     default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
     named = '<policyEntry topic="a" topicPrefetch="7"/>'
     a, everything = sorted(
-        taken(activemq_entries(named, around=default)).activemq, key=lambda one: one.topic
+        taken_of_topics(activemq_entries(named, around=default)).activemq, key=lambda one: one.topic
     )[::-1]
     assert (everything.topic, everything.constant_pending_message_limit_strategy) == (">", 1_000)
     assert (a.topic, a.prefetch, a.constant_pending_message_limit_strategy) == ("a", 7, -1)
     wide = activemq_entries('<policyEntry topic=">" topicPrefetch="7"/>', around=default)
-    assert [one.constant_pending_message_limit_strategy for one in taken(wide).activemq] == [None]
+    assert [one.constant_pending_message_limit_strategy for one in taken_of_topics(wide).activemq] == [None]
     assert "never uses this one" in why(wide, "limit=1000")
 
 
@@ -452,15 +469,266 @@ def test_zero_and_a_period_of_nothing_switch_aborting_off_as_in_activemq() -> No
         '<policyEntry topic="b"><slowConsumerStrategy><abortSlowConsumerStrategy checkPeriod="-1"/></slowConsumerStrategy></policyEntry>',
     )
     a, b = taken(imported).activemq
-    assert (a.abort_slow_consumer_strategy, a.max_slow_duration) == (True, 0)
+    assert (a.abort_slow_consumer_strategy, a.max_slow_duration) == (False, 0)
     assert b.abort_slow_consumer_strategy is False
 
 
-def test_the_rule_for_acknowledgements_that_do_not_come_is_named() -> None:
+def strategy_entry(topic: str, strategy: str, **attributes: str) -> str:
+    given = " ".join(f'{key}="{value}"' for key, value in attributes.items())
+    return f'<policyEntry topic="{topic}" {given}><slowConsumerStrategy>{strategy}</slowConsumerStrategy></policyEntry>'
+
+
+ACK_BEAN = 'class="org.apache.activemq.broker.region.policy.AbortSlowAckConsumerStrategy"'
+
+
+@pytest.mark.parametrize("strategy", [
+    '<abortSlowAckConsumerStrategy maxTimeSinceLastAck="9000" abortConnection="true" maxSlowCount="3"/>',
+    '<abortSlowAckConsumerStrategy abortConnection="true" maxSlowCount="3" maxTimeSinceLastAck=" 9000 "/>',
+    f'<bean {ACK_BEAN}><property name="maxTimeSinceLastAck" value="9000"/><property name="maxSlowCount"><value>3</value>'
+    '</property><property name="abortConnection" value="true"/></bean>',
+    f'<bean {ACK_BEAN} xmlns:p="http://www.springframework.org/schema/p" p:maxTimeSinceLastAck="9000" p:maxSlowCount="3" '
+    'p:abortConnection="true"/>',
+])  # fmt: skip
+def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
+    imported = activemq_entries(strategy_entry("a", strategy))
+    (entry,) = taken(imported).activemq
+    assert (entry.abort_slow_ack_consumer_strategy, entry.abort_slow_consumer_strategy) == (True, None)
+    assert (entry.max_time_since_last_ack, entry.max_slow_count, entry.abort_connection) == (9_000, 3, True)
+    assert imported.left_out == []
+    assert any("without acknowledgements" in one.into for one in imported.taken), "the difference is told"
+
+
+@pytest.mark.parametrize(("given", "because"), [
+    ('ignoreIdleConsumers="true"', "changes nothing"), ('ignoreIdleConsumers="false"', "would abort them too"),
+    ('ignoreNetworkConsumers="false"', "no network"), ('name="x"', "no setting"),
+])  # fmt: skip
+def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
+    imported = activemq_entries(strategy_entry("a", f"<abortSlowAckConsumerStrategy {given}/>"))
+    assert taken(imported).activemq[0].abort_slow_ack_consumer_strategy is True
+    assert because in why(imported, given.replace('"', ""))
+
+
+@pytest.mark.parametrize("strategy", ["abortSlowConsumerStrategy", "abortSlowAckConsumerStrategy"])
+@pytest.mark.parametrize("given", [
+    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"', 'maxSlowDuration=""',
+    'checkPeriod="99999999999999"', 'abortConnection="true" maxSlowDuration="@D@"',
+])  # fmt: skip
+def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given: str) -> None:
+    """ActiveMQ's default may be less than the value that isn't known."""
+    imported = activemq_entries(strategy_entry("a", f"<{strategy} {given}/>", topicPrefetch="7"))
+    (entry,) = taken(imported).activemq
+    assert (entry.abort_slow_consumer_strategy, entry.abort_slow_ack_consumer_strategy) == (None, None)
+    assert entry.max_slow_duration is None and entry.abort_connection is None
+    assert all("nobody is aborted" in one.why for one in imported.left_out)
+    assert imported.left_out
+
+
+@pytest.mark.parametrize("bean", [
+    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" parent="slow"/>',
+    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" xmlns:p="urn:p" p:maxSlowDuration-ref="x"/>',
+    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy"><property name="maxSlowDuration" ref="x"/></bean>',
+    '<bean class="com.acme.AbortSlowConsumerStrategy"/>',
+])  # fmt: skip
+def test_a_bean_that_is_set_elsewhere_too_aborts_nobody(bean: str) -> None:
+    (entry,) = taken(activemq_entries(strategy_entry("a", bean, topicPrefetch="7"))).activemq
+    assert (entry.abort_slow_consumer_strategy, entry.max_slow_duration) == (None, None)
+
+
+@pytest.mark.parametrize(("strategy", "never"), [
+    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True), ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
+    ('<abortSlowConsumerStrategy maxSlowDuration="9223372036854775807"/>', True),
+    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True), ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
+    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True), ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
+    ('<abortSlowAckConsumerStrategy/>', False), ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
+])  # fmt: skip
+def test_a_strategy_that_aborts_nobody_in_activemq_is_off(strategy: str, never: bool) -> None:
+    document = taken(activemq_entries(strategy_entry("a", strategy)))
+    (entry,) = document.activemq
+    on = {entry.abort_slow_consumer_strategy, entry.abort_slow_ack_consumer_strategy} - {None}
+    assert on == {not never}
+    assert not [finding for finding in review(document) if finding.severity is Severity.REFUSE]
+
+
+def test_an_entry_has_one_strategy_the_first() -> None:
+    both = '<abortSlowAckConsumerStrategy/><abortSlowConsumerStrategy maxSlowDuration="1"/>'
+    imported = activemq_entries(strategy_entry("a", both))
+    (entry,) = taken(imported).activemq
+    assert (entry.abort_slow_ack_consumer_strategy, entry.abort_slow_consumer_strategy) == (True, None)
+    assert "one strategy" in why(imported, "maxSlowDuration=1")
+
+
+@pytest.mark.parametrize("pending", [
+    '<constantPendingMessageLimitStrategy limit="10"/>', '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
+])  # fmt: skip
+def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(pending: str) -> None:
+    text = f"<pendingMessageLimitStrategy>{pending}</pendingMessageLimitStrategy><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy>"
+    imported = activemq_entries(f'<policyEntry topic="y" topicPrefetch="50000">{text}</policyEntry>')
+    (entry,) = taken(imported).activemq
+    settings = {
+        **DEFAULTS,
+        **{key: getattr(entry, key) for key in DEFAULTS if getattr(entry, key) is not None},
+    }
+    found = pending_limit(settings, 32_767)
+    assert found is not None and entry.prefetch == 32_767
+    there = 50_000 + (10 if "constant" in pending else 25_000)
+    assert 32_767 + found[1] == there
+    assert entry.abort_slow_consumer_strategy is None
+    assert "nobody is aborted" in why(imported, "abortSlowConsumerStrategy")
+
+
+@pytest.mark.parametrize("topic", [
+    "${topic}", "${a}.>", "#{b}", "$(c)", "@D@", "{{ e }}", "&lt;%= f %&gt;", "a.&gt;.b", "a b",
+])  # fmt: skip
+def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) -> None:
+    """Which topics ActiveMQ has other settings for isn't known; what is known of single topics is enforced."""
     imported = activemq_entries(
-        '<policyEntry topic="a" topicPrefetch="7"><slowConsumerStrategy><abortSlowAckConsumerStrategy '
-        'maxTimeSinceLastAck="9000" abortConnection="true"/></slowConsumerStrategy></policyEntry>'
+        f'<policyEntry topic="{topic}" topicPrefetch="9"/>', '<policyEntry topic="x" topicPrefetch="9"/>',
+        around=f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>",
+    )  # fmt: skip
+    entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
+    assert entries == {">": Mode.SHADOW, "x": Mode.ENFORCE}
+    assert any("set enforce" in one.into for one in imported.taken)
+
+
+def test_there_is_one_default_entry() -> None:
+    default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
+    imported = activemq_entries(around=default * 2)
+    assert len(taken_of_topics(imported).activemq) == 1
+
+
+def qpid(*elements: str) -> Imported:
+    return policy_import.read("qpid", f"<virtualhost>{''.join(elements)}</virtualhost>")
+
+
+@pytest.mark.parametrize("queue", [
+    '<queue name="fix-1:desk"><consumer>{}</consumer></queue>',
+    "<queues><queue><name>fix-1:desk</name><slow-consumer-detection>{}</slow-consumer-detection></queue></queues>",
+])  # fmt: skip
+def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
+    limits = '<depth>1000</depth><maessageAge>600</maessageAge><messageCount>50</messageCount><policy name="Delete"/>'
+    imported = qpid(queue.format(limits))
+    rules = {rule.name: rule for rule in taken(imported).rules}
+    assert {name: (rule.signal, rule.limit) for name, rule in rules.items()} == {
+        "qpid.queue.depth": (Signal.BACKLOG_BYTES, 1_000),
+        "qpid.queue.message_age": (Signal.OLDEST_AGE, 600),
+        "qpid.queue.message_count": (Signal.BACKLOG_MESSAGES, 50),
+    }
+    for rule in rules.values():
+        assert (rule.scope, rule.mode) == (Scope(client="fix-1", subscription="desk"), Mode.ENFORCE)
+        assert rule.ladder is not None and [rung.action for rung in rule.ladder] == [Action.DISCONNECT]
+    assert imported.left_out == []
+
+
+def test_queues_of_several_durable_subscriptions_and_one_of_a_single_topic() -> None:
+    document = taken(qpid(
+        '<queue name="a:d"><consumer><depth>1</depth></consumer></queue>',
+        '<queue name="b:d:e"><consumer><depth>2</depth></consumer></queue>',
+        '<queue name="a:d"><consumer><depth>3</depth></consumer></queue>',
+        '<topic key="t"><subscriptionName>a:d</subscriptionName><consumer><depth>4</depth></consumer></topic>',
+    ))  # fmt: skip
+    assert {rule.scope: rule.limit for rule in document.rules} == {
+        Scope(client="a", subscription="d"): 1,
+        Scope(client="b", subscription="d:e"): 2,
+        Scope(client="a", subscription="d", topic="t"): 4,
+    }
+    assert not document.qpid
+
+
+def test_limits_of_qpid_with_another_policy_than_delete_disconnect_nobody() -> None:
+    other = '<topic key="a"><consumer><depth>1</depth><policy name="Log"/></consumer></topic>'
+    imported = qpid(
+        other, '<topic key="b"><consumer><depth>2</depth><policy name="Delete"/></consumer></topic>'
     )
-    assert taken(imported).activemq[0].abort_slow_consumer_strategy is None
-    told = why(imported, "maxTimeSinceLastAck=9000")
-    assert "ack_silence" in told and "9000 ms" in told and "disconnect" in told
+    assert [one.topic for one in taken(imported).qpid] == ["b"]
+    assert "Delete" in why(imported, "depth=1")
+
+
+def test_limits_of_a_wider_topic_of_qpid_dont_hold_for_one_with_limits_of_its_own() -> None:
+    document = taken(qpid(
+        '<topic key="a.*"><consumer><depth>1</depth><messageCount>2</messageCount></consumer></topic>',
+        '<topic key="a.b"><consumer><messageCount>3</messageCount></consumer></topic>',
+        '<topic key="c"><consumer><messageCount>4</messageCount></consumer></topic>',
+    ))  # fmt: skip
+    found = {one.topic: (one.depth, one.message_count) for one in document.qpid}
+    assert found == {"a.*": (1, 2), "a.b": (2**62, 3), "c": (None, 4)}
+
+
+def test_a_topic_of_qpid_whose_limits_cant_be_read_has_none() -> None:
+    everything = "<topics><slow-consumer-detection><depth>5</depth></slow-consumer-detection>{}</topics>"
+    topic = (
+        "<topic><name>a</name><slow-consumer-detection><depth>${d}</depth></slow-consumer-detection></topic>"
+    )
+    document = taken_of_topics(qpid(everything.format(topic)))
+    assert {one.topic: one.depth for one in document.qpid} == {"#": 5, "a": 2**62}
+
+
+@pytest.mark.parametrize("key", ["${t}", "a.#.b"])
+def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: str) -> None:
+    imported = qpid(
+        '<topic key="#"><consumer><depth>1</depth></consumer></topic><topic key="b"><consumer><depth>2</depth></consumer></topic>',
+        f'<topic key="{key}"><consumer><depth>3</depth></consumer></topic>',
+    )
+    assert {one.topic: one.mode for one in taken_of_topics(imported).qpid} == {
+        "#": Mode.SHADOW,
+        "b": Mode.ENFORCE,
+    }
+    assert any("set enforce" in one.into for one in imported.taken)
+
+
+def test_the_json_of_broker_j_is_named() -> None:
+    with pytest.raises(OperatorError, match="Broker-J") as caught:
+        policy_import.read("qpid", ' {"name":"x","modelVersion":"9.0"}')
+    assert caught.value.code == "bad_import"
+
+
+def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
+    entries = "".join(
+        strategy_entry(f"{'*.' * 100}t{number}", "<abortSlowAckConsumerStrategy/>") for number in range(200)
+    )
+    document = taken(policy_import.read("activemq", f"<x>{entries}</x>"))
+    assert len(document.activemq) == 200
+
+
+@pytest.mark.parametrize(("one", "other", "meet"), [
+    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True), ("a.*", "a.b.c", False), (">", "a.b", True),
+    ("#", "a", True), ("a.b", "a.c", False), ("*.b", "a.*", True), ("a.>", "a.b", True), ("a", "a", True),
+])  # fmt: skip
+def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: bool) -> None:
+    assert (is_laid_under(one, other) or is_laid_under(other, one)) is meet
+
+
+def test_a_limit_that_is_over_the_highest_with_the_prefetch_keeps_everything() -> None:
+    imported = activemq_entries(
+        '<policyEntry topic="a" topicPrefetch="50000"><pendingMessageLimitStrategy>'
+        '<constantPendingMessageLimitStrategy limit="9007199254740992"/></pendingMessageLimitStrategy></policyEntry>'
+    )
+    assert taken(imported).activemq[0].constant_pending_message_limit_strategy == -1
+
+
+def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
+    names = "".join(
+        f'<policyEntry topic="{topic}" topicPrefetch="5"/>' for topic in ("&gt;", "*.orders", "a.&gt;")
+    )
+    entries = {
+        one.topic: (one.mode, one.prefetch)
+        for one in taken(policy_import.read("activemq", f"<x>{names}</x>")).activemq
+    }
+    off = (Mode.OFF, 1_000)
+    assert entries == {
+        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off, "scratch.temp.>": off,
+    }  # fmt: skip
+    keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
+    assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {
+        "#": None, "a": None, "queue.#": Mode.OFF, "scratch.temp.#": Mode.OFF,
+    }  # fmt: skip
+
+
+def test_entries_for_queues_count_among_those_that_a_policy_has() -> None:
+    entries = "".join(f'<policyEntry topic="t{number}" topicPrefetch="5"/>' for number in range(199))
+    default = "<defaultEntry><policyEntry topicPrefetch='5'/></defaultEntry>"
+    imported = policy_import.read(
+        "activemq", f"<x>{entries}{default}<policyEntry topic='*.a' topicPrefetch='5'/></x>"
+    )
+    assert len(taken(imported).activemq) == 199
+    imported = policy_import.read("activemq", f"<x>{default}{entries}</x>")
+    assert len(taken(imported).activemq) == 200

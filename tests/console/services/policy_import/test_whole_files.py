@@ -85,7 +85,9 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
     orders = {**activemq.DEFAULTS, "prefetch": 50, "abort_slow_consumer_strategy": True}
     assert settings("orders.fx.eu") == settings("orders.fx.us") == orders
     assert settings("orders.fx.jp") == settings("other")
-    assert settings("audit") == {**activemq.DEFAULTS, "prefetch": 32_767}
+    assert settings("audit") == {
+        **activemq.DEFAULTS, "prefetch": 32_767, "abort_slow_ack_consumer_strategy": True, "max_time_since_last_ack": 20_000,
+    }  # fmt: skip
 
 
 def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:

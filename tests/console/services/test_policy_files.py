@@ -1,0 +1,54 @@
+"""Files of other systems, laid over the policy that there is."""
+
+from __future__ import annotations
+
+import codecs
+
+import pytest
+
+from broker_core.errors import OperatorError
+from console.models import Instance
+from console.services import policies, policy_files
+from console.services.actors import Actor
+
+QUEUE = '<virtualhost><queue name="fix-1:desk"><consumer><depth>{}</depth></consumer></queue></virtualhost>'
+OWN = {
+    "name": "own",
+    "mode": "enforce",
+    "signal": "backlog_bytes",
+    "limit": 7,
+    "ladder": [{"action": "notify"}],
+}
+TEXT = '<?xml version="1.0" encoding="{}"?><x><!-- café --></x>'
+
+
+def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance, actor: Actor) -> None:
+    policies.change_instance_policy(actor, {"rules": [OWN]})
+    first = policy_files.load(instance, "qpid", QUEUE.format(5)).document
+    assert [(rule["name"], rule["limit"]) for rule in first["rules"]] == [("own", 7), ("qpid.queue.depth", 5)]
+    policies.change_instance_policy(actor, {"rules": first["rules"]})
+    again = policy_files.load(instance, "qpid", QUEUE.format(6)).document
+    assert [(rule["name"], rule["limit"]) for rule in again["rules"]] == [("own", 7), ("qpid.queue.depth", 6)]
+
+
+@pytest.mark.parametrize(("declared", "encoding"), [
+    ("UTF-8", "utf-8"), ("ISO-8859-1", "latin-1"), ("windows-1252", "cp1252"), ("iso-8859-15", "iso8859-15"), ("klingon", "utf-8"),
+])  # fmt: skip
+def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
+    text = TEXT.format(declared)
+    assert policy_files.decode_file(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_a_file_in_utf_16_is_read_by_its_mark(mark: bytes) -> None:
+    name = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
+    assert policy_files.decode_file(mark + "<x>é</x>".encode(name)) == "<x>é</x>"
+
+
+@pytest.mark.parametrize("data", [
+    TEXT.format("UTF-8").encode("latin-1"), b"\xff\xfe<", b"\x80", b'<?xml version="1.0" encoding="utf-7"?>\xff',
+])  # fmt: skip
+def test_a_file_that_is_not_text_in_its_encoding_is_refused_by_its_byte(data: bytes) -> None:
+    with pytest.raises(OperatorError, match="byte") as caught:
+        policy_files.decode_file(data)
+    assert caught.value.code == "bad_import"
