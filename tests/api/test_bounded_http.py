@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -190,6 +192,18 @@ def test_pipelined_requests_are_all_answered(web: Web) -> None:
                     break
                 got += part
     assert got.count(b"HTTP/1.1 200 ") == 50
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_burst_of_connections_waits_in_the_kernel(host: str) -> None:
+    code = (
+        "import sys; from api.web_server import BACKLOG, WebServer;"  # a process of its own has one reactor
+        "one = WebServer(None, sys.argv[1], 0)._endpoint; print(one._backlog == BACKLOG, one._interface)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, host], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True", host.strip("[]")]
 
 
 def established(process: psutil.Process) -> int:
