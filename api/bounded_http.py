@@ -3,7 +3,8 @@
 Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a
 request that never becomes whole. Here a body that is too large is refused by its Content-Length, or at the
 bound while it is read. Head and body have a deadline that more bytes do not move. An address has a share of
-unfinished requests.
+unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next request
+waits until the answer before it has left memory.
 A connection that has become a WebSocket is no longer bound by any of this.
 """
 
@@ -51,6 +52,7 @@ class BoundedChannel(HTTPChannel):
         self._deadline: Any = None
         self._between_requests, self._refused = False, False
         self._held_bytes = self._unread_s = 0
+        self._unparsed = b""
         self._unfinished: UnfinishedRequests = self.factory.unfinished
         self._address = _share_of(str(getattr(self.transport.getPeer(), "host", "")))
         super().connectionMade()
@@ -70,8 +72,26 @@ class BoundedChannel(HTTPChannel):
             super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
-        if not self._refused:
-            super().rawDataReceived(data)
+        if self._refused:
+            return
+        super().rawDataReceived(data)
+        if (
+            self._handlingRequest and self._waitingForTransport
+        ):  # Twisted would go on reading, without a bound
+            self._networkProducer.pauseProducing()
+
+    def setLineMode(self, extra: bytes = b"") -> None:
+        """Parse what came behind a request, once the peer has read most of the answer before it."""
+        if self._waitingForTransport:
+            self._unparsed, extra = extra, b""
+            self._networkProducer.pauseProducing()
+        super().setLineMode(extra)
+
+    def resumeProducing(self) -> None:
+        super().resumeProducing()
+        unparsed, self._unparsed = self._unparsed, b""
+        if unparsed:
+            self.dataReceived(unparsed)
 
     def allHeadersReceived(self) -> None:
         if self.length is not None and self.length > self.factory.max_body_bytes:

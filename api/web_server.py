@@ -25,6 +25,9 @@ from broker_core.safe_text import escape_line
 
 MAX_FEED_MESSAGE_BYTES: Final = 64 * 1024
 """Largest message that a browser sends on the live feed."""
+BACKLOG: Final = 1_024
+"""Connections that the kernel holds until they are accepted. Beyond it a browser's first packet is dropped and
+sent again after 1, 3 and 7 s; with Twisted's 50 a few hundred connections at once were enough."""
 
 
 class EscapingAccessLog(AccessLogGenerator):
@@ -43,11 +46,11 @@ class WebServer(Server):
     ) -> None:
         address = host.strip("[]")
         if tls is not None:
-            self._endpoint: Any = SSL4ServerEndpoint(reactor, port, context_factory(tls), interface=address)
+            self._endpoint: Any = SSL4ServerEndpoint(reactor, port, context_factory(tls), BACKLOG, address)
         elif ":" in address:
-            self._endpoint = TCP6ServerEndpoint(reactor, port, interface=address)
+            self._endpoint = TCP6ServerEndpoint(reactor, port, BACKLOG, address)
         else:
-            self._endpoint = TCP4ServerEndpoint(reactor, port, interface=address)
+            self._endpoint = TCP4ServerEndpoint(reactor, port, BACKLOG, address)
         super().__init__(
             application,
             endpoints=["own"],

@@ -18,14 +18,19 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0, DEL and C1, line and paragraph separators, marks that reorder text, and halves of surrogate pairs."""
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""C0, DEL and C1, line and paragraph separators, marks that reorder or annotate text, byte-order marks, and
+halves of surrogate pairs."""
 _LETTERS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JSON_CONTROLS: Final = re.compile(
-    rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+    rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xaf]"
+    rb"|\xef\xbb\xbf|\xef\xbf[\xb9-\xbb]"
 )
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins so for a formula."""
+_FORMULA: Final = re.compile(r"[\t\r]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+"""A spreadsheet takes a cell that begins so for a formula. Some leave out whitespace first, and some read
+full-width signs."""
 _INDENT: Final = "  "
 
 
@@ -65,7 +70,7 @@ def to_csv_cell(value: Any) -> Any:
     if isinstance(value, dict | list | tuple):
         return escape_json(orjson.dumps(value, default=str)).decode()
     text = str(value)
-    return f"'{escape_line(text)}" if text.startswith(_FORMULA) else escape_line(text)
+    return f"'{escape_line(text)}" if _FORMULA.match(text) else escape_line(text)
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:

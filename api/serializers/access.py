@@ -63,7 +63,16 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         ]
 
 
-class NewTokenSerializer(StrictSerializer):
+class OwnPasswordSerializer(StrictSerializer):
+    """The caller's own password, for what a stolen session may not do."""
+
+    own_password = serializers.CharField(
+        max_length=1024, required=False, default="", allow_blank=True, trim_whitespace=False,
+        help_text="The caller's own password. An account without one needs a login of the last 15 minutes.",
+    )  # fmt: skip
+
+
+class NewTokenSerializer(OwnPasswordSerializer):
     """What a token is made of."""
 
     name = serializers.CharField(max_length=100)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.serializers.access import OwnPasswordSerializer
 from api.serializers.policies import StrictSerializer
 from console.choices import Role
 from console.models import Grant
@@ -21,7 +22,11 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
         fields = ["id", "role", "instance", "client_pattern", "topic_pattern", "created_at", "created_by"]
 
 
-class NewGrantSerializer(StrictSerializer):
+class PasswordResetSerializer(OwnPasswordSerializer):
+    """The password of the administrator who asks for somebody's reset."""
+
+
+class NewGrantSerializer(OwnPasswordSerializer):
     """A role to give."""
 
     role = serializers.ChoiceField(Role.choices)
@@ -49,15 +54,6 @@ class PersonSerializer(serializers.Serializer[Any]):
     is_active = serializers.BooleanField()
     last_login = serializers.DateTimeField(allow_null=True)
     grants = GrantSerializer(many=True)
-
-
-class PasswordResetSerializer(StrictSerializer):
-    """The password of the administrator who asks for somebody's reset."""
-
-    own_password = serializers.CharField(
-        max_length=1024, required=False, default="", allow_blank=True, trim_whitespace=False,
-        help_text="The caller's own password. An account without one needs a login of the last 15 minutes.",
-    )  # fmt: skip
 
 
 class NewPersonSerializer(StrictSerializer):

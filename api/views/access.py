@@ -119,10 +119,14 @@ class TokensView(PagedView):
 
     @extend_schema(request=NewTokenSerializer, responses={201: MadeTokenSerializer})
     def post(self, request: Request) -> Response:
-        """Make a token; its secret is in this answer and nowhere else. A token can't make tokens."""
+        """Make a token; its secret is in this answer and nowhere else. A token can't make tokens.
+
+        Takes one's own password.
+        """
         if isinstance(request.auth, ApiToken):
             raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
         wanted = read(NewTokenSerializer, request.data)
+        proof.prove_person(request._request, wanted["own_password"])
         token, text = operators.create_token(
             actor_of(request),
             request.user,

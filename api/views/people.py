@@ -92,10 +92,13 @@ class PersonGrantsView(ApiView):
 
     @extend_schema(request=NewGrantSerializer, responses={201: GrantSerializer})
     def post(self, request: Request, name: str) -> Response:
-        """Give somebody a role, everywhere or within a scope."""
-        made = people.grant(
-            actor_of(request), people.person_named(name), **read(NewGrantSerializer, request.data)
-        )
+        """Give somebody a role, everywhere or within a scope.
+
+        Takes one's own password.
+        """
+        wanted = read(NewGrantSerializer, request.data)
+        proof.prove_person(request._request, wanted.pop("own_password"))
+        made = people.grant(actor_of(request), people.person_named(name), **wanted)
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
 
 

@@ -68,12 +68,17 @@ def refuse_misplaced(
 ) -> None:
     """Raise OperatorError outside_roots when a policy names a directory that it may not."""
     if problems := misplaced_directories(policy, roots, reserved, defaults):
-        raise OperatorError(
-            "outside_roots",
-            f"The policy names directories that it may not: {'; '.join(problems)}.",
-            "Name one of its own below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
-            problems=problems,
-        )
+        raise outside_roots(problems)
+
+
+def outside_roots(problems: list[str]) -> OperatorError:
+    """Return the error for directories that a policy may not name, with a sentence for each."""
+    return OperatorError(
+        "outside_roots",
+        f"The policy names directories that it may not: {'; '.join(problems)}.",
+        "Name one of its own below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
+        problems=problems,
+    )
 
 
 def _mixed(

@@ -13,13 +13,22 @@ def _text(**attrs: str) -> forms.TextInput:
     return forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", **attrs})
 
 
+class OwnPasswordMixin(forms.Form):
+    """The administrator's own password. An account without one leaves it empty."""
+
+    own_password = forms.CharField(
+        label="Your own password", max_length=1024, required=False, strip=False,
+        widget=forms.PasswordInput(attrs={"class": "form-control", "autocomplete": "current-password"}),
+    )  # fmt: skip
+
+
 class PersonForm(forms.Form):
     """A new account."""
 
     username = forms.CharField(label="Name", max_length=150, widget=_text())
 
 
-class GrantForm(forms.Form):
+class GrantForm(OwnPasswordMixin):
     """A role for somebody; empty fields mean everywhere."""
 
     person = forms.CharField(label="Person", max_length=150, widget=_text(list="people"))
@@ -38,6 +47,8 @@ class GrantForm(forms.Form):
         help_text="A topic pattern, like flights.>",
     )  # fmt: skip
 
+    field_order = ("person", "role", "instance", "client_pattern", "topic_pattern", "own_password")
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         names = Instance.objects.values_list("name", flat=True)
@@ -51,8 +62,10 @@ class GrantForm(forms.Form):
         return name
 
 
-class TokenForm(forms.Form):
+class TokenForm(OwnPasswordMixin):
     """A token of one's own."""
+
+    field_order = ("name", "lifetime", "networks", "scope", "own_password")
 
     name = forms.CharField(label="What it is for", max_length=100, widget=_text(placeholder="nightly export"))
     lifetime = forms.CharField(

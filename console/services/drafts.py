@@ -62,9 +62,13 @@ def make(
     revision: int | None = None,
     instance_name: str | None = None,
 ) -> PolicyDraft:
-    """A draft of the newest revision, or of a document, or with an older revision's. Raises OperatorError too_many_drafts."""
+    """Make a draft of the newest revision, of a document, or of an older revision.
+
+    Raises OperatorError bad_policy, outside_roots or too_many_drafts.
+    """
     instance = read.instance_named(instance_name)
     newest = policies.newest_of(instance)
+    given = document is not None
     if document is None and revision is not None:
         document = read.revision_numbered(instance, revision).document
     if PolicyDraft.objects.filter(instance=instance).count() >= MOST_DRAFTS:
@@ -78,6 +82,8 @@ def make(
         ),
         author=actor.name[:200],
     )
+    if given:
+        policies.refuse_newly_misplaced(draft.document, newest.document)
     draft.save()
     audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
     return draft
@@ -100,16 +106,16 @@ def edit(
     title: str | None = None,
     expected_version: int | None = None,
 ) -> PolicyDraft:
-    """Lay changes over a draft's document: objects key by key, lists whole. Raises OperatorError draft_changed.
+    """Lay changes over a draft's document: objects key by key, lists whole.
 
-    A password or token that reads "set" stays what it is in the draft, or in the newest revision.
+    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set" stays what it is in the draft, or in the newest revision.
     """
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
         newest = policies.newest_of(draft.instance).document
-        draft.document = _checked(
-            kept(overlay(draft.document, changes), draft.document, newest), draft.instance
-        )
+        before = draft.document
+        draft.document = _checked(kept(overlay(before, changes), before, newest), draft.instance)
+        policies.refuse_newly_misplaced(draft.document, before, newest)
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
         draft.save()

@@ -6,10 +6,10 @@ asks a running one again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from django.conf import settings
@@ -19,7 +19,12 @@ from django.utils import timezone
 
 from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
-from broker_core.config.roots import DirectoryDefaults, misplaced_directories, misplaced_paths
+from broker_core.config.roots import (
+    DirectoryDefaults,
+    misplaced_directories,
+    misplaced_paths,
+    outside_roots,
+)
 from broker_core.documents.requests import Apply, Staged
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
@@ -36,6 +41,8 @@ from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
 OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in ("name", "kind"))
+PATH_MAX: Final = 4_096
+"""Characters of a directory's path, as Linux has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +331,34 @@ def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
 
 def misplaced(setting: str, path: str) -> list[str]:
     """Return why a policy may not name this directory, by itself, as sentences that begin with the setting."""
+    if len(path) > PATH_MAX:
+        return [f"{setting}: more than {PATH_MAX} characters"]
     return misplaced_paths([(setting, Path(path))], settings.SLUICE_DIRECTORY_ROOTS, _reserved_directories())
+
+
+def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any]) -> None:
+    """Raise OperatorError outside_roots when a document names a directory that it may not.
+
+    The document's values need not be valid. A directory that a `known` document names already is accepted,
+    so that everything else can still be changed.
+    """
+    before = {one for other in known for one in _named_directories(other)}
+    named = [one for one in _named_directories(document) if one not in before]
+    if problems := [problem for setting, path in named for problem in misplaced(setting, path)]:
+        raise outside_roots(problems)
+
+
+def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    instance, pool = document.get("instance"), document.get("pool")
+    parts = [("instance", instance, "journal_directory"), ("instance", instance, "archive_directory")]
+    parts.append(("pool", pool, "message_disk_path"))
+    parts += [
+        (f"transport {transport.get('name')!r}", transport.get("pool"), "message_disk_path")
+        for transport in document.get("transports") or ()
+    ]
+    for part, found, setting in parts:
+        if isinstance(found, Mapping) and isinstance(path := found.get(setting), str):
+            yield f"{part}: {setting}", path
 
 
 def _reserved_directories() -> tuple[Path, ...]:

@@ -64,7 +64,7 @@ def totp_begin(request: HttpRequest) -> HttpResponse:
             signed = proof.sign_device(request, device.pk)
             return _show_key(request, device, FirstCodeForm(initial={"proof": signed}))
     except OperatorError as problem:
-        _refuse_field(form, "password", problem)
+        common.refuse_field(form, "password", problem)
     return _show(request, {"begin_form": form}, 422)
 
 
@@ -93,7 +93,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
             messages.success(request, "From now on a login asks for a code of your app.")
             return redirect("account")
     except OperatorError as problem:
-        _refuse_field(form, "code", problem)
+        common.refuse_field(form, "code", problem)
     return _show_key(request, device, form, 422)
 
 
@@ -113,18 +113,11 @@ def totp_remove(request: HttpRequest) -> HttpResponse:
         with proof.counted_guess(request, request.user.get_username()):
             second_factor.check(request.user, form.cleaned_data["code"])
     except OperatorError as problem:
-        _refuse_field(form, field, problem)
+        common.refuse_field(form, field, problem)
         return _show(request, {"remove_form": form}, 422)
     second_factor.remove(common.actor_of(request), request.user)
     messages.success(request, "Logins ask for no code any more.")
     return redirect("account")
-
-
-def _refuse_field(form: Form, field: str, problem: OperatorError) -> None:
-    """Show why a secret was refused beside its field. A locked name is answered by the login gate instead."""
-    if problem.code in ("locked", "login_busy"):
-        raise problem
-    form.add_error(field, f"{problem.sentence} {problem.fix}")
 
 
 def _by_password_alone(request: HttpRequest) -> None:

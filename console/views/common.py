@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.functional import SimpleLazyObject
@@ -38,6 +39,7 @@ __all__ = [
     "page",
     "patterns",
     "permitted",
+    "refuse_field",
     "tell",
 ]
 
@@ -64,6 +66,13 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
         return guarded if need is Open.EVERYONE else _logged_in(guarded)
 
     return declare
+
+
+def refuse_field(form: Form, field: str, problem: OperatorError) -> None:
+    """Show why a secret was refused beside its field. A locked name is answered by the login gate instead."""
+    if problem.code in ("locked", "login_busy"):
+        raise problem
+    form.add_error(field, f"{problem.sentence} {problem.fix}")
 
 
 def _logged_in(view: View) -> View:

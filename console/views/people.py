@@ -20,7 +20,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import ROLE_PERMISSIONS, Permission, Role, TrayKind
 from console.forms.account import PasswordForm
-from console.forms.people import GrantForm, PersonForm, TokenForm
+from console.forms.people import GrantForm, OwnPasswordMixin, PersonForm, TokenForm
 from console.models import ApiToken, Grant
 from console.services import operators, proof, second_factor
 from console.services import people as service
@@ -91,11 +91,12 @@ def active(request: HttpRequest, name: str) -> HttpResponse:
 @manages
 @require_POST
 def grant(request: HttpRequest) -> HttpResponse:
-    """Give somebody a role."""
-    form = GrantForm(request.POST)
-    if not form.is_valid():
+    """Give somebody a role, with one's own password."""
+    form = GrantForm(request.POST, auto_id="grant_%s")
+    if not _is_proven(request, form):
         return _show(request, {"grant_form": form}, 422)
     given = dict(form.cleaned_data)
+    del given["own_password"]
     name, role = given.pop("person"), given.pop("role")
     return _done(
         request, lambda: service.grant(common.actor_of(request), service.person_named(name), role, **given),
@@ -114,9 +115,9 @@ def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
 @manages
 @require_POST
 def make_token(request: HttpRequest) -> HttpResponse:
-    """Make a token of one's own; it is on this answer and nowhere else."""
-    form = TokenForm(request.POST)
-    if not form.is_valid():
+    """Make a token of one's own, with one's own password; it is on this answer and nowhere else."""
+    form = TokenForm(request.POST, auto_id="token_%s")
+    if not _is_proven(request, form):
         return _show(request, {"token_form": form}, 422)
     given = form.cleaned_data
 
@@ -140,6 +141,16 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     """Put ending a token into the tray, whoever's it is."""
     get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
     return tray.plan(request, TrayKind.TOKEN_REVOKE, str(token_id))
+
+
+def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:
+    """Whether a form is valid and its password the sender's own; else the form says why not."""
+    try:
+        if form.is_valid():
+            proof.prove_person(request, form.cleaned_data["own_password"])
+    except OperatorError as problem:
+        common.refuse_field(form, "own_password", problem)
+    return form.is_valid()
 
 
 def _unproven(request: HttpRequest, title: str, address: str, name: str) -> HttpResponse | None:
@@ -189,7 +200,7 @@ def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int 
     )
     context = {
         "page": Paginator(everyone, PAGE).get_page(request.GET.get("page")), "query": "", "tokens": tokens[:PAGE],
-        "person_form": PersonForm(), "grant_form": GrantForm(), "token_form": TokenForm(), "roles": _roles(), **(more or {}),
+        "person_form": PersonForm(), "grant_form": GrantForm(auto_id="grant_%s"), "token_form": TokenForm(auto_id="token_%s"), "roles": _roles(), **(more or {}),
     }  # fmt: skip
     return common.page(request, "access.html", context, status)
 

@@ -19,8 +19,10 @@ from console.web.client_address import address_of
 
 GUESSABLE = frozenset(
     {
+        "access_grant",
         "access_password",
         "access_second_factor",
+        "access_token",
         "login",
         "second_factor",
         "account_password",
@@ -28,7 +30,9 @@ GUESSABLE = frozenset(
         "account_totp_confirm",
         "account_totp_remove",
         "v1:login",
+        "v1:person-grants",
         "v1:person-password",
+        "v1:tokens",
     }
 )
 """Names of the addresses at which a password or a code can be guessed."""

@@ -6,7 +6,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from console.models import ApiToken, AuditEvent, Instance
-from tests.support.control_plane import PASSWORD
+from tests.support.control_plane import OWN, PASSWORD
 from tests.support.fake_broker import FakeBroker
 
 READS = [
@@ -98,7 +98,7 @@ def test_locked_name_is_told_so_on_the_login_page(operator: Any, settings: Any) 
 @pytest.mark.parametrize("word", ["Bearer", "Token"])
 def test_token_is_shown_once_and_works_until_revoked(word: str, api: APIClient, broker: FakeBroker) -> None:
     made = api.post(
-        "/api/v1/tokens", {"name": "ci", "lifetime": "30d", "scope": ["view", "edit_policies"]}
+        "/api/v1/tokens", {**OWN, "name": "ci", "lifetime": "30d", "scope": ["view", "edit_policies"]}
     ).data
     client = token_client(made["token"], word)
     me = client.get("/api/v1/auth/me").data
@@ -113,15 +113,15 @@ def test_token_is_shown_once_and_works_until_revoked(word: str, api: APIClient, 
 
 
 def test_reading_token_changes_nothing(api: APIClient, broker: FakeBroker) -> None:
-    client = token_client(api.post("/api/v1/tokens", {"name": "dashboard"}).data["token"])
+    client = token_client(api.post("/api/v1/tokens", {**OWN, "name": "dashboard"}).data["token"])
     assert client.get("/api/v1/clients").status_code == 200
     assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 403
 
 
 def test_token_makes_no_tokens_and_touches_no_others(api: APIClient) -> None:
-    other = api.post("/api/v1/tokens", {"name": "other"}).data
+    other = api.post("/api/v1/tokens", {**OWN, "name": "other"}).data
     client = token_client(
-        api.post("/api/v1/tokens", {"name": "one", "scope": ["view", "edit_policies"]}).data["token"]
+        api.post("/api/v1/tokens", {**OWN, "name": "one", "scope": ["view", "edit_policies"]}).data["token"]
     )
     assert client.post("/api/v1/tokens", {"name": "two"}).status_code == 403
     assert client.delete(f"/api/v1/tokens/{other['id']}").status_code == 404

@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -157,6 +159,51 @@ def test_unfinished_requests_of_an_address_are_bounded_and_others_are_answered(w
         mine = psutil.Process(web.pid)
         until(lambda: established(mine) <= MAX_PER_ADDRESS + 20)
         assert web.answers()
+
+
+@pytest.mark.slow
+def test_answers_that_nobody_reads_do_not_pile_up(web: Web) -> None:
+    request = b"GET /static/vendor/uplot-1.6.32/uPlot.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert web.answers()
+    before = web.resident_mib()
+    with ExitStack() as lines:
+        for _ in range(10):
+            line = lines.enter_context(web.connect())
+            line.setblocking(False)
+            with suppress(BlockingIOError):
+                line.send(request * 1_000)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            assert web.answers()
+            assert web.resident_mib() < before + 64
+            time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_pipelined_requests_are_all_answered(web: Web) -> None:
+    request = b"GET /static/vendor/uplot-1.6.32/uPlot.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with web.connect() as line:
+        line.sendall(request * 50)
+        got = bytearray()
+        with suppress(TimeoutError):
+            while got.count(b"HTTP/1.1 200 ") < 50:
+                part = line.recv(1 << 20)
+                if not part:
+                    break
+                got += part
+    assert got.count(b"HTTP/1.1 200 ") == 50
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_burst_of_connections_waits_in_the_kernel(host: str) -> None:
+    code = (
+        "import sys; from api.web_server import BACKLOG, WebServer;"  # a process of its own has one reactor
+        "one = WebServer(None, sys.argv[1], 0)._endpoint; print(one._backlog == BACKLOG, one._interface)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, host], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True", host.strip("[]")]
 
 
 def established(process: psutil.Process) -> int:

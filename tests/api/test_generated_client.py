@@ -52,6 +52,7 @@ def client(made: Path, address: str) -> Any:
         come_in = browser.post("/api/v1/auth/login", json={"username": NAME, "password": PASSWORD})
         assert come_in.status_code == 200
         body = {"name": "generated", "lifetime": "1h", "scope": ["view", "edit_policies", "run_actions"]}
+        body["own_password"] = PASSWORD
         answer = browser.post(
             "/api/v1/tokens",
             json=body,

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rest_framework.test import APIClient
 
 from console.models import Instance
-from tests.support.control_plane import person
+from tests.support.control_plane import OWN, person
 from tests.support.fake_broker import FakeBroker, make_link
 
 
@@ -66,7 +66,7 @@ def test_a_broker_that_is_away_is_down_and_not_an_error(instance: Instance) -> N
 def test_another_machine_needs_a_token_that_may_view(
     broker: FakeBroker, api: APIClient, settings: Any
 ) -> None:
-    token = api.post("/api/v1/tokens", {"name": "prometheus", "scope": ["view"]}).data["token"]
+    token = api.post("/api/v1/tokens", {**OWN, "name": "prometheus", "scope": ["view"]}).data["token"]
     stranger = Client(REMOTE_ADDR="10.0.0.9")
     assert stranger.get("/metrics").status_code == 401
     assert stranger.get("/metrics", HTTP_AUTHORIZATION=f"Bearer {token}").status_code == 200

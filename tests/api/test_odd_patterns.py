@@ -12,6 +12,7 @@ from console.models import Grant, Instance, PolicyRevision
 from console.services import drafts, policy_import
 from console.services.actors import Actor
 from tests.console.views.test_drafts import RULE, send, stored
+from tests.support.control_plane import OWN
 from tests.support.fake_broker import FakeBroker
 
 REFUSED = ("~", "~$", "~^$", "~$SLUICE.clients", "~(", "$>", ">.a", "a.>.b", "a..b", "a*")
@@ -72,11 +73,11 @@ def test_a_form_of_a_draft(
 
 def test_a_grant(api: APIClient, viewer: Any) -> None:
     for pattern in REFUSED:
-        answer = api.post("/api/v1/people/vera/grants", {"role": "operator", "topic_pattern": pattern})
+        answer = api.post("/api/v1/people/vera/grants", {"role": "operator", "topic_pattern": pattern, **OWN})
         assert answer.status_code == 400, (pattern, answer.data)
         assert "isn't a topic pattern" in str(answer.data), pattern
     for pattern in TAKEN:
-        answer = api.post("/api/v1/people/vera/grants", {"role": "operator", "topic_pattern": pattern})
+        answer = api.post("/api/v1/people/vera/grants", {"role": "operator", "topic_pattern": pattern, **OWN})
         assert answer.status_code == 201, (pattern, answer.data)
     assert Grant.objects.exclude(topic_pattern="").count() == len(TAKEN)
 

@@ -124,6 +124,34 @@ def test_an_idle_connection_is_closed_without_an_answer(clock: Clock, factory: B
     assert (one.closing, one.transport.value()) == (True, said)
 
 
+def test_a_pipelined_request_begins_when_the_answer_before_it_was_read(
+    clock: Clock, factory: BoundedHTTPFactory
+) -> None:
+    one = Connection(factory)
+    one.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+    channel = one.protocol._channel
+    channel.pauseProducing()  # the transport: the answer is larger than what it holds
+    channel.requests[0].finish()
+    assert (channel.requests, one.transport.producerState) == ([], "paused")
+    channel.resumeProducing()
+    assert (len(channel.requests), one.transport.producerState) == (1, "producing")
+    one.lose()
+
+
+def test_input_behind_an_unread_answer_is_not_read(clock: Clock, factory: BoundedHTTPFactory) -> None:
+    one = Connection(factory)
+    one.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    channel = one.protocol._channel
+    channel.pauseProducing()
+    one.send(b"G")
+    assert one.transport.producerState == "paused"
+    channel.resumeProducing()
+    assert one.transport.producerState == "paused", "the request is still being answered"
+    channel.requests[0].finish()
+    assert one.transport.producerState == "producing"
+    one.lose()
+
+
 class Line:
     """A connection that counts how often it had to make room."""
 

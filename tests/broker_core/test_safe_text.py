@@ -30,14 +30,17 @@ from broker_core.safe_text import (
     to_mail_header,
 )
 
-ATTACK = "\x1b]0;owned\x07\x1b[2J\r\n2026-11-28 INFO forged\u2028\u202e\x9b31m\x7f"
+ATTACK = "\ufeff\u200f\u061c\x1b]0;owned\x07\x1b[2J\r\n2026-11-28 INFO forged\u2028\u202e\x9b31m\x7f"
 BAD = {"Cc", "Zl", "Zp", "Cs"}
+REORDERING = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+INVISIBLE = "\u061c\u200e\u200f\ufeff\ufff9\ufffa\ufffb"
 WHITESPACE = st.text(" \t\n\r", max_size=3)
 
 
 def is_safe(text: str) -> bool:
     return not any(
-        unicodedata.category(one) in BAD or one in "\u202a\u202b\u202c\u202d\u202e" for one in text
+        unicodedata.category(one) in BAD or unicodedata.bidirectional(one) in REORDERING or one in INVISIBLE
+        for one in text
     )
 
 
@@ -81,11 +84,14 @@ def test_csv_has_one_line_a_row_and_no_formulas(rows: list[list[object]]) -> Non
     for row in csv.reader(io.StringIO(text)):
         for cell in row:
             assert is_safe(cell)
-            if cell.startswith(("=", "+", "@", "\t", "\r", "-")):
+            if cell.lstrip().startswith(("=", "+", "@", "-")):
                 int(cell)  # a number
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "text",
+    ["=1+1", "+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1", " =1", "\u00a0=1", "\n =1", "\u3000@x", "\uff1d1+1"],
+)
 def test_a_formula_is_a_text(text: str) -> None:
     assert str(to_csv_cell(text)).startswith("'")
 
@@ -97,7 +103,7 @@ def test_a_log_record_is_one_line_and_a_traceback_is_indented() -> None:
     except ValueError:
         record = logging.LogRecord("web\n", logging.INFO, "", 1, "%s", (ATTACK,), sys.exc_info())
     first, *rest = formatter.format(record).split("\n")
-    assert first.startswith("INFO web\\n: \\x1b") and is_safe(first)
+    assert first.startswith("INFO web\\n: \\ufeff\\u200f\\u061c\\x1b") and is_safe(first)
     assert rest and all(line.startswith("  ") and is_safe(line) for line in rest)
 
 

@@ -180,6 +180,7 @@ def test_a_token_of_ones_own_is_shown_once_and_revoked(page: Page) -> None:
     card = page.get_by_role("region", name="Make a token of yours")
     card.locator("[name=name]").fill("for a report")
     card.locator("input[type=checkbox]").first.check()
+    card.get_by_label("Your own password").fill(PASSWORD)
     card.get_by_role("button", name="Make").click()
     secret = page.locator("[data-secret]").inner_text()
     assert secret.startswith("slc_")

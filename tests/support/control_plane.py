@@ -26,6 +26,8 @@ from tests.support.redis_process import redis_server
 
 AUDIT = (AuditEvent, AuditLink, AuditHead)
 PASSWORD = "a-long-enough-password"
+OWN = {"own_password": PASSWORD}
+"""Fields of a request that takes the sender's own password."""
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from broker_core.batch import Batch, build_one_topic
 from broker_core.errors import OperatorError
 from broker_core.journal.journal import Journal
-from console.models import Instance
+from console.models import Instance, PolicyDraft
 from console.services import draft_parts, drafts, journal_places, policies, policy_files
 from console.services.actors import Actor
 
@@ -118,10 +119,43 @@ def test_a_served_or_used_directory_is_refused_by_forms_drafts_previews_and_impo
     with pytest.raises(OperatorError) as caught:
         draft_parts.save(actor, draft, changes, draft.version)
     assert caught.value.code == "bad_policy"
-    edited = drafts.edit(actor, draft.pk, changes)
-    assert any("overlaps" in one for one in drafts.preview(edited).problems)
+    with pytest.raises(OperatorError) as caught:
+        drafts.edit(actor, draft.pk, changes)
+    assert caught.value.code == "outside_roots" and "overlaps" in caught.value.sentence
+    document = drafts.overlay(draft.document, changes)
+    with pytest.raises(OperatorError) as caught:
+        drafts.make(actor, "x", document=document)
+    assert caught.value.code == "outside_roots"
+    with pytest.raises(OperatorError) as caught:
+        policy_files.make_draft(actor, instance, "yaml", yaml.safe_dump(document))
+    assert caught.value.code == "outside_roots"
+    assert any("overlaps" in one for one in drafts.preview_of(instance, document).problems)
+    PolicyDraft.objects.filter(pk=draft.pk).update(document=document)  # as of an earlier release
+    assert drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}}).document == (
+        drafts.overlay(document, {"client_policy": {"client_max_capacity": 5}})
+    )
     with pytest.raises(OperatorError):
-        drafts.publish(actor, edited.pk, reason="x")
+        drafts.publish(actor, draft.pk, reason="x")
+
+
+@pytest.mark.parametrize("path", ["static", "./journal", "~/x", "", "/" + "a/" * 100_000])
+@pytest.mark.parametrize("part", ["instance", "pool", "transports"])
+def test_a_draft_stores_no_relative_or_endless_path(
+    instance: Instance, actor: Actor, part: str, path: str
+) -> None:
+    draft = drafts.make(actor, "x")
+    transports = [
+        {**one, "pool": {"message_disk_path": path}} for one in draft.document["transports"]
+    ]  # fmt: skip
+    changes = {
+        "instance": {"instance": {"archive_directory": path}},
+        "pool": {"pool": {"message_disk_path": path}},
+        "transports": {"transports": transports},
+    }[part]
+    with pytest.raises(OperatorError) as caught:
+        drafts.edit(actor, draft.pk, changes)
+    assert caught.value.code == "outside_roots"
+    assert drafts.draft_numbered(draft.pk).document == draft.document
 
 
 def test_an_import_leaves_out_directories_that_a_policy_may_not_name(

@@ -14,7 +14,7 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from console.access.login_limit import MOST_FAILURES
-from console.models import AuditEvent
+from console.models import ApiToken, AuditEvent, Grant
 from console.services.proof import PROOF_S, RECENT_LOGIN_S
 from console.services.sessions import LOGIN_AT
 from console.web.login_gate import GUESSABLE
@@ -275,6 +275,22 @@ RIGHT_AND_WRONG: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "access_second_factor": (
         "/access/people/vera/second-factor/", {"password": PASSWORD}, {"password": "wrong"},
     ),
+    "access_grant": (
+        "/access/grants/",
+        {"person": "vera", "role": "administrator", "own_password": PASSWORD},
+        {"own_password": "wrong"},
+    ),
+    "access_token": (
+        "/access/tokens/",
+        {"name": "ci", "lifetime": "1d", "scope": "view", "own_password": PASSWORD},
+        {"own_password": "wrong"},
+    ),
+    "v1:person-grants": (
+        "/api/v1/people/vera/grants",
+        {"role": "administrator", "own_password": PASSWORD},
+        {"own_password": "wrong"},
+    ),
+    "v1:tokens": ("/api/v1/tokens", {"name": "ci", "own_password": PASSWORD}, {"own_password": "wrong"}),
     "v1:person-password": (
         "/api/v1/people/vera/password", {"own_password": PASSWORD}, {"own_password": "wrong"},
     ),
@@ -332,6 +348,30 @@ def test_a_stolen_session_of_an_administrator_resets_nobody(name: str, operator:
         assert answer.status_code == 422
     assert users.get(username=name).password == before
     assert TOTPDevice.objects.filter(user=viewer, confirmed=True).exists()
+
+
+@pytest.mark.parametrize("own", [None, "", "wrong", PASSWORD])
+def test_a_stolen_session_gives_no_role_and_makes_no_token(
+    own: str | None, operator: Any, viewer: Any
+) -> None:
+    """An account that a thief makes an administrator resets the owner's password with its own one."""
+    mine, own_password = come_in(), {} if own is None else {"own_password": own}
+    before = Grant.objects.count()
+    grant, token = {"role": "administrator", **own_password}, {"name": "ci", **own_password}
+    page_token = {**token, "lifetime": "1d", "scope": "view"}
+    answers = [
+        mine.post("/access/grants/", {"person": "vera", **grant}),
+        mine.post("/access/tokens/", page_token),
+        mine.post(
+            "/api/v1/people/vera/grants", {**grant, "role": "approver"}, content_type="application/json"
+        ),
+        mine.post("/api/v1/tokens", token, content_type="application/json"),
+    ]
+    wanted = [302, 200, 201, 201] if own == PASSWORD else [422] * 4
+    assert [answer.status_code for answer in answers] == wanted
+    assert (Grant.objects.count() - before, ApiToken.objects.count()) == (
+        (2, 2) if own == PASSWORD else (0, 0)
+    )
 
 
 def test_an_administrator_without_a_password_here_resets_soon_after_the_login(

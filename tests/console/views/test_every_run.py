@@ -17,7 +17,7 @@ from console.services import execution
 from console.services.actions import asking, conditions, editing, events
 from console.services.actions.catalogue import KINDS
 from console.services.actors import Actor, access_of
-from tests.support.control_plane import person
+from tests.support.control_plane import OWN, person
 from tests.support.fake_broker import FakeBroker
 
 FOLDER = str(Path(project.SLUICE_HOME) / "log")
@@ -176,7 +176,7 @@ def test_a_token_for_running_alone_reads_no_message_in_the_answer(
 ) -> None:
     run = run_of(doer, action_of(doer, instance, {"do": "publish", **OPTIONS["publish"]}), MESSAGE)
     ActionRun.objects.filter(pk=run.pk).update(state=RunState.FAILED)
-    made = api.post("/api/v1/tokens", {"name": "ci", "scope": ["view", "run_actions"]}).data
+    made = api.post("/api/v1/tokens", {**OWN, "name": "ci", "scope": ["view", "run_actions"]}).data
     client = APIClient(headers={"Authorization": f"Bearer {made['token']}"})
     again = client.post(f"/api/v1/runs/{run.pk}/repeat")
     assert again.status_code == 202

@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from console.access.login_limit import HASHED_AT_ONCE, MOST_FAILURES, MOST_WAITING
 from console.access.networks import parse_networks
 from console.models import AuditEvent
-from tests.support.control_plane import PASSWORD
+from tests.support.control_plane import OWN, PASSWORD
 from tests.support.fake_broker import FakeBroker
 
 LOGIN = "/api/v1/auth/login"
@@ -125,7 +125,7 @@ def test_hashing_takes_turns_and_holds_up_nobody_else(
 
 
 def test_bad_tokens_lock_out_no_good_one_and_no_password(api: APIClient, broker: FakeBroker) -> None:
-    good = api.post("/api/v1/tokens", {"name": "ci"}).data["token"]
+    good = api.post("/api/v1/tokens", {**OWN, "name": "ci"}).data["token"]
     bad = [f"slc_{number:08x}_nonsense" for number in range(2 * MOST_FAILURES)]
     bad += [good[:-1] + ("a" if good[-1] != "a" else "b")]
     for text in bad:
@@ -135,7 +135,7 @@ def test_bad_tokens_lock_out_no_good_one_and_no_password(api: APIClient, broker:
 
 
 def test_a_locked_name_s_tokens_go_on(api: APIClient, broker: FakeBroker) -> None:
-    good = api.post("/api/v1/tokens", {"name": "ci"}).data["token"]
+    good = api.post("/api/v1/tokens", {**OWN, "name": "ci"}).data["token"]
     for _ in range(MOST_FAILURES + 1):
         log_in("maria")
     assert log_in("maria", PASSWORD).status_code == 429
@@ -143,7 +143,7 @@ def test_a_locked_name_s_tokens_go_on(api: APIClient, broker: FakeBroker) -> Non
 
 
 def test_a_token_may_be_bound_to_networks(api: APIClient, broker: FakeBroker) -> None:
-    made = api.post("/api/v1/tokens", {"name": "ci", "networks": ["192.0.2.0/24", "2001:db8::1"]}).data
+    made = api.post("/api/v1/tokens", {**OWN, "name": "ci", "networks": ["192.0.2.0/24", "2001:db8::1"]}).data
     assert made["networks"] == ["192.0.2.0/24", "2001:db8::1"]
     sent = {"Authorization": f"Bearer {made['token']}"}
     for address, status in [
@@ -159,14 +159,14 @@ def test_a_token_may_be_bound_to_networks(api: APIClient, broker: FakeBroker) ->
 
 @pytest.mark.parametrize("networks", [["192.0.2.300"], ["example.org"], ["10.0.0.0/33"], ["10.0.0.1"] * 21])
 def test_what_isn_t_a_network_is_refused(api: APIClient, networks: list[str]) -> None:
-    answer = api.post("/api/v1/tokens", {"name": "ci", "networks": networks})
+    answer = api.post("/api/v1/tokens", {**OWN, "name": "ci", "networks": networks})
     assert (answer.status_code, answer.json()["code"]) in ((400, "bad_networks"), (400, "bad_request"))
 
 
 def test_the_access_page_makes_a_bound_token(operator: Any) -> None:
     browser = Client()
     browser.force_login(operator)
-    sent = {"name": "ci", "lifetime": "1d", "scope": "view", "networks": "192.0.2.0/24, 2001:db8::1"}
+    sent = {"name": "ci", "lifetime": "1d", "scope": "view", "networks": "192.0.2.0/24, 2001:db8::1", **OWN}
     page = browser.post("/access/tokens/", sent).content.decode()
     assert re.search(r"slc_[0-9a-f]{8}_", page)
     assert "192.0.2.0/24, 2001:db8::1" in page
