@@ -121,7 +121,7 @@ def test_threads_that_close_at_the_same_time_are_all_told_what_is_left_and_publi
         thread.start()
     while client.unacknowledged_bytes < 9_000:
         time.sleep(0.01)
-    with pytest.raises(TimeoutError, match="no answer within 0.1 s"):
+    with pytest.raises(TimeoutError, match="no answer within"):
         client.flush(timeout=0.1)
     for thread in closers:
         thread.start()
