@@ -91,6 +91,9 @@ class UnderWay:
     taken: int = 0
     """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
     superseded."""
+    claimant: int = 0
+    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
+    was superseded."""
 
     def note(self, session: int, last: int) -> None:
         """Record that a numbered batch was taken."""
@@ -346,10 +349,13 @@ class Dispatch:
 
     def _close_superseded(self, connection: Member, *, claims: bool) -> None:
         """Close a client that may publish nothing more under its name. `claims`: it never held the name on
-        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one."""
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
+
+        Later connections of the session that have repeated what isn't stored now must log on again, too."""
         name, session = connection.name, connection.publishing.session
+        self._repeats.pop(connection, None)
         for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
-            del self._repeats[other]
+            self._close_superseded(other, claims=True)
         if claims:
             connection.close(
                 "stale_sequence",
@@ -409,9 +415,13 @@ class Dispatch:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
-        claims = last > 0 and not connection.publishing.claimed_in_log
+        claims = False
         if last:
-            under_way.note(parts.kept.session, last)
+            session = parts.kept.session
+            # Behind batches of a former connection: without them it must not get into the log either.
+            claims = not connection.publishing.claimed_in_log and under_way.claimant != session
+            under_way.note(session, last)
+            under_way.claimant = session
             connection.publishing.claimed_in_log = True
         self._log.append(Pending(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
@@ -568,6 +578,8 @@ class Dispatch:
         under_way.batches -= 1
         if under_way.session == owner.publishing.session:
             under_way.taken = 0
+        if under_way.claimant == owner.publishing.session:
+            under_way.claimant = 0
         self._note_finished(owner.name)
         owner.publishing.committed(1 + len(waiting.behind))
 
