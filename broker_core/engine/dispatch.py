@@ -92,6 +92,9 @@ class UnderWay:
     taken: int = 0
     """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
     superseded. No later batch of the session has a smaller one."""
+    claimant: int = 0
+    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
+    was superseded."""
 
     def join(self, done: Sessions) -> Sessions:
         """Return the publisher's sessions as they are if all of this gets into the log."""
@@ -344,10 +347,13 @@ class Dispatch:
 
     def _close_superseded(self, connection: Member, *, claims: bool) -> None:
         """Close a client that may publish nothing more under its name. `claims`: it never held the name on
-        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one."""
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
+
+        Later connections of the session that have repeated what isn't stored now must log on again, too."""
         name, session = connection.name, connection.publishing.session
+        self._repeats.pop(connection, None)
         for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
-            del self._repeats[other]
+            self._close_superseded(other, claims=True)
         if claims:
             connection.close(
                 "stale_sequence",
@@ -407,9 +413,12 @@ class Dispatch:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
-        claims = last > 0 and not connection.publishing.claimed_in_log
+        claims = False
         if last:
-            under_way.session, under_way.taken = parts.kept.session, last
+            session = parts.kept.session
+            # Behind batches of a former connection: without them it must not get into the log either.
+            claims = not connection.publishing.claimed_in_log and under_way.claimant != session
+            under_way.session, under_way.taken, under_way.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
         self._log.append(Pending(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
@@ -568,6 +577,8 @@ class Dispatch:
         under_way.batches -= 1
         if under_way.session == owner.publishing.session:
             under_way.taken = 0
+        if under_way.claimant == owner.publishing.session:
+            under_way.claimant = 0
         self._note_done(owner.name)
         owner.publishing.committed(1 + len(waiting.behind))
 

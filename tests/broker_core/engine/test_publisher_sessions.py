@@ -117,7 +117,7 @@ async def test_a_connection_publishes_as_one_session_and_no_client_sets_the_prov
                 client.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
             error = await client.until("error")
             assert (error["code"], error["details"]["position"]) == ("bad_batch", position)
-        assert broker.engine.journal.publishers["feed"] == (SessionNumber(5, 1),)
+        await until(lambda: broker.engine.journal.publishers.get("feed") == (SessionNumber(5, 1),))
 
 
 async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Path) -> None:
