@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.batch.building import join, renumber, stamp
+from broker_core.batch.building import join, stamp, write_session
 from broker_core.batch.dictionary import decode_dictionary, encode_dictionary
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
@@ -82,11 +82,14 @@ class Batch:
     peer or a file are always verified; only what this process has verified before is not.
     """
 
-    __slots__ = ("_bodies", "_dictionary", "_ends", "_rows", "buf", "header", "nbytes")
+    __slots__ = ("_bodies", "_dictionary", "_ends", "_rows", "buf", "header", "nbytes", "session")
 
     def __init__(self, buf: Buffer, header: BatchHeader) -> None:
         self.buf = buf
         self.header = header
+        self.session = header.session
+        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher doesn't
+        number. A broker may assign another one; `stamp` writes it."""
         self.nbytes = HEADER_SIZE + header.stored_length
         self._dictionary: tuple[str, ...] | None = None
         self._rows: npt.NDArray[Any] | None = None
@@ -107,13 +110,9 @@ class Batch:
     def stamp(self, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
         """Write what the broker assigns; the buffer must be a bytearray that nobody else reads yet."""
         assert isinstance(self.buf, bytearray)
+        if self.session != self.header.session:
+            write_session(self.buf, self.session)
         stamp(self.buf, origin=origin, epoch=epoch, first_sequence=first_sequence, accepted_at=accepted_at)
-        self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
-
-    def assign_session(self, session: int) -> None:
-        """Write the publisher session; the buffer must be a bytearray that nobody else reads yet."""
-        assert isinstance(self.buf, bytearray)
-        renumber(self.buf, session, self.header.first_publisher_sequence)
         self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
 
     def _verify(self) -> None:
@@ -191,12 +190,6 @@ class Batch:
     @property
     def first_publisher_sequence(self) -> int:
         return self.header.first_publisher_sequence
-
-    @property
-    def session(self) -> int:
-        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher
-        doesn't number."""
-        return self.header.session
 
     @property
     def last_publisher_sequence(self) -> int:
@@ -334,7 +327,7 @@ class Batch:
         payload = body + PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
             MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
-            header.origin, header.epoch, header.session, int(sequences[0]) if sequences is not None else 0,
+            header.origin, header.epoch, self.session, int(sequences[0]) if sequences is not None else 0,
             header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip

@@ -158,10 +158,15 @@ def write_flags(buf: bytearray, flags: int) -> None:
     _FLAGS.pack_into(buf, 6, flags)
 
 
+def write_session(buf: bytearray, session: int) -> None:
+    """Write the header's publisher session, in place. Before `stamp`, which renews the checksum."""
+    _SESSION.pack_into(buf, 44, session)
+
+
 def renumber(buf: bytearray, session: int, first_publisher_sequence: int) -> None:
     """Give a batch another publisher session and its records other numbers, in place, and renew the
     header's checksum."""
-    _SESSION.pack_into(buf, 44, session)
+    write_session(buf, session)
     _U64.pack_into(buf, 72, first_publisher_sequence)
     seal(buf)
 

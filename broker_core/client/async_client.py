@@ -156,7 +156,7 @@ class AsyncClient(Steering):
         self._max_held = max_held
         self._up = False
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closing: asyncio.Future[Unsent] | None = None
 
     async def start(self) -> Self:
         """Connect and log on. Raises the reason for failing, after the policy's first_connect_timeout."""
@@ -199,10 +199,33 @@ class AsyncClient(Steering):
             self._publisher.raise_rejection()
 
     async def disconnect(self, timeout: float) -> Unsent:
-        """Close within `timeout` seconds. Return what is left in a store that ends with the process."""
-        if self._task is None or self._closed:
+        """Close within `timeout` seconds. Return what is left in a store that ends with the process.
+
+        Calls at the same time are one closing, and each returns what that leaves. A later call returns
+        nothing.
+        """
+        if self._task is None or (self._closing is not None and self._closing.done()):
             return NOTHING_UNSENT
-        self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_future()
+            try:
+                unsent = await self._disconnect(self._task, timeout)
+            except BaseException:
+                self._closing.cancel()
+                raise
+            self._closing.set_result(unsent)
+            return unsent
+        await asyncio.wait([self._closing], timeout=timeout)
+        ended = self._closing.done() and not self._closing.cancelled()
+        return self._closing.result() if ended else self.unsent
+
+    @property
+    def unsent(self) -> Unsent:
+        """Unacknowledged messages that would end with this process."""
+        store = self._publisher.store
+        return NOTHING_UNSENT if store.durable else Unsent(store.messages, store.nbytes)
+
+    async def _disconnect(self, running: asyncio.Task[None], timeout: float) -> Unsent:
         ends = asyncio.get_running_loop().time() + timeout
         store = self._publisher.store
         if self._publisher.failure is None:
@@ -215,26 +238,26 @@ class AsyncClient(Steering):
             for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
             await self._connector.close(ends)
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        running.cancel()
+        await asyncio.wait([running])
         if self._publisher.failure is None:
             self._publisher.emit()  # what was published while this closed is in the store, as it was taken
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
-        unsent = Unsent(store.messages, store.nbytes)
+        unsent, messages, nbytes = self.unsent, store.messages, store.nbytes
         store.close()
         if self._bookmark_store is not None:
             self._bookmark_store.close()
-        if not unsent.messages:
+        if not messages:
             return NOTHING_UNSENT
         kept = "kept by its publish store" if store.durable else "lost with this process"
         log.warning(
             "%s: closed with %d unacknowledged messages (%d bytes), %s.",
             self.name,
-            unsent.messages,
-            unsent.nbytes,
+            messages,
+            nbytes,
             kept,
         )
-        return NOTHING_UNSENT if store.durable else unsent
+        return unsent
 
     async def __aenter__(self) -> Self:
         return await self.start()

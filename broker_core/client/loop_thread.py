@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from broker_core.errors import OperatorError
@@ -20,6 +20,8 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopping = 0
+        """Calls of `stop` whose last work isn't done."""
         self._lock = threading.Lock()
         """Nothing is handed to a loop that was told to stop: nobody would answer it."""
 
@@ -60,21 +62,28 @@ class LoopThread:
 
     def stop(self, last: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
         """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't
-        run.
+        run. Of several calls at the same time the last one ends it.
 
         Raises what the work raises, or TimeoutError when a callback of the application holds the thread for
         longer than `timeout` seconds; the thread then ends when the callback returns.
         """
-        if not self.runs:
-            last.close()
-            return
+        with self._lock:
+            if self._loop is None:
+                last.close()
+                return
+            self._stopping += 1
+        held = False
         try:
             self.ask(last, timeout)
         except TimeoutError:
-            self._stop(join=False)
+            held = True
             raise TimeoutError(f"Client {self._name} didn't close within {timeout:g} s.") from None
         finally:
-            self._stop()
+            with self._lock:
+                self._stopping -= 1
+                ends = self._stopping == 0
+            if ends:
+                self._stop(join=not held)
 
     def _stop(self, *, join: bool = True) -> None:
         with self._lock:
@@ -96,6 +105,15 @@ class LoopThread:
         future = self.begin(work)
         try:
             return future.result(timeout)
+        except CancelledError:
+            if self.runs:
+                raise
+            raise self.closed() from None
+        except TimeoutError as error:
+            future.cancel()
+            if error.args or timeout is None:  # it is the work's own
+                raise
+            raise TimeoutError(f"Client {self._name} had no answer within {timeout:g} s.") from None
         except BaseException:
             future.cancel()
             raise

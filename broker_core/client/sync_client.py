@@ -64,6 +64,7 @@ class SyncClient:
         self._change = threading.Condition()
         self._sending = False
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._error: Exception | None = None
 
@@ -87,24 +88,38 @@ class SyncClient:
             self._loop.ask(self.wind_up(timeout), timeout + STUCK_S)
 
     async def wind_up(self, timeout: float | None = None) -> None:
-        """On the loop: close as `close` does."""
+        """On the loop: close as `close` does. Calls at the same time are one closing, and each raises what
+        that raises, or after its own `timeout` what is left then."""
+        timeout = self._client.close_timeout if timeout is None else timeout
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(timeout))
+        elif self._closing.done():
+            return  # and told
+        elif not (await asyncio.wait([self._closing], timeout=timeout))[0]:
+            self._raise_for([*self._taken, *self._line], self._client.unsent)
+            return
+        await asyncio.shield(self._closing)
+
+    async def _close(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        ends = loop.time() + (self._client.close_timeout if timeout is None else timeout)
+        ends = loop.time() + timeout
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
                     await self._send_line()
             left = self._empty_line()
             unsent = await self._client.disconnect(max(ends - loop.time(), 0))
-            Unsent(unsent.messages + len(left), unsent.nbytes + sum(len(body) for _, body in left)).raise_for(
-                self.name
-            )
+            self._raise_for(left, unsent)
             self._raise_error()
             await self._client.close()  # which is done, and has refusals to tell
         finally:
             with self._change:  # whoever waits for room in the line waits for nothing now
                 self._closed = True
                 self._change.notify_all()
+
+    def _raise_for(self, line: Sequence[tuple[str, bytes]], unsent: Unsent) -> None:
+        nbytes = sum(len(body) for _, body in line)
+        Unsent(unsent.messages + len(line), unsent.nbytes + nbytes).raise_for(self.name)
 
     def _empty_line(self) -> list[tuple[str, bytes]]:
         """Take out what the client has not got yet. A store that outlives the process gets it; return it

@@ -85,7 +85,7 @@ class Publisher:
             )
         batch = Batch.parse(payload)
         try:
-            if batch.first_publisher_sequence:
+            if not self.session and batch.first_publisher_sequence:  # afterwards it knows
                 self._connection.check_numbered()
             self._check(batch.topics, batch.count)
             self._services.publishing.publish(self._connection, batch, ())
@@ -165,12 +165,11 @@ class Publisher:
             )
 
     def assign_session(self, session: int) -> int:
-        """Return the session of this connection, with the bit PROVEN. The first numbered batch decides:
-        `session`, or where that is 0 the one that the logon named, or a new one."""
-        if not self.session:
-            identity = self._connection.identity
-            proven = PROVEN if identity is not None and identity.proven else 0
-            self.session = (session or self.named_session or new_session()) | proven
+        """Choose the session of this connection at its first numbered batch, and return it with the bit
+        PROVEN: `session`, or where that is 0 the one that the logon named, or a new one."""
+        identity = self._connection.identity
+        proven = PROVEN if identity is not None and identity.proven else 0
+        self.session = (session or self.named_session or new_session()) | proven
         return self.session
 
     def submitted(self) -> None:

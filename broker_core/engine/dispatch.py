@@ -32,6 +32,7 @@ from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMak
 from broker_core.journal.publishers import (
     Publishers,
     Refusal,
+    SessionNumber,
     Sessions,
     judge,
     may_ignore,
@@ -90,12 +91,18 @@ class UnderWay:
     session: int = 0
     taken: int = 0
     """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
-    superseded."""
+    superseded. No later batch of the session has a smaller one."""
+    claimant: int = 0
+    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
+    was superseded."""
 
-    def note(self, session: int, last: int) -> None:
-        """Record that a numbered batch was taken."""
-        self.taken = last if session != self.session else max(self.taken, last)
-        self.session = session
+    def join(self, done: Sessions) -> Sessions:
+        """Return the publisher's sessions as they are if all of this gets into the log."""
+        if not done or done[0].session != self.session:
+            return with_number(done, self.session, max(self.taken, number_of(done, self.session)))
+        if done[0].number >= self.taken:
+            return done
+        return (SessionNumber(self.session, self.taken), *done[1:])
 
 
 class Unconfirmed(NamedTuple):
@@ -309,12 +316,14 @@ class Dispatch:
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
     ) -> Batch | None:
         """The part of a batch that wasn't published before, by publisher sequence; None when there is none."""
-        first = batch.first_publisher_sequence
+        first, session = batch.header.first_publisher_sequence, batch.session
         if first == 0:
             return batch
-        last, session = batch.last_publisher_sequence, batch.session
-        done = self._publishers.get(connection.name, ())
-        taken = self._with_under_way(connection.name, done)
+        last = batch.last_publisher_sequence
+        taken = done = self._publishers.get(connection.name, ())
+        under_way = self._under_way.get(connection.name)
+        if under_way is not None and under_way.taken:
+            taken = under_way.join(done)
         above = judge(taken, session, first, last, claims=not connection.publishing.claimed)
         if above is Refusal.REPEATED:
             self._answer_repeat(connection, batch, answers, waits=last > number_of(done, session))
@@ -322,34 +331,29 @@ class Dispatch:
         if above is Refusal.SUPERSEDED:
             self._close_superseded(connection, claims=not connection.publishing.claimed)
             return None
-        known = above if may_ignore(taken, session) else max(above, newest_number(taken))
-        if last > known + MAX_JUMP:
-            raise ClientError(
-                "bad_batch",
-                f"The batch has numbers up to {last}, but this publisher's last known number is {known}.",
-                "Number messages consecutively, starting after the `sequence` of the logon's answer.",
-                position=72,
-            )
-        connection.publishing.claimed = True
+        if last > above + MAX_JUMP:
+            known = above if may_ignore(taken, session) else max(above, newest_number(taken))
+            if last > known + MAX_JUMP:
+                raise ClientError(
+                    "bad_batch",
+                    f"The batch has numbers up to {last}, but this publisher's last known number is {known}.",
+                    "Number messages consecutively, starting after the `sequence` of the logon's answer.",
+                    position=72,
+                )
         if first > above:
             return batch
         rows = np.nonzero(batch.publisher_sequences() > above)[0]
         return batch.select(rows, explicit=False)
 
-    def _with_under_way(self, name: str, done: Sessions) -> Sessions:
-        """Return a publisher's sessions as they are if all that is under way here gets into the log."""
-        under_way = self._under_way.get(name)
-        if under_way is None or not under_way.taken:
-            return done
-        number = max(under_way.taken, number_of(done, under_way.session))
-        return with_number(done, under_way.session, number)
-
     def _close_superseded(self, connection: Member, *, claims: bool) -> None:
         """Close a client that may publish nothing more under its name. `claims`: it never held the name on
-        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one."""
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
+
+        Later connections of the session that have repeated what isn't stored now must log on again, too."""
         name, session = connection.name, connection.publishing.session
+        self._repeats.pop(connection, None)
         for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
-            del self._repeats[other]
+            self._close_superseded(other, claims=True)
         if claims:
             connection.close(
                 "stale_sequence",
@@ -409,10 +413,13 @@ class Dispatch:
             under_way = self._under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
-        claims = last > 0 and not connection.publishing.claimed_in_log
+        claims = False
         if last:
-            under_way.note(parts.kept.session, last)
-            connection.publishing.claimed_in_log = True
+            session = parts.kept.session
+            # Behind batches of a former connection: without them it must not get into the log either.
+            claims = not connection.publishing.claimed_in_log and under_way.claimant != session
+            under_way.session, under_way.taken, under_way.claimant = session, last, session
+            connection.publishing.claimed = connection.publishing.claimed_in_log = True
         self._log.append(Pending(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
 
@@ -421,16 +428,18 @@ class Dispatch:
         it."""
         under_way = self._under_way.get(connection.name)
         session, last = passed.batch.session, passed.batch.last_publisher_sequence
+        if last:
+            connection.publishing.claimed = True
         if under_way is not None:
             if last:
-                under_way.note(session, last)
+                under_way.session, under_way.taken = session, last
             if not under_way.newest.delivered:
                 under_way.newest.behind += (passed,)
                 self._behind_bytes += passed.batch.nbytes
                 connection.publishing.submitted()
                 return
         elif last:
-            self._note(connection.name, session, last)
+            self._publishers.note(connection.name, session, last)
         self._deliver_passed(passed.batch)
         self._settles.settle()
         self._answer_passed(connection, passed)
@@ -462,13 +471,13 @@ class Dispatch:
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
-            passed, kept, _ = self.topics.parts(batch)
-            if passed is not None:
-                self._check_queues(passed)
-                self._deliver_passed(passed)
+            parts = self.topics.parts(batch)
+            if parts.passed is not None:
+                self._check_queues(parts.passed)
+                self._deliver_passed(parts.passed)
                 self._settles.settle()
-            if kept is not None:
-                under_way.append(Pending(kept))
+            if parts.kept is not None:
+                under_way.append(Pending(parts.kept))
                 self._log.append(under_way[-1])
         return under_way
 
@@ -512,9 +521,9 @@ class Dispatch:
         done: dict[Member, int] = {}
         behind: list[Waiting] = []
         registry = self._subscribed.registry
-        LAST.latest = "batch"
-        LAST.first, LAST.last = group[0].batch.first_sequence, group[-1].batch.last_sequence
-        self._confirmations.durable(group[-1].batch.last_sequence)
+        newest = group[-1].batch.last_sequence
+        LAST.latest, LAST.first, LAST.last = "batch", group[0].batch.header.first_sequence, newest
+        self._confirmations.durable(newest)
         for pending, position in zip(group, positions, strict=True):
             waiting = pending.owner
             if waiting is None or (waiting.beside is None and not waiting.behind):  # almost always
@@ -530,7 +539,7 @@ class Dispatch:
                 self._note_from_elsewhere(batch.publisher_name, batch.session, batch.last_publisher_sequence)
             else:
                 self._is_done(waiting, acks, done, behind)
-        self._frontier.durable = group[-1].batch.last_sequence
+        self._frontier.durable = newest
         for waiting in behind:
             self._answer_behind(waiting)
         self._settles.settle()
@@ -568,7 +577,9 @@ class Dispatch:
         under_way.batches -= 1
         if under_way.session == owner.publishing.session:
             under_way.taken = 0
-        self._note_finished(owner.name)
+        if under_way.claimant == owner.publishing.session:
+            under_way.claimant = 0
+        self._note_done(owner.name)
         owner.publishing.committed(1 + len(waiting.behind))
 
     def confirmed(self, upto: int) -> None:
@@ -638,20 +649,15 @@ class Dispatch:
         if not last:
             return
         before = self._publishers.get(name, ())
-        self._note(name, session, last)
+        self._publishers.note(name, session, last)
         if before and before[0].session != session:
             client = self._roster.clients.get(name)
             if client is not None and client.publishing.session == before[0].session:
                 self._close_superseded(client, claims=False)
 
-    def _note(self, name: str, session: int, last: int) -> None:
-        self._publishers.note(name, session, max(last, number_of(self._publishers.get(name, ()), session)))
-
     def _acknowledge(self, acks: dict[tuple[str, int], int], done: dict[Member, int]) -> None:
         for (name, session), sequence in acks.items():
-            if sequence:
-                self._note(name, session, sequence)
-            self._note_finished(name)
+            self._note_done(name, session, sequence)
             client = self._roster.clients.get(name) if sequence else None
             if client is not None and client.publishing.session == session:
                 client.reply(replies.persisted(sequence))
@@ -695,14 +701,16 @@ class Dispatch:
                 if rows is None or len(rows):
                     self._give([Match(subscription, rows)], shared[part])
 
-    def _note_finished(self, name: str) -> None:
-        """When nothing of a publisher is under way any more: record what no journal keeps and came behind
-        it as well."""
+    def _note_done(self, name: str, session: int = 0, number: int = 0) -> None:
+        """Record that a publisher's numbers are done up to `number`; and when nothing of it is under way any
+        more, up to what no journal keeps and came behind that."""
+        if number:
+            self._publishers.note(name, session, number)
         under_way = self._under_way.get(name)
         if under_way is not None and under_way.batches == 0:
             del self._under_way[name]
-            if under_way.taken:
-                self._note(name, under_way.session, under_way.taken)
+            if under_way.taken and (under_way.taken > number or under_way.session != session):
+                self._publishers.note(name, under_way.session, under_way.taken)
 
     def _answer_repeats(self) -> None:
         for connection, waiting in list(self._repeats.items()):
@@ -776,7 +784,7 @@ def _nowhere(topic: str, why: str) -> ClientError:
 
 
 def _assign_session(connection: Member, batch: Batch) -> None:
-    """Write into a numbered batch the session that counts its numbers: its own, or that of the connection.
+    """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
     ClientError bad_batch."""
     session = batch.session
     if session > MAX_SESSION:
@@ -786,9 +794,9 @@ def _assign_session(connection: Member, batch: Batch) -> None:
             f"Number with a session between 1 and {MAX_SESSION}.",
             position=44,
         )
-    if not batch.first_publisher_sequence:
+    if not batch.header.first_publisher_sequence:
         return
-    assigned = connection.publishing.assign_session(session)
+    assigned = connection.publishing.session or connection.publishing.assign_session(session)
     if session and session != assigned & MAX_SESSION:
         raise ClientError(
             "bad_batch",
@@ -796,5 +804,4 @@ def _assign_session(connection: Member, batch: Batch) -> None:
             "Log on again to publish as another session.",
             position=44,
         )
-    if session != assigned:
-        batch.assign_session(assigned)
+    batch.session = assigned

@@ -19,7 +19,8 @@ also after a restart.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+import msgspec
 
 from broker_core.batch import PROVEN
 
@@ -30,7 +31,7 @@ MAX_SESSIONS = 4
 what of theirs is stored."""
 
 
-class SessionNumber(NamedTuple):
+class SessionNumber(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publisher session (with the bit PROVEN) and its newest number in the log."""
 
     session: int
@@ -50,7 +51,10 @@ class Refusal(Enum):
 
 def number_of(sessions: Sessions, session: int) -> int:
     """Return the newest number of a session, 0 when nothing of it is known."""
-    return next((one.number for one in sessions if one.session == session), 0)
+    for one in sessions:
+        if one.session == session:
+            return one.number
+    return 0
 
 
 def newest_number(sessions: Sessions) -> int:
@@ -70,10 +74,13 @@ def judge(sessions: Sessions, session: int, first: int, last: int, *, claims: bo
     `first` and `last` are the batch's publisher sequences; `claims`: it is the first numbered batch of its
     connection.
     """
+    if sessions and sessions[0].session == session:  # almost always
+        own = sessions[0].number
+        return own if last > own else Refusal.REPEATED
     own = number_of(sessions, session)
     if last <= own:
         return Refusal.REPEATED
-    if not sessions or session == sessions[0].session:
+    if not sessions:
         return own
     if claims and (first > sessions[0].number or may_ignore(sessions, session)):
         return own
@@ -93,15 +100,21 @@ class Publishers(dict[str, Sessions]):
     longest silent are forgotten."""
 
     def note(self, name: str, session: int, number: int) -> None:
-        """Record a session's newest number."""
-        self[name] = with_number(self.pop(name, ()), session, number)
+        """Record that a session, which now holds the name, has published up to a number. A session's number
+        never goes back."""
+        sessions = self.pop(name, ())
+        if not sessions or sessions[0].session != session:
+            sessions = with_number(sessions, session, max(number, number_of(sessions, session)))
+        elif number > sessions[0].number:
+            sessions = (SessionNumber(session, number), *sessions[1:])
+        self[name] = sessions
         if len(self) > MAX_PUBLISHERS:
             del self[next(iter(self))]
 
     def note_all(self, name: str, sessions: Sessions) -> None:
         """Record what was found of a name behind all that is known, for example in a later segment."""
         for one in reversed(sessions):
-            self.note(name, one.session, max(one.number, number_of(self.get(name, ()), one.session)))
+            self.note(name, one.session, one.number)
 
     def numbers(self) -> dict[str, int]:
         """Return the newest number of each publisher."""

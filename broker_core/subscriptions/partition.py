@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +14,7 @@ from broker_core.batch import Batch, Rows
 NO_ROWS: Final[Rows] = np.zeros(0, np.intp)
 
 
-class BatchPartition(NamedTuple):
+class BatchPartition(msgspec.Struct, frozen=True):
     """Parts of a batch: not journaled, and journaled. None where there is nothing of it; a whole part is the
     batch itself."""
 

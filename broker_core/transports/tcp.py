@@ -58,14 +58,15 @@ class TcpProtocol(TcpConnection):
         items: list[Item] = []
         try:
             items += self._reader.buffer_updated(nbytes)
-            if items:
-                self._unfinished.progress()
             if self._reader.error is not None:
                 items.append(self._reader.error)
         except ClientError as error:
             items.append(error.with_traceback(None))  # whose frames know everything here
+        held = self._reader.held
         try:
-            self._unfinished.hold(self._reader.held)
+            if items and held:  # of another frame than before
+                self._unfinished.progress()
+            self._unfinished.hold(held)
         except ClientError as error:
             self._give_up(error)
             return

@@ -244,3 +244,47 @@ async def test_a_thousand_logons_claim_nothing_in_the_log(tmp_path: Path) -> Non
             assert publishers <= {BROKER_NAME}, "no claim, only what the brokers record of connections"
             print(json.dumps({"logons": 1_000, "entries": last - before}))
             assert last - before < 400, "and these by the hundred"
+
+
+async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that_loses_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of its former connection come after its logon, and another session takes the name before they are
+    in the log. What it sends behind them must not be acknowledged: that would cover them."""
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            for one in (a, b):
+                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+            gate, append = asyncio.Semaphore(0), a.member._engine.append
+
+            async def held(sender: Sender, content: bytes, at: int) -> int:
+                await gate.acquire()
+                return await append(sender, content, at)
+
+            former = await RawClient.connect(a.broker, "feed", session=7)
+            other = await RawClient.connect(b.broker, "feed", session=8)
+            await asyncio.sleep(0.5)
+            monkeypatch.setattr(a.member._engine, "append", held)
+            logon = asyncio.create_task(RawClient.connect(a.broker, "feed", session=7))
+            await until(lambda: a.member._made._appending.underway is not None)
+            await former.publish("t", [FIRST] * 3, first=1)
+            await until(lambda: a.broker.engine.dispatch.messages_in == 3)
+            gate.release()
+            again = await logon
+            assert again.told["sequence"] == 0
+            await other.publish("t", [SECOND] * 3, first=1)
+            await other.until("persisted")
+            await again.publish("t", [FIRST] * 3, first=1)
+            await again.publish("t", [FIRST] * 3, first=4)
+            await until(lambda: a.broker.engine.dispatch.messages_in == 9)
+            for _ in range(50):
+                gate.release()
+            assert await answer_to(again) == ("stale_sequence", 0)
+            monkeypatch.undo()
+            last = await RawClient.connect(b.broker, "feed", session=7)
+            assert (last.told["sequence"], last.told["session"]) == (3, 8)
+            assert "stored" not in last.told, "so all six are sent again"
+            await same_everywhere(a, b)
+            assert [body for _, _, body in stored(a, "feed")] == [SECOND] * 3
+            for client in (former, other, again, last):
+                client.close()

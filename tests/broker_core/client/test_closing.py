@@ -93,6 +93,56 @@ def test_close_returns_while_the_broker_is_away_and_the_store_is_full_and_says_w
     client.close()  # again: it is closed, and was said
 
 
+def test_threads_that_close_at_the_same_time_are_all_told_what_is_left_and_publishers_that_it_is_closed(
+    broker_thread: FakeBroker,  # noqa: F811
+) -> None:
+    client = SyncClient(
+        broker_thread.address, "s", reconnect=QUICK, publish_store=MemoryPublishStore(10_000)
+    ).start()
+    go_away(broker_thread)
+    heard: list[object] = []
+
+    def end_of(call: Callable[[], object]) -> None:
+        try:
+            heard.append(call())
+        except BaseException as error:
+            heard.append(getattr(error, "code", error))
+
+    def publish() -> None:
+        while True:
+            client.publish("a", BODY)
+
+    publishers = [threading.Thread(target=end_of, args=(publish,), daemon=True) for _ in range(3)]
+    closers = [
+        threading.Thread(target=end_of, args=(lambda: client.close(timeout=1),), daemon=True)
+        for _ in range(3)
+    ]
+    for thread in publishers:
+        thread.start()
+    while client.unacknowledged_bytes < 9_000:
+        time.sleep(0.01)
+    with pytest.raises(TimeoutError, match="no answer within"):
+        client.flush(timeout=0.1)
+    for thread in closers:
+        thread.start()
+    for thread in (*closers, *publishers):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sorted(map(str, heard)) == ["client_closed"] * 3 + ["unsent_messages"] * 3
+
+
+async def test_tasks_that_close_at_the_same_time_are_all_told_what_is_left(broker: FakeBroker) -> None:
+    client = await AsyncClient(broker.address, "a", reconnect=QUICK).start()
+    broker.silent = True
+    broker.drop()
+    await client.publish("a", BODY)
+    found = await asyncio.gather(
+        *(client.close(seconds) for seconds in (0.6, 0.3, 5)), return_exceptions=True
+    )
+    assert [getattr(one, "code", one) for one in found] == ["unsent_messages"] * 3
+    await client.close()  # again: it is closed, and was said
+
+
 def test_what_a_file_keeps_is_not_lost_and_goes_out_with_the_next_client(
     broker_thread: FakeBroker,  # noqa: F811
     tmp_path: Path,

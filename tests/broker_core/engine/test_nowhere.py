@@ -104,6 +104,19 @@ async def test_native_publishers_are_refused_too_and_go_on_behind_it(tmp_path: P
         assert await in_the_log(broker) == [b"4"]
 
 
+async def test_a_batch_that_is_refused_takes_no_name_and_leaves_the_claim_to_the_next(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, POLICY) as broker:
+        first = await RawClient.connect(broker, "anna", session=1)
+        await first.publish("kept.a", [b"1"], 1)
+        await first.until("persisted")
+        second = await RawClient.connect(broker, "anna", session=2)
+        await second.publish("queue.z", [b"nowhere"], 2)
+        assert (await second.until("error"))["code"] == "not_journaled"
+        await second.publish("kept.a", [b"3"], 3)
+        assert (await second.until("persisted"))["sequence"] == 3, "nobody else has published since"
+        assert await in_the_log(broker) == [b"1", b"3"]
+
+
 async def test_the_client_library_tells_of_the_refusal(tmp_path: Path) -> None:
     rejected: list[Any] = []
     async with running_broker(tmp_path, POLICY) as broker:

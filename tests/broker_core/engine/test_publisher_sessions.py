@@ -11,6 +11,7 @@ import pytest
 from broker_core.batch import build_one_topic
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.journal.publishers import SessionNumber
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.failpoints import Gate
@@ -116,7 +117,7 @@ async def test_a_connection_publishes_as_one_session_and_no_client_sets_the_prov
                 client.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
             error = await client.until("error")
             assert (error["code"], error["details"]["position"]) == ("bad_batch", position)
-            await until(lambda: broker.engine.journal.publishers.get("feed") == ((5, 1),))
+        await until(lambda: broker.engine.journal.publishers.get("feed") == (SessionNumber(5, 1),))
 
 
 async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def test_numbers_of_somebody_unproven_do_not_bind_who_has_proven_to_be_a_user() 
     )
 
 
+def test_a_sessions_number_never_goes_back() -> None:
+    publishers = Publishers()
+    for session, number in ((1, 5), (1, 3), (2, 6), (1, 4), (2, 2)):
+        publishers.note("p", session, number)
+    assert publishers == {"p": (SessionNumber(2, 6), SessionNumber(1, 5))}
+
+
 NOTES = st.lists(
     st.tuples(st.sampled_from("pq"), st.integers(1, MAX_SESSIONS + 2), st.integers(1, 3)), max_size=30
 )
@@ -96,7 +103,7 @@ def test_a_journal_knows_its_publishers_sessions_with_and_without_their_file(tmp
         if number == 1:
             journal.sync()
     journal.sync()
-    expected = {"p": ((2 | PROVEN, 1), (1, 3), (2, 2))}
+    expected = {"p": (SessionNumber(2 | PROVEN, 1), SessionNumber(1, 3), SessionNumber(2, 2))}
     assert journal.publishers == expected
     journal.close()
     for keep in (True, False):
