@@ -129,3 +129,19 @@ async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Pa
         other.command({"c": "publish", "topic": "t", "text": "1", "sequence": 1, "ack": ["persisted"]})
         assert (await other.until("closing"))["code"] == "stale_sequence"
         assert await stored(address_of(broker)) == [b"1"]
+
+
+async def test_what_is_published_before_the_start_behind_what_a_former_client_left_is_stored_with_it(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path / "home") as broker:
+        former = AsyncClient("tcp://127.0.0.1:1", "feed", publish_store=FilePublishStore(tmp_path / "unsent"))
+        await former.publish("t", b"left")
+        await asyncio.sleep(0)
+        former._publisher.store.close()
+        client = AsyncClient(address_of(broker), "feed", publish_store=FilePublishStore(tmp_path / "unsent"))
+        await client.publish("t", b"behind")
+        await asyncio.sleep(0.01)
+        async with client:
+            await client.flush(30)
+        assert await stored(address_of(broker)) == [b"left", b"behind"]
