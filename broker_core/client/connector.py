@@ -44,6 +44,8 @@ class Connector:
     _logon: commands.Logon
     _policy: ReconnectPolicy
     _on_frames: OnFrames
+    _check_answer: Callable[[Ack], None]
+    """Raises SluiceError for an answer to the logon with which the client can't stay."""
     _on_up: Callable[[Link, Ack], Awaitable[None]]
     _on_down: Callable[[], None]
     _on_loss: Callable[[ConnectionLoss], None]
@@ -123,6 +125,7 @@ class Connector:
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
+        self._check_answer(ack)  # before it counts as a connection: the next address may be better
         # It has promised them: its silence means something from now on.
         self._heard_heartbeat = bool(ack.heartbeat_ms)
         self.connections += 1

@@ -383,7 +383,10 @@ class Publisher:
 
     def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
         """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
-        self._go_elsewhere = go_elsewhere
+        if self.store.nbytes:  # published since the answer came
+            go_elsewhere()
+        else:
+            self._go_elsewhere = go_elsewhere
 
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
