@@ -146,6 +146,7 @@ class AsyncClient(Steering):
             commands.Logon(
                 name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
             ),
+            lambda: self._publisher.session,  # it changes when messages are numbered anew
             reconnect or ReconnectPolicy(),
             self._on_frames,
             self._check_logon,
@@ -166,7 +167,6 @@ class AsyncClient(Steering):
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
         self._publisher.open_store()
-        self._connector.use_session(self._publisher.session)
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)

@@ -42,6 +42,8 @@ class Connector:
     _addresses: Sequence[Address]
     _tls: ssl.SSLContext | None
     _logon: commands.Logon
+    _session: Callable[[], int]
+    """Returns the publisher session that the next logon names."""
     _policy: ReconnectPolicy
     _on_frames: OnFrames
     _check_answer: Callable[[Ack], None]
@@ -118,7 +120,7 @@ class Connector:
         self._answer = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
-        link.send_command(self._logon)
+        link.send_command(msgspec.structs.replace(self._logon, session=self._session()))
         async with asyncio.timeout(self._policy.logon_timeout):
             either: list[asyncio.Future[Any]] = [self._answer, link.lost]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -183,10 +185,6 @@ class Connector:
                 self.closing(reply)
         if frames:
             self._on_frames(link, frames)
-
-    def use_session(self, session: int) -> None:
-        """Name this publisher session at the next logon."""
-        self._logon = msgspec.structs.replace(self._logon, session=session)
 
     # What the client hears on our behalf.
 
