@@ -146,8 +146,10 @@ class AsyncClient(Steering):
             commands.Logon(
                 name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
             ),
+            lambda: self._publisher.session,  # it changes when messages are numbered anew
             reconnect or ReconnectPolicy(),
             self._on_frames,
+            self._check_logon,
             self._connected,
             self._disconnected,
             self._note_loss,
@@ -165,7 +167,6 @@ class AsyncClient(Steering):
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
         self._publisher.open_store()
-        self._connector.use_session(self._publisher.session)
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
@@ -402,6 +403,23 @@ class AsyncClient(Steering):
 
     # The connection.
 
+    def _check_logon(self, ack: replies.Ack) -> None:
+        """Leave a member that is cut off from its group if there is something to publish. ClientError
+        behind."""
+        if ack.sequence is None and (self._needs_sequence or self._publisher.store.nbytes):
+            raise self._make_behind(ack.instance)
+
+    def _make_behind(self, instance: str | None) -> ClientError:
+        """Return why this client leaves a member that is cut off, and note it among the errors."""
+        self.errors.append(
+            ClientError(
+                "behind",
+                f"This broker of {instance} is cut off from its group.",
+                "Nothing: the client tries the next address.",
+            )
+        )
+        return self.errors[-1]
+
     async def _connected(self, link: Link, ack: replies.Ack) -> None:
         if ack.sequence is None:
             self._connected_unsure(link, ack)
@@ -421,19 +439,10 @@ class AsyncClient(Steering):
 
     def _connected_unsure(self, link: Link, ack: replies.Ack) -> None:
         """Read from a member that is cut off from its group; go to the next address with what is published."""
-        behind = ClientError(
-            "behind",
-            f"This broker of {ack.instance} is cut off from its group.",
-            "Nothing: the client tries the next address.",
-        )
 
         def go_elsewhere() -> None:
-            self.errors.append(behind)
-            link.abort(behind)
+            link.abort(self._make_behind(ack.instance))
 
-        if self._needs_sequence or self._publisher.store.nbytes:
-            self.errors.append(behind)
-            raise behind
         self._publisher.connected_unsure(go_elsewhere)
         self.instance = ack.instance or ""
         self._up = True

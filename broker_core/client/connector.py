@@ -43,8 +43,12 @@ class Connector:
     _addresses: Sequence[Address]
     _tls: ssl.SSLContext | None
     _logon: commands.Logon
+    _session: Callable[[], int]
+    """Returns the publisher session that the next logon names."""
     _policy: ReconnectPolicy
     _on_frames: OnFrames
+    _check_answer: Callable[[Ack], None]
+    """Raises SluiceError for an answer to the logon with which the client can't stay."""
     _on_up: Callable[[Link, Ack], Awaitable[None]]
     _on_down: Callable[[], None]
     _on_loss: Callable[[ConnectionLoss], None]
@@ -118,13 +122,14 @@ class Connector:
         self._answer = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
-        link.send_command(self._logon)
+        link.send_command(msgspec.structs.replace(self._logon, session=self._session()))
         async with asyncio.timeout(self._policy.logon_timeout):
             either: list[asyncio.Future[Any]] = [self._answer, link.lost]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
+        self._check_answer(ack)  # before it counts as a connection: the next address may be better
         # It has promised them: its silence means something from now on.
         self._heard_heartbeat = bool(ack.heartbeat_ms)
         self.connections += 1
@@ -182,10 +187,6 @@ class Connector:
                 self.closing(reply)
         if frames:
             self._on_frames(link, frames)
-
-    def use_session(self, session: int) -> None:
-        """Name this publisher session at the next logon."""
-        self._logon = msgspec.structs.replace(self._logon, session=session)
 
     # What the client hears on our behalf.
 

@@ -53,6 +53,11 @@ def _new_session() -> int:
     return 1 + randbelow(MAX_SESSION)
 
 
+def _stored_session(store: PublishStore) -> int:
+    """Return the session of what a former client left in its store, 0 where there is nothing."""
+    return next((Batch.parse(one.batch).session for one in store.pending()), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Messages that the broker refused, by publisher sequence, and why. They are no longer in the publish store."""
@@ -74,7 +79,7 @@ class Publisher:
         session: int = 0,
     ) -> None:
         self.store = store
-        self.session = session or _new_session()
+        self.session = session or _stored_session(store) or _new_session()
         """The id of what counts this publisher's numbers. It stands in every batch, so it is kept with
         those that are unacknowledged."""
         self.failure: SluiceError | None = None
@@ -378,7 +383,10 @@ class Publisher:
 
     def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
         """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
-        self._go_elsewhere = go_elsewhere
+        if self.store.nbytes:  # published since the answer came
+            go_elsewhere()
+        else:
+            self._go_elsewhere = go_elsewhere
 
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""

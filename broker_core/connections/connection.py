@@ -23,7 +23,7 @@ from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
 from broker_core.connections.places import Left
-from broker_core.connections.ports import Publishing, Services
+from broker_core.connections.ports import UNKNOWN_POSITION, Publishing, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
 from broker_core.connections.subscribe_start import make_behind_error
@@ -402,9 +402,11 @@ class Connection:
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
         self.publishing.named_session = command.session or 0
-        position = services.publishing.publisher_position(
-            self.name, self.publishing.named_session, proven=identity.proven
-        )
+        position = UNKNOWN_POSITION
+        if self.knows_sequence:
+            position = services.publishing.publisher_position(
+                self.name, self.publishing.named_session, proven=identity.proven
+            )
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(
@@ -414,7 +416,7 @@ class Connection:
                 name=self.name,
                 instance=self._instance,
                 version=PROTOCOL_VERSION,
-                sequence=position.sequence if self.knows_sequence else None,
+                sequence=position.sequence,
                 session=position.session,
                 stored=position.stored or None,
                 max_frame=MAX_FRAME,

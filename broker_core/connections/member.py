@@ -34,6 +34,7 @@ class Publishes(Protocol):
     session: int
     claimed: bool
     claimed_in_log: bool
+    held_name: bool
 
     @property
     def messages(self) -> int: ...

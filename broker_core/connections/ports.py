@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker_core.batch import Batch
 from broker_core.confirming.confirmations import Confirmations
@@ -56,11 +56,15 @@ class PublisherPosition(NamedTuple):
     """The numbers of its name that a client learns at logon; its own continue after `sequence`.
 
     `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
-    `stored` is the newest number of the client's own session."""
+    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure."""
 
-    sequence: int
+    sequence: int | None
     session: int | None
     stored: int
+
+
+UNKNOWN_POSITION: Final = PublisherPosition(None, None, 0)
+"""Told by a member that is cut off: the others may know more of each of the three."""
 
 
 class Publishing(Protocol):

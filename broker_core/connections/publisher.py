@@ -49,6 +49,8 @@ class Publisher:
         the first of it."""
         self.claimed = self.claimed_in_log = False
         """Whether it has taken its name with a numbered batch, and with one that is journaled."""
+        self.held_name = False
+        """Whether the log has stored a numbered batch of this connection."""
         self.topics: dict[str, int] = {}
         """Messages it published, by topic, or by the pattern of many."""
         self._submitted = self._committed = 0

@@ -532,6 +532,7 @@ class Dispatch:
                 self._deliver_with(waiting, pending.batch, position)
             if waiting is not None:
                 waiting.delivered = True
+                waiting.connection.publishing.held_name |= waiting.last_publisher_sequence > 0
             if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
                 self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
@@ -568,7 +569,7 @@ class Dispatch:
         if waiting is None:
             return
         owner = waiting.connection
-        self._close_superseded(owner, claims=pending.claims)
+        self._close_superseded(owner, claims=not owner.publishing.held_name)
         dropped = [passed.batch for passed in waiting.behind]
         if waiting.beside is not None and waiting.beside.passed is not None:
             dropped.append(waiting.beside.passed)
@@ -653,7 +654,7 @@ class Dispatch:
         if before and before[0].session != session:
             client = self._roster.clients.get(name)
             if client is not None and client.publishing.session == before[0].session:
-                self._close_superseded(client, claims=False)
+                self._close_superseded(client, claims=not client.publishing.held_name)
 
     def _acknowledge(self, acks: dict[tuple[str, int], int], done: dict[Member, int]) -> None:
         for (name, session), sequence in acks.items():

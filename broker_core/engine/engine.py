@@ -124,6 +124,7 @@ class Engine:
         )
         self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
+        self.kept.on_dropped = self._release
         self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
         self.owners.on_moved = journal.ask_whose(self.owners.user_of)
         self.chores = Chores(journal, self.owners, self.spawn, self.broken)
@@ -189,6 +190,12 @@ class Engine:
         self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
         self.kept.on_left = made.tell_soon
         self.kept.upto = lambda: self.frontier.durable
+
+    def _release(self, entry: Durable | ManagedReplay) -> None:
+        if isinstance(entry, Durable):
+            self.durables.release(entry)
+        else:
+            self.managed.release(entry)
 
     def _end_is_read(self) -> None:
         self.frontier.wake()

@@ -165,13 +165,15 @@ class Durables:
         if durable.sharing is not None:
             self._kept.empty(name, self._frontier.durable)
             self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
-        subscribed = self._active.pop((client, name), None)
-        if subscribed is not None:
-            subscribed.durable = (
-                ""  # it goes on as any other; whoever ends or deletes it has nothing to delete here
-            )
-            subscribed.kept = None
         return durable
+
+    def release(self, durable: Durable) -> None:
+        """Let the subscription of one that is kept no longer go on as any other. Whoever ends it has nothing
+        to delete, and it moves no later one of that name."""
+        subscribed = self._active.pop((durable.client, durable.name), None)
+        if subscribed is not None:
+            subscribed.durable = ""
+            subscribed.kept = None
 
     def close(self) -> None:
         """The broker ends, and all clients have left: note where those are that nobody consumes any more."""

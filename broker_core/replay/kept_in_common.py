@@ -45,8 +45,8 @@ class Told(msgspec.Struct, omit_defaults=True):
 
     run: str
     kept: list[Durable | ManagedReplay] = []
-    at: list[tuple[str, str, int]] = []
-    """Client, name and position of durable subscriptions."""
+    at: list[tuple[str, str, int, int]] = []
+    """Client, name and position of durable subscriptions, and when each was made."""
     gone: list[tuple[str, str, str, int]] = []
     """Kind, client, name, and when what is deleted was made."""
 
@@ -138,7 +138,8 @@ class KeptInCommon:
         for some in _parted(whole):
             self._send(Told(self._run, kept=some), some)
         for some in _parted(moved):
-            self._send(Told(self._run, at=[(one.client, one.name, one.position) for one in some]), some)
+            at = [(one.client, one.name, one.position, one.created_at) for one in some]
+            self._send(Told(self._run, at=at), some)
         for some in _parted(dropped):
             self._send(Told(self._run, gone=[(*_key(one), one.created_at) for one in some]), ())
 
@@ -207,9 +208,9 @@ class KeptInCommon:
     def _take(self, told: Told) -> None:
         for entry in told.kept:
             self._take_one(entry)
-        for client, name, position in told.at:
+        for client, name, position, made in told.at:
             durable = self._kept.durables.get((client, name))
-            if durable is not None:
+            if durable is not None and durable.created_at == made:  # not of a later one of that name
                 self._move(durable, position)
         for kind, client, name, made in told.gone:
             found = self._found((kind, client, name))

@@ -58,6 +58,8 @@ class KeptPositions:
         """Of a group's member: what is new is told to the others, before anybody is told of it."""
         self.on_left: Callable[[], None] | None = None
         """Likewise: a client has left something behind, and may be at another member in a moment."""
+        self.on_dropped: Callable[[Entry], None] = lambda entry: None
+        """Called with each entry that is kept no longer, whichever member dropped it; set by the engine."""
         self.upto: Callable[[], int] = lambda: 0
         """Up to which record of the log what is kept has been taken from there."""
         self._path = path
@@ -129,6 +131,7 @@ class KeptPositions:
             self.untold.pop(entry, None)
             if tell:
                 self.dropped.append(entry)
+        self.on_dropped(entry)
 
     def empty(self, name: str, upto: int) -> None:
         """A shared subscription is deleted, and with it all of the log up to there."""

@@ -199,11 +199,20 @@ class ManagedReplays:
             replay.caught_up = False
             self._kept.left(replay)
 
+    def release(self, replay: ManagedReplay) -> None:
+        """Let the subscription of one that is kept no longer go on as any other: it moves no later one of that
+        name."""
+        target = self._target_of(replay)
+        if target is not None:
+            del self._active[replay.name]
+            target.managed = None
+
     def completed(self, target: ClientSubscription) -> None:
         """It has come to its end point."""
-        if target.managed is not None:
+        replay = target.managed
+        if replay is not None:
             self.closed(target)
-            self._end(target.managed, "completed")
+            self._end(replay, "completed")
 
     # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
 

@@ -23,9 +23,9 @@ class Law:
         dispatch: Any = broker.engine.dispatch
         log = dispatch._log
         self._append, self._failed, self._connected = log.append, dispatch.failed, broker.engine.connected
-        self._superseded = dispatch.superseded
+        self._superseded, self._repeated = dispatch.superseded, dispatch.repeated
         log.append, dispatch.failed = self._on_append, self._on_failed
-        dispatch.superseded = self._on_superseded
+        dispatch.superseded, dispatch.repeated = self._on_superseded, self._on_repeated
         broker.engine.connected = self._on_connected  # type: ignore[method-assign]
 
     def _on_append(self, *taken: Pending[Any]) -> None:
@@ -39,6 +39,10 @@ class Law:
     def _on_superseded(self, pending: Pending[Any]) -> None:
         self._taken = [one for one in self._taken if one is not pending]
         self._superseded(pending)
+
+    def _on_repeated(self, pending: Pending[Any]) -> None:
+        self._taken = [one for one in self._taken if one is not pending]
+        self._repeated(pending)
 
     def _is_under_way(self, one: Pending[Any]) -> bool:
         return (

@@ -14,6 +14,7 @@ import pytest
 from broker_core.batch import Batch, build_one_topic
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
+from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.reconnect import Turns
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import ClientError, OperatorError
@@ -224,6 +225,19 @@ async def test_a_client_that_needs_its_sequence_goes_to_the_next_address(broker:
             assert len(other.peers) == 1
     finally:
         await other.stop()
+
+
+async def test_a_start_with_unsent_messages_ends_in_time_where_all_members_are_cut_off(
+    broker: FakeBroker,
+) -> None:
+    broker.unsure = True
+    policy = ReconnectPolicy(first_delay=0.01, longest_delay=0.02, first_connect_timeout=0.2)
+    store = MemoryPublishStore()
+    store.add(1, 1, build_one_topic("p", "t", [b"1"], 1, 5))
+    client = AsyncClient(broker.address, "p", publish_store=store, reconnect=policy)
+    with pytest.raises(ClientError) as caught:
+        await asyncio.wait_for(client.start(), 20)
+    assert (caught.value.code, client.connections, store.messages) == ("behind", 0, 1)
 
 
 async def test_a_broker_that_is_behind_is_left_at_once_and_met_with_its_delay_after_a_round(

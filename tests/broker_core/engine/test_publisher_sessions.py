@@ -130,3 +130,45 @@ async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Pa
         other.command({"c": "publish", "topic": "t", "text": "1", "sequence": 1, "ack": ["persisted"]})
         assert (await other.until("closing"))["code"] == "stale_sequence"
         assert await stored(address_of(broker)) == [b"1"]
+
+
+async def test_what_is_published_before_the_start_behind_what_a_former_client_left_is_stored_with_it(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path / "home") as broker:
+        former = AsyncClient("tcp://127.0.0.1:1", "feed", publish_store=FilePublishStore(tmp_path / "unsent"))
+        await former.publish("t", b"left")
+        await asyncio.sleep(0)
+        former._publisher.store.close()
+        client = AsyncClient(address_of(broker), "feed", publish_store=FilePublishStore(tmp_path / "unsent"))
+        await client.publish("t", b"behind")
+        await asyncio.sleep(0.01)
+        async with client:
+            await client.flush(30)
+        assert await stored(address_of(broker)) == [b"left", b"behind"]
+
+
+async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew(tmp_path: Path) -> None:
+    """Else the answer says nothing of them, and they are stored twice."""
+    gate = Gate()
+    async with running_broker(tmp_path / "home", files=gate) as broker:
+        other = await RawClient.connect(broker, "feed", session=8)
+        await other.publish("t", [b"other"] * 4, first=1)
+        await other.until("persisted")
+        store = MemoryPublishStore()
+        store.add(1, 2, build_one_topic("feed", "t", [b"one", b"two"], 1, 7))
+        late = ReconnectPolicy(first_delay=0.5, jitter=0)
+        async with AsyncClient(address_of(broker), "feed", publish_store=store, reconnect=late) as client:
+            await client.flush(30)
+            gate.shut()
+            await client.publish("t", b"three")
+            await until(gate.waiting.is_set)
+            assert client._connector.link is not None
+            client._connector.link.abort()
+            gate.open()
+            await until(lambda: broker.engine.dispatch.publisher_sequence("feed") == 7)
+            again = await RawClient.connect(broker, "feed", session=9)
+            await again.publish("t", [b"other"], first=8)
+            await again.until("persisted")
+            await client.flush(30)
+        assert await stored(address_of(broker)) == [b"other"] * 4 + [b"one", b"two", b"three", b"other"]

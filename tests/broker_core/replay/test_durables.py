@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker_core.client import AsyncClient
@@ -130,6 +131,29 @@ async def test_one_that_an_operator_deletes_leaves_its_subscription_and_its_clie
         assert (await client.until("processed"))["of"] == "unsubscribe"
         assert set(broker.engine.roster.clients["reader"].subscriptions) == {"other"}
         assert [one["name"] for one in await ask(broker, "durables")] == ["other"]
+        client.close()
+
+
+async def test_the_subscription_of_one_that_another_member_deleted_moves_no_later_one_of_that_name(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        client = await RawClient.connect(broker, "reader")
+        client.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
+        await client.until("processed")
+        kept = broker.engine.kept
+        former = kept.durables["reader", "orders"]
+        kept.drop(former, tell=False)
+        kept.enter(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
+        await writer.publish_many("t", numbered(1, 5))
+        await client.deliveries(5)
+        client.command({"c": "ack", "id": "s", "upto": 5})
+        client.command({"c": "heartbeat"})
+        await client.until("heartbeat")
+        await broker.engine.durables.look()
+        client.command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.until("processed"))["of"] == "unsubscribe"
+        assert [one["bookmark"] for one in await ask(broker, "durables")] == ["test-1|0|"]
         client.close()
 
 

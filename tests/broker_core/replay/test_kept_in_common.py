@@ -99,3 +99,21 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     a.now += AGAIN_S + 1
     assert [a.tells() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
     assert (a.kept.walks, b.kept.walks) == (0, 0)
+
+
+def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path: Path) -> None:
+    """One member tells how far a client has come while the other deletes that one and makes another."""
+    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    a.kept.keep(durable(1))
+    a.tells()
+    b.common.take(a.said)
+    b.kept.drop(b.kept.durables["c", "d1"])
+    b.kept.keep(msgspec.structs.replace(durable(1), created_at=2))
+    b.tells()
+    a.kept.durables["c", "d1"].position = 100
+    a.kept.note(a.kept.durables["c", "d1"])
+    deleted = [*b.said]
+    a.tells()
+    b.common.take(a.said)
+    a.common.take(deleted)
+    assert [one.kept.durables["c", "d1"].position for one in (a, b)] == [7, 7]

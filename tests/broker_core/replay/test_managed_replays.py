@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker_core.broker import Broker
@@ -307,3 +308,23 @@ async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -
         )
         gap = await raw.until("gap")
         assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{receipt['last_sequence']}|")
+
+
+async def test_the_subscription_of_one_that_another_member_made_anew_moves_only_its_own(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer = await filled(broker)
+        reader = await Reader.connect(broker)
+        await subscribe(reader)
+        await until(lambda: broker.engine.managed.get("nightly").position > 600)
+        kept = broker.engine.kept
+        former = kept.replays["nightly"]
+        kept.drop(former, tell=False)
+        made = msgspec.structs.replace(former, position=1, certain=0, created_at=former.created_at + 1)
+        kept.enter(made)
+        broker.engine.managed.look()
+        reader.close()
+        await until(lambda: not [one for one in broker.engine.roster.clients if one != "writer"])
+        assert broker.engine.managed.get("nightly") is made and made.position == 1
+        writer.close()
