@@ -32,6 +32,18 @@ def limit_waits(*, statements: bool = True) -> None:
     connection_created.connect(bound, weak=False, dispatch_uid=_UID)
 
 
+def limit_lock_waits() -> None:
+    """Bound how long connections that this process opens from now on wait for a lock of PostgreSQL.
+
+    SQLite's wait is in its settings.
+    """
+
+    def bound(connection: Any, **_: Any) -> None:
+        set_limits(connection, LOCK_TIMEOUT_S, 0)
+
+    connection_created.connect(bound, weak=False, dispatch_uid=_UID)
+
+
 def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
     """Bound the waits of one open connection of PostgreSQL; 0 is no limit. Raises DatabaseError.
 
@@ -49,7 +61,7 @@ def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
 
 def database_error(problem: BaseException) -> OperatorError:
     """Return the named error for what the database's driver raised."""
-    text = " ".join(str(problem).split())
+    text = _first_line(problem)
     words, state = text.lower(), _sqlstate(problem)
     if state == "55P03" or "lock timeout" in words or "is locked" in words:
         return OperatorError(
@@ -75,6 +87,12 @@ def database_error(problem: BaseException) -> OperatorError:
         f"The database doesn't answer: {text or type(problem).__name__}.",
         "Start the database, or correct DATABASE_URL.",
     )
+
+
+def _first_line(problem: BaseException) -> str:
+    """Return what a driver says, without the statement that PostgreSQL quotes from the second line on."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return " ".join(lines if not any(line.startswith("LINE ") for line in lines) else lines[:1]).rstrip(".")
 
 
 def _sqlstate(problem: BaseException) -> str:

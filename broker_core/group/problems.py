@@ -30,7 +30,7 @@ def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
         since=status.since,
         severe=True,
         title=f"The member {status.member} takes no part in its group",
-        message=f"{status.why[:1].upper()}{status.why[1:].removesuffix('.')}.",
+        message=status.why,
         fix=status.fix or _DOCUMENT,
     )
 

@@ -79,6 +79,8 @@ LOOKS: Final = 8
 TROUBLE_RETRY_S: Final = 5.0
 CONFIRM_S: Final = 2.0
 """Time between two answers that say that the log was lost. A deposed leader knows of its successor by then."""
+SEEKING: Final = ("engine_away", "no_quorum")
+"""Codes of a member that looks for its log service, or for a majority of it."""
 NOT_ASKED: Final = OperatorError(
     "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
 )
@@ -112,7 +114,9 @@ class ReplicatedLog(Generic[Owner]):
         self.away: OperatorError | JournalError | None = NOT_ASKED
         """Why it isn't attached; None while it is."""
         self.state_since = clock.now_ns()
-        """When the code of `problem` changed last, ns UTC."""
+        """When this member began to take part, or stopped for the reason of `problem`, ns UTC."""
+        self._sought_since: int | None = None
+        """Since when the log service was sought before this attachment, ns UTC; None: another reason ended."""
         self.engines_since: int | None = None
         """Since when not every server of the engine is up to date, ns UTC; None while all are."""
         self._end = 0
@@ -271,7 +275,6 @@ class ReplicatedLog(Generic[Owner]):
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
-        self._is_confirmed = False
         await first_to_fail(
             self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
         )
@@ -369,6 +372,7 @@ class ReplicatedLog(Generic[Owner]):
 
     def _is_attached(self, attached: Attached) -> None:
         before, self.trouble, self.away = self.problem, None, None
+        self._is_confirmed = False
         self._note_change(before)
         self._note_answer(attached)
 
@@ -380,10 +384,20 @@ class ReplicatedLog(Generic[Owner]):
         self._note_change(before)
 
     def _note_change(self, before: OperatorError | JournalError | None) -> None:
-        """Date the state, which is named by its code: a later sentence of the same code is the same state."""
-        now = self.problem
-        if (before and before.code) != (now and now.code):
-            self.state_since = self._clock.now_ns()
+        """Date the state. It goes on while a member looks for its log service in vain.
+
+        The codes of such a time change with each attempt. An attachment that ends before the end of the log
+        was read with confirmation belongs to that time too.
+        """
+        now, began_at = self.problem, self.state_since
+        was_seeking, is_seeking = _is_seeking(before), _is_seeking(now)
+        if (before and before.code) == (now and now.code) or (was_seeking and is_seeking):
+            return
+        self.state_since = self._clock.now_ns()
+        if now is None:
+            self._sought_since = began_at if was_seeking else None
+        elif is_seeking and before is None and not self._is_confirmed and self._sought_since is not None:
+            self.state_since = self._sought_since
 
     def _note_answer(self, attached: Attached) -> None:
         self.attached = attached
@@ -609,6 +623,10 @@ class ReplicatedLog(Generic[Owner]):
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
         )
+
+
+def _is_seeking(problem: OperatorError | JournalError | None) -> bool:
+    return problem is not None and problem.code in SEEKING
 
 
 def _no_quorum(why: str) -> JournalError:

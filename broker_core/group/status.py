@@ -24,7 +24,7 @@ def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now
         instance=settings.instance,
         member=settings.member,
         state=trouble.code if trouble is not None else "away" if made.away is not None else "taking part",
-        why=problem.sentence if problem is not None else "",
+        why=_as_sentence(problem.sentence) if problem is not None else "",
         fix=problem.fix if problem is not None else "",
         code=_code_of(problem),
         since=made.state_since // 1_000_000,
@@ -139,6 +139,10 @@ def _of_members(numbers: Mapping[str, int]) -> int:
 
 def _code_of(problem: SluiceError | None) -> str:
     return "" if problem is None else problem.code
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
 def _moment(at: float | None, now: float, now_ms: int) -> int | None:

@@ -85,9 +85,9 @@ def prepare(*, console: bool = True) -> PolicyDocument:
             raise
         say(problem.sentence)
         say(
-            f"Starting with revision {stored.revision}, as stored on this disk, without migrations and"
-            " without the ports of the environment. If this release is new: `manage.py migrate` when the database"
-            " answers."
+            f"Starting without migrations and without the ports of the environment. A broker that can't read the"
+            f" database runs revision {stored.revision}, as stored on this disk. If this release is new:"
+            " `manage.py migrate` when the database can be used."
         )
         policy, answers = stored.document, False
     check_ports(policy.transports, console=console)

@@ -17,6 +17,9 @@ from django.urls import get_resolver  # noqa: E402
 
 from api.live_feed import SameOrigin  # noqa: E402
 from api.routing import websocket_urlpatterns  # noqa: E402
+from console.database_limits import limit_lock_waits  # noqa: E402
+
+limit_lock_waits()
 
 application = ProtocolTypeRouter(
     {

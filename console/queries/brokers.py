@@ -59,6 +59,11 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
         bool, Meta(description="Whether it is to be renewed: fewer than 14 days are left.")
     ] = False
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether `code` is that of one of `problems`."""
+        return any(one.code == self.code for one in self.problems)
+
 
 def instances() -> tuple[str, ...]:
     """The instances whose brokers this console reaches, its own first."""
@@ -117,12 +122,12 @@ def _wrong(status: InstanceStatus) -> dict[str, Any]:
     return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
 
 
-def _database(status: InstanceStatus) -> dict[str, str]:
+def _database(status: InstanceStatus) -> dict[str, Any]:
     """Return what is wrong with the broker's database, as fields of an entry."""
     entry = status.database
     if entry is None or not entry.code:
         return {}
-    return {"code": entry.code, "problem": entry.message, "fix": entry.fix}
+    return {"code": entry.code, "problem": entry.message, "fix": entry.fix, "since": entry.away_since}
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:

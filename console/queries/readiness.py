@@ -119,7 +119,8 @@ def _database_of(told: Told[InstanceStatus], *, several: bool) -> list[Part]:
     if entry is None or not entry.code:
         return []
     name = f"{DATABASE_OF}{f' {told.address.name}' if several else ''}"
-    return [{"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}]
+    part: Part = {"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}
+    return [part if entry.away_since is None else part | {"since": entry.away_since}]
 
 
 def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:

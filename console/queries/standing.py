@@ -213,9 +213,11 @@ def _no_database(part: Part, own: str) -> Standing:
     """Return the entry of a broker that can't use the database, or runs the policy on its own disk."""
     name = part["name"].removeprefix(DATABASE_OF).strip() or own
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
+    since = (
+        datetime.fromtimestamp(part["since"] / 1_000, UTC) if "since" in part else missed_since(part["name"])
+    )
     return Standing(
-        part["name"], word.format(name), sentence, part.get("fix", ""), missed_since(part["name"]),
-        severe=True,
+        part["name"], word.format(name), sentence, part.get("fix", ""), since, severe=True,
     )  # fmt: skip
 
 

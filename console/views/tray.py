@@ -153,7 +153,7 @@ def _by_script(request: HttpRequest) -> bool:
 def shown(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:
     """The tray by itself, opened, and why what was sent didn't get into it."""
     return render(
-        request, "components/tray.html", {"tray": held(request), "alone": True, "problems": problems}
+        request, "components/tray.html", {"tray": held(request), "alone": True, "tray_problems": problems}
     )
 
 

@@ -7,7 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import psycopg
+
+from tests.support.postgres import temporary_cluster
+
+ROOT = Path(__file__).parents[2]
 ASKS = """
 import django
 django.setup()
@@ -19,6 +25,40 @@ try:
 except DatabaseError as problem:
     print(type(problem).__name__)
 """
+
+
+READS_A_TOKEN = """
+import console.project.asgi
+from django.test import Client
+client = Client(HTTP_HOST="localhost", raise_request_exception=False)
+answer = client.get("/api/v1/status", headers={"Authorization": "Bearer slc_e8ab6f90_secret"})
+print(answer.status_code, answer.json()["code"])
+"""
+
+
+def test_a_locked_table_holds_up_no_request_for_ever(tmp_path: Path) -> None:
+    with temporary_cluster() as url:
+        environment = {
+            **os.environ,
+            "DATABASE_URL": url,
+            "SLUICE_HOME": str(tmp_path),
+            "REDIS_URL": "redis://127.0.0.1:1/0",
+            "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        }
+        subprocess.run(
+            (sys.executable, "manage.py", "migrate", "-v0"),
+            env=environment,
+            check=True,
+            timeout=300,
+            cwd=ROOT,
+        )
+        with psycopg.connect(url.replace("postgres://", "postgresql://")) as holder:
+            holder.execute("LOCK TABLE console_apitoken IN ACCESS EXCLUSIVE MODE")
+            done = subprocess.run(
+                (sys.executable, "-c", READS_A_TOKEN), env=environment, capture_output=True, text=True,
+                timeout=120, cwd=ROOT,
+            )  # fmt: skip
+    assert done.stdout.split() == ["503", "database_away"], done.stdout + done.stderr
 
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:

@@ -147,6 +147,34 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
                     await asyncio.sleep(0.1)
 
 
+async def test_a_lost_quorum_is_reported_without_a_gap_from_its_beginning_on(tmp_path: Path) -> None:
+    """Frozen servers keep their connections: each attempt ends in another way."""
+    async with running_engines(tmp_path, 3) as engines:
+        await engines.ready()
+        async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+            await publish(a.address, "p", 1, 5)
+            await until(a.takes_part)
+            engines.freeze(1)
+            engines.freeze(2)
+            began = time.time() * 1_000
+            seen: list[dict[tuple[str, str], dict[str, Any]]] = []
+            try:
+                async with asyncio.timeout(90):
+                    while not any(one["severe"] for one in (await problems(a)).values()):
+                        await asyncio.sleep(0.1)
+                for _ in range(100):
+                    seen.append(await problems(a))
+                    await asyncio.sleep(0.2)
+            finally:
+                engines.thaw(1)
+                engines.thaw(2)
+            codes = [{code for code, subject in one if subject == "a"} for one in seen]
+            assert all(one and one <= {"engine_away", "no_quorum"} for one in codes), codes
+            dates = {entry["since"] for one in seen for (_, subject), entry in one.items() if subject == "a"}
+            assert len(dates) == 1 and dates.pop() >= began - 1_000, dates
+            await until(lambda: a.takes_part() and b.takes_part())
+
+
 async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got(tmp_path: Path) -> None:
     async with running_engines(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):

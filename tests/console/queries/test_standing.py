@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -100,10 +100,12 @@ def test_a_broker_that_runs_the_policy_on_its_own_disk_is_said_everywhere(
     )
     (found,) = [one for one in standing.standings() if one.key == "database of broker"]
     assert "runs the policy on its own disk" in found.word and found.severe and found.fix == "Start it."
+    assert found.since == datetime.fromtimestamp(0.001, UTC), "as the broker says, also after a restart here"
     parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}
     assert (
         parts["database of broker"]["problem"] == "policy_from_disk" and not parts["database of broker"]["ok"]
     )
     (entry,) = api.get("/api/v1/brokers").json()
     assert (entry["answers"], entry["code"], entry["fix"]) == (True, "policy_from_disk", "Start it.")
+    assert entry["since"] == parts["database of broker"]["since"] == 1
     assert api.get("/api/v1/status").json()["database"]["policy"] == "disk"
