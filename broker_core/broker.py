@@ -169,7 +169,6 @@ class Broker:
         self._policy_file = policy_file
         self._storing_policy = asyncio.Lock()
         self._stored_frontier = 0
-        self._stored_stage: Stage | None = None
         self.policy_stored_at = 0
         """When the policy in force was last stored on this disk, ms UTC; 0 while it isn't."""
         self.on_shut_down: Callable[[], None] | None = None
@@ -263,13 +262,12 @@ class Broker:
             return
         async with self._storing_policy:  # two at once could leave the older one
             engine, now = self.engine, self.engine.clock.now_ns() // 1_000_000
-            frontier, stage = engine.frontier.durable, self._counted_stage
-            self._stored_stage = stage
+            frontier = engine.frontier.durable
             stored = StoredPolicy(
                 instance=engine.instance,
                 stored_at=now,
                 policy=engine.policy.to_dict(),
-                staged=to_staged(stage),
+                staged=to_staged(engine.guard.stage, engine.guard.brake.made if engine.guard.brake else 0),
                 log=str(engine.journal.identity),
                 frontier=frontier,
                 journal=str(self.paths.journal),
@@ -283,17 +281,6 @@ class Broker:
                 self.policy_stored_at = 0
                 return
             self.policy_stored_at, self._stored_frontier = now, frontier
-
-    @property
-    def _counted_stage(self) -> Stage | None:
-        """The staged policy with its decisions so far; None when nothing is staged."""
-        brake = self.engine.guard.brake
-        return None if brake is None else brake.counted
-
-    async def _store_stage(self) -> None:
-        """Store the policy again when the staged one has made decisions, or was withdrawn."""
-        if self._counted_stage != self._stored_stage:
-            await self._store_policy()
 
     async def _store_frontier(self) -> None:
         """Store the policy again when the log has grown, or when the disk refused it before."""
@@ -348,7 +335,6 @@ class Broker:
                 LAST.latest, LAST.chore = "chore", "tick"
                 self.engine.tick()
                 self._publish_stalls()
-                await self._store_stage()
                 LAST.latest, LAST.chore = "chore", "statistics"
                 snapshot = await self.statistics.second()
                 LAST.latest, LAST.chore = "chore", "report"
@@ -379,7 +365,6 @@ class Broker:
         await self.links.close()
         await self.engine.close()
         if ticked:  # a policy that no start has come to an end with isn't stored
-            await self._store_stage()
             await self._store_frontier()
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)

@@ -1,7 +1,7 @@
 """`<instance>.policy.json`: the last policy in force, on the broker's own disk.
 
 One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
-staged policy if there is one with the decisions it has made, and how far which log was durable in which directory. The policy has password
+staged policy if there is one, and how far which log was durable in which directory. The policy has password
 hashes, so the file is for its owner alone. It is replaced whole; a file that can't be believed is renamed,
 never used and never removed.
 """
@@ -41,8 +41,7 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def revision(self) -> int:
         """Revision that the operators see: the staged one while there is one."""
-        staged = self.staged
-        document = self.policy if staged is None or staged.get("withdrawn") else staged["policy"]
+        document = self.policy if self.staged is None else self.staged["policy"]
         return int(document["revision"])
 
     @property
@@ -68,16 +67,15 @@ class _Envelope(msgspec.Struct):
     content: msgspec.Raw
 
 
-def to_staged(stage: Stage | None) -> dict[str, Any] | None:
-    """Return a stage as `read_stage` reads it."""
+def to_staged(stage: Stage | None, made: int = 0) -> dict[str, Any] | None:
+    """Return a stage as `read_stage` reads it. `made`: decisions of it that this broker has carried out."""
     if stage is None:
         return None
     staged: dict[str, Any] = {
         "policy": stage.document.to_dict(),
         "client": stage.client,
         "share": stage.share,
-        "made": {"": stage.made},
-        "withdrawn": stage.withdrawn,
+        "made": {"": max(made, stage.made)},
     }
     if stage.allowed is not None:
         staged["allowances"] = {"": stage.allowed}

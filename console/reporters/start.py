@@ -109,7 +109,6 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
     policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
     if stored is not None:
-        stage = _with_own_count(stage, stored.stage)
         revision = stage.document.revision if stage is not None else policy.revision
         if revision < stored.revision:
             # Restored from a backup, or another database: console and broker have to agree all the same.
@@ -117,16 +116,6 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
         if not group.logs and stored.known is not None:
             known, group = stored.known, KnownGroup.of(stored.known)
     return StartOrders(policy, stage, directories_to_open(instance), known, group, DatabaseEntry())
-
-
-def _with_own_count(stage: Stage | None, stored: Stage | None) -> Stage | None:
-    """Return the database's stage with the decisions that this broker has noted of the same one.
-
-    The database may not have heard of them: the broker was killed, or the database was away.
-    """
-    if stage is None or stored is None or stage.document != stored.document:
-        return stage
-    return stage._replace(made=max(stage.made, stored.made), withdrawn=stored.withdrawn)
 
 
 def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:

@@ -21,18 +21,12 @@ class RolloutBrake:
     """
 
     def __init__(self, stage: Stage) -> None:
-        self.stage = stage
         self.revision = stage.document.revision
         self.allowed = stage.allowed
         self.made = stage.made
-        self.exhausted = stage.withdrawn
+        self.exhausted = False
         self._second = -1
         self._repeated: set[tuple[str, str, str]] = set()
-
-    @property
-    def counted(self) -> Stage:
-        """The stage with what was counted here."""
-        return self.stage._replace(allowed=self.allowed, made=self.made, withdrawn=self.exhausted)
 
     def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:
         """Return the decisions that may be carried out, and those that are held, marked as such."""

@@ -107,7 +107,7 @@ class Roll:
         brake = self.brake
         if brake is None or brake.revision != stage.document.revision:
             return RolloutBrake(stage)
-        brake.stage, brake.allowed, brake.made = stage, stage.allowed, max(brake.made, stage.made)
+        brake.allowed, brake.made = stage.allowed, max(brake.made, stage.made)
         return brake
 
     def _pools_of(self, book: RuleBook) -> dict[str, Pool]:

@@ -20,9 +20,7 @@ class Stage(NamedTuple):
     allowed: int | None = None
     """Decisions that the revision may carry out on this broker; None: any number."""
     made: int = 0
-    """Decisions of it that this broker is known to have carried out."""
-    withdrawn: bool = False
-    """Whether this broker has used up the allowance, and has gone back to the instance's revision."""
+    """Decisions of it that the control plane knows this broker has carried out."""
 
     def covers(self, name: str) -> bool:
         """Whether a client is one of the first. A share takes the same clients each time, by their names."""
@@ -33,8 +31,6 @@ class Stage(NamedTuple):
 
 def read_stage(source: Mapping[str, Any] | None, member: str = "") -> Stage | None:
     """Return the stage of an apply request: `policy`, and `client` or `share`. None when nothing is staged.
-
-    A stored policy has `withdrawn` too.
 
     `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
     name may carry out nothing, so that all members together stay within what the operator allowed.
@@ -55,5 +51,4 @@ def read_stage(source: Mapping[str, Any] | None, member: str = "") -> Stage | No
     allowances, made = source.get("allowances"), source.get("made") or {}
     allowed = None if allowances is None else allowances.get(member, 0)
     document = PolicyDocument.from_dict(source.get("policy") or {})
-    withdrawn = source.get("withdrawn") is True
-    return Stage(document, client, share, allowed, made.get(member, 0), withdrawn)
+    return Stage(document, client, share, allowed, made.get(member, 0))

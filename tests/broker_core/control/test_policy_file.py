@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.control.policy_file import PolicyFile, StoredPolicy, encode_policy, to_staged
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.staging import Stage
-from tests.support.brokers import address_of, running_broker, tcp_policy, until
+from tests.support.brokers import address_of, running_broker, tcp_policy
 from tests.support.failpoints import Failpoint, Failpoints
-from tests.support.raw import RawClient
-from tests.support.rules import rule
-from tests.support.stalled import StalledSubscriber
 
 
 def stored_policy(policy: PolicyDocument | None = None, stage: Stage | None = None) -> StoredPolicy:
@@ -99,44 +93,6 @@ async def test_a_broker_stores_what_is_in_force_and_nothing_that_it_refuses(tmp_
     stored = file.load()
     assert stored is not None and stored.known is not None
     assert stored.known.log == broker.engine.journal.identity and stored.frontier >= 1
-
-
-def enforced_on(broker: Broker) -> list[str]:
-    """Clients of the decisions that were carried out."""
-    return [one.client for one in broker.engine.decisions.recent if one.mode == "enforce"]
-
-
-async def test_a_restart_gives_a_staged_revision_no_further_decisions(tmp_path: Path) -> None:
-    """Three desks stall in each of three lives, and two decisions are allowed in all."""
-    policy, file, made = tcp_policy(), file_in(tmp_path), []
-    tight = {**policy.to_dict(), "revision": 2, "rules": [{**rule("disconnect", 20), "mode": "enforce"}]}
-    stage = Stage(PolicyDocument.from_dict(tight), client="desk-*", allowed=2)
-    for life, stalled in enumerate((1, 3, 3)):
-        async with running_broker(tmp_path, policy, policy_file=file) as broker:
-            await broker.apply(policy, stage)
-            desks = [await StalledSubscriber.connect(broker, f"desk-{life}{n}", "t") for n in range(stalled)]
-            feed = await RawClient.connect(broker, f"feed-{life}")
-            for _ in range(15):
-                await feed.publish("t", [b"x" * 1_000] * 20)
-            guard = broker.engine.guard
-            await until(lambda life=life, guard=guard: guard.brake.made > 0 if life == 0 else guard.withdrawn)
-            if life == 2:
-                await asyncio.sleep(2.5)  # as long as a rule takes that acts
-
-            def is_stored(guard: Any = guard) -> bool:
-                stored = file.load()
-                return stored is not None and stored.stage == guard.brake.counted
-
-            await until(is_stored)  # at once, not when the broker stops
-            if life < 2:  # it is recorded when the connection has ended
-                await until(lambda broker=broker: enforced_on(broker))
-            made += enforced_on(broker)
-            del desks
-        stored = file.load()
-        assert stored is not None and stored.stage is not None
-        policy, stage = stored.document, stored.stage
-        assert stored.revision == (2 if life == 0 else policy.revision)
-    assert len(made) == 2 and stage.withdrawn, made
 
 
 async def test_a_disk_that_refuses_the_policy_keeps_none_from_being_in_force(tmp_path: Path) -> None:
