@@ -34,7 +34,7 @@ from broker_core.confirming.confirming import Change
 from broker_core.connections.name_notices import NameNotices
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
-from broker_core.control.policy_file import PolicyFile, StoredPolicy, to_staged
+from broker_core.control.policy_file import AllowanceUse, PolicyFile, StoredPolicy, to_staged
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.group import GroupRequests
 from broker_core.control.requests.instance import InstanceRequests
@@ -64,6 +64,7 @@ from broker_core.journal.journal import Journal
 from broker_core.names import BROKER_NAME
 from broker_core.sites.links import Links
 from broker_core.sites.problems import link_problems
+from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.destinations import destination_problems
 from broker_core.transports.listeners import ListenerFactory, Listeners
@@ -174,8 +175,10 @@ class Broker:
         self.on_shut_down: Callable[[], None] | None = None
         """How an action ends the process; set by whoever runs it."""
 
-    async def start(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None) -> None:
-        """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
+    async def start(
+        self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None, stage: Stage | None = None
+    ) -> None:
+        """Listen and tick, with `stage` in force. Raises OperatorError port_taken, and nothing stays open."""
         try:
             await self.engine.recover_kept()
             await self._listen(self.engine.policy)
@@ -195,11 +198,13 @@ class Broker:
         self.engine.confirmations.start()
         self.engine.spawn(self.engine.confirmations.run())
         await self.links.apply(self.engine.policy)
-        await self._store_policy()
+        await self._store_policy(RolloutBrake(stage) if stage is not None else None)
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
         )
+        if stage is not None:
+            await self.apply(self.engine.policy, stage)
 
     def addresses(self) -> dict[str, str]:
         """Return where clients find this broker, by transport. The host's name stands for all addresses."""
@@ -239,6 +244,8 @@ class Broker:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says. One that can't be is
         refused whole, and told of in the status."""
         try:
+            if stage is not None:  # before its first decision: a broker that is killed may not count anew
+                await self._store_policy(RolloutBrake(stage))
             await self._put_in_force(policy, stage)
         except SluiceError as problem:
             self.statistics.refused = RefusedRevision(
@@ -253,9 +260,10 @@ class Broker:
         """Whether the disk refused the policy in force."""
         return self._policy_file is not None and not self.policy_stored_at
 
-    async def _store_policy(self) -> None:
+    async def _store_policy(self, brake: RolloutBrake | None = None, *, stopped: bool = False) -> None:
         """Store the policy in force, and how far the log is durable, for a start without the database.
 
+        `brake` is that of a stage which is about to be in force. `stopped`: nothing is carried out any more.
         A disk that refuses is logged and reported; the policy is in force all the same.
         """
         if self._policy_file is None:
@@ -267,7 +275,8 @@ class Broker:
                 instance=engine.instance,
                 stored_at=now,
                 policy=engine.policy.to_dict(),
-                staged=to_staged(engine.guard.stage, engine.guard.brake.made if engine.guard.brake else 0),
+                staged=to_staged(engine.guard.stage),
+                allowance_use=_allowance_use(brake or engine.guard.brake, stopped=stopped),
                 log=str(engine.journal.identity),
                 frontier=frontier,
                 journal=str(self.paths.journal),
@@ -365,9 +374,16 @@ class Broker:
         await self.links.close()
         await self.engine.close()
         if ticked:  # a policy that no start has come to an end with isn't stored
-            await self._store_frontier()
+            await self._store_policy(stopped=True)
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
+
+
+def _allowance_use(brake: RolloutBrake | None, *, stopped: bool) -> AllowanceUse | None:
+    """Return the use of a rollout's allowance as it is stored: all of it while a decision may still be made."""
+    if brake is None:
+        return None
+    return AllowanceUse(revision=brake.revision, decisions=brake.made if stopped else brake.reserved)
 
 
 def end_process(error: SluiceError) -> None:

@@ -273,24 +273,30 @@ class MembersLink:
         raise away
 
 
-_unreached: ContextVar[dict[BrokerAddress, BrokerAway] | None] = ContextVar("unreached", default=None)
+_unreached: ContextVar[dict[BrokerAddress, SluiceError] | None] = ContextVar("unreached", default=None)
 
 
 @contextmanager
-def noting_unreached() -> Iterator[dict[BrokerAddress, BrokerAway]]:
-    """While it lasts: whose part is missing in what was asked of all members, and why. Filled as they are asked."""
-    found: dict[BrokerAddress, BrokerAway] = {}
+def noting_unreached() -> Iterator[dict[BrokerAddress, SluiceError]]:
+    """Note the members whose part is missing in answers of all members, and why, as they are asked.
+
+    An outer block notes them too.
+    """
+    found: dict[BrokerAddress, SluiceError] = {}
+    outer = _unreached.get()
     token = _unreached.set(found)
     try:
         yield found
     finally:
         _unreached.reset(token)
+        if outer is not None:
+            outer.update(found)
 
 
 def _note_unreached(told: Sequence[Told[Any]]) -> None:
     noted = _unreached.get()
     if noted is not None:
-        noted.update({one.address: one.error for one in told if isinstance(one.error, BrokerAway)})
+        noted.update({one.address: one.error for one in told if one.error is not None})
 
 
 def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:

@@ -88,6 +88,8 @@ class MissedPolicy(models.TextChoices):
 
 ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
 JOURNAL_ACTIONS = (RunKind.ARCHIVE, RunKind.COMPRESS, RunKind.REMOVE)
+LONG_STEPS = (RunKind.PIPELINE, "webhook")
+"""Steps that wait for other hosts, or work for hours."""
 JOURNAL_FILES = "journal"
 """What each of them has for itself: one moves the file that another has just planned with."""
 

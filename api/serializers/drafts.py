@@ -140,7 +140,10 @@ class FindingSerializer(serializers.Serializer[Any]):
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """What publishing would do. `effect` is null while the broker is away, or when there are problems."""
+    """What publishing would do. `effect` is null while the broker is away, or when there are problems.
+
+    Of a group, `effect` lacks the clients of members that didn't answer; `away` says which and why.
+    """
 
     problems = serializers.ListField(child=serializers.CharField())
     differences = DifferenceSerializer(many=True)

@@ -1,8 +1,8 @@
 """`<instance>.policy.json`: the last policy in force, on the broker's own disk.
 
 One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
-staged policy if there is one, and how far which log was durable in which directory. The policy has password
-hashes, so the file is for its owner alone. It is replaced whole; a file that can't be believed is renamed,
+staged policy if there is one, how much of a rollout's allowance may have been used, and how far which log was
+durable in which directory. The policy has password hashes, so the file is for its owner alone. It is replaced whole; a file that can't be believed is renamed,
 never used and never removed.
 """
 
@@ -26,6 +26,17 @@ FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 
+class AllowanceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions that this broker may have carried out by the staged revision of that number.
+
+    While the broker runs, it is the whole allowance, stored before the first decision. A clean stop stores the
+    true number. So a broker that was killed carries out no more than it was allowed.
+    """
+
+    revision: int
+    decisions: int
+
+
 class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the file. `stored_at` is ms UTC; `log` is the log's UUID, "" where none is known."""
 
@@ -33,6 +44,7 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     stored_at: int
     policy: dict[str, Any]
     staged: dict[str, Any] | None = None
+    allowance_use: AllowanceUse | None = None
     log: str = ""
     frontier: int = 0
     journal: str = ""
@@ -52,7 +64,14 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stage(self) -> Stage | None:
         """The staged policy. Raises OperatorError bad_policy."""
-        return read_stage(self.staged)
+        return self.continue_stage(read_stage(self.staged))
+
+    def continue_stage(self, stage: Stage | None) -> Stage | None:
+        """Return a stage with at least the decisions that this broker may have carried out by it."""
+        used = self.allowance_use
+        if stage is None or used is None or used.revision != stage.document.revision:
+            return stage
+        return stage._replace(made=max(stage.made, used.decisions))
 
     @property
     def known(self) -> Known | None:
@@ -67,15 +86,15 @@ class _Envelope(msgspec.Struct):
     content: msgspec.Raw
 
 
-def to_staged(stage: Stage | None, made: int = 0) -> dict[str, Any] | None:
-    """Return a stage as `read_stage` reads it. `made`: decisions of it that this broker has carried out."""
+def to_staged(stage: Stage | None) -> dict[str, Any] | None:
+    """Return a stage as `read_stage` reads it."""
     if stage is None:
         return None
     staged: dict[str, Any] = {
         "policy": stage.document.to_dict(),
         "client": stage.client,
         "share": stage.share,
-        "made": {"": max(made, stage.made)},
+        "made": {"": stage.made},
     }
     if stage.allowed is not None:
         staged["allowances"] = {"": stage.allowed}

@@ -99,6 +99,11 @@ class Watch:
         else:
             self._queue.append(Happened(kind, variables, facts or {}, once))
 
+    def user_of(self, name: str) -> str:
+        """Return the user of a client; of one that is gone, or another member's, whose proven name it is, or ""."""
+        client = self._engine.roster.clients.get(name)
+        return client.user if client is not None else self._engine.logons.owner_of(name) or ""
+
     def take(self) -> list[Happened]:
         """What happened since the last time."""
         taken = list(self._queue)
@@ -144,7 +149,8 @@ class Watch:
         for body, once in told:
             decision = msgspec.json.decode(body, type=DecisionEntry)
             fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
-            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, once=once)
+            facts = {"user": self.user_of(decision.client)}
+            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, facts, once)
 
 
 class _Ear:
@@ -204,12 +210,11 @@ class _Ear:
         fitting = chosen[: self._watch.room]
         self._watch.dropped += len(chosen) - len(fitting)
         publisher = batch.publisher_name
-        known = self._engine.roster.clients.get(publisher)
         facts = {
             "topic": self._listening.topic,
             "filter": self._listening.filter,
             "publisher": publisher,
-            "user": known.user if known is not None else "",
+            "user": self._watch.user_of(publisher),
         }
         for row in fitting:
             told = _message(self._engine.instance, batch, row, client)

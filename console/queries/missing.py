@@ -10,8 +10,9 @@ from django.db.models import Max
 from msgspec import Meta
 
 from broker_core.documents.base import Document, MomentOrNone
+from broker_core.errors import SluiceError
 from console.broker_addresses import BrokerAddress
-from console.broker_link import BrokerAway, members_of
+from console.broker_link import members_of
 from console.models import Instance, RevisionReport
 from console.queries.policies import REPORT_FRESH
 
@@ -29,7 +30,7 @@ class MissingMember(Document, frozen=True, kw_only=True):
     ] = None
 
 
-def unreached(noted: Mapping[BrokerAddress, BrokerAway]) -> list[MissingMember]:
+def unreached(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]:
     """Those that were asked and didn't answer (`broker_link.noting_unreached`), by name."""
     return [
         MissingMember(member=at.member, code=away.code, problem=away.sentence, fix=away.fix)

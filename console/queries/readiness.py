@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import NotRequired, TypedDict
 
 import redis
 from django.conf import settings
+from django.db import Error
+from django.utils import timezone
 
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.problems import ProblemEntry
@@ -15,7 +18,9 @@ from broker_core.names import LINK_PREFIX
 from console import broker_merge
 from console.broker_addresses import queue_of
 from console.broker_link import Told, addresses_of, ask
-from console.live.workers import key_of, queues_stuck, without_worker
+from console.choices import RunKind, RunState
+from console.live.workers import STUCK_S, key_of, queues_stuck, without_worker
+from console.models import ActionRun
 from console.queries.brokers import instances
 from console.queries.database import database_problem, reading_problem
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
@@ -70,7 +75,8 @@ def _redis() -> tuple[Part, Part]:
     alive: Part = {"name": "redis", "ok": True, "problem": ""}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
-    return alive, _moving("worker", queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0))
+    stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)
+    return alive, _moving("worker", stuck_s, busy=bool(stuck_s) and _works())
 
 
 def _workers() -> list[Part]:
@@ -94,12 +100,25 @@ def there(queue: str) -> str:
     return "" if queue == CHORES_QUEUE else " there"
 
 
-def _moving(name: str, stuck_s: int) -> Part:
-    """Say of a worker that is there whether its queue moves."""
+def _works() -> bool:
+    """Return whether a job or an action was heard lately. It may take hours, and holds a slot of the usual queue."""
+    heard = ActionRun.objects.filter(
+        state=RunState.RUNNING,
+        kind__in=(RunKind.PIPELINE, RunKind.ACTION),
+        heard_at__gt=timezone.now() - timedelta(seconds=STUCK_S),
+    )
+    try:
+        return heard.exists()
+    except Error:  # the database's own part says so
+        return False
+
+
+def _moving(name: str, stuck_s: int, *, busy: bool = False) -> Part:
+    """Say of a worker that is there whether its queue moves. One that is busy with runs is ok all the same."""
     if not stuck_s:
         return {"name": name, "ok": True, "problem": ""}
     return {
-        "name": name, "ok": False, "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
+        "name": name, "ok": busy, "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
         "fix": "See which runs hold its slots, and cancel them; or whether beat runs.",
     }  # fmt: skip
 

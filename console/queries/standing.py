@@ -81,7 +81,11 @@ def standings() -> list[Standing]:
     instance = Instance.objects.filter(name=current.instance_name()).first()
     parts, own = readiness(write=False), current.instance_name()
     forget("database")  # it answered above
-    missed = [part for part in parts if "entry" not in part and _missed(part["name"], ok=part["ok"])]
+    missed = [
+        part
+        for part in parts
+        if "entry" not in part and _missed(part["name"], ok=part["ok"] and STUCK not in part["problem"])
+    ]
     found = [
         _away(name, instance) if STUCK not in part["problem"] else _stuck(part, "Runs and alerts")
         for name in _PARTS

@@ -109,6 +109,7 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
     policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
     if stored is not None:
+        stage = stored.continue_stage(stage)
         revision = stage.document.revision if stage is not None else policy.revision
         if revision < stored.revision:
             # Restored from a backup, or another database: console and broker have to agree all the same.

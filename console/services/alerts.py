@@ -28,7 +28,7 @@ from console.broker_link import noting_unreached
 from console.choices import AlertAbout, MessageState
 from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
 from console.queries import live, standing
-from console.services import audit, webhooks
+from console.services import audit, bounded_mail, webhooks
 from console.services.actions.webhook_address import check_address
 from console.services.actors import Actor
 from console.services.bounded_call import call_within
@@ -232,7 +232,7 @@ def _send_email(message: AlertMessage) -> None:
     if message.over and alert.closed_at is not None:
         lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
     email = EmailMessage(subject, "\n".join(lines), None, [message.target])
-    call_within(EMAIL_DEADLINE_S, lambda _: email.send())
+    call_within(EMAIL_DEADLINE_S, lambda sockets: bounded_mail.send(sockets, email))
 
 
 def _call_webhook(message: AlertMessage) -> None:

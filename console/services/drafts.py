@@ -19,7 +19,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_fits
 from broker_core.slow_clients.rules.review import Finding, review
 from console.access.policy_secrets import kept, redacted
-from console.broker_link import link_to
+from console.broker_link import link_to, noting_unreached
 from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
@@ -44,7 +44,7 @@ class Preview:
     findings     what is allowed and unwise
     differences  against the newest revision
     effect       whom it touches, by the running broker: clients, touched, acted_on, cut_off, and how many of each
-    away         why there is no effect
+    away         why there is no effect, or of a group why it lacks the clients of `members`
     """
 
     problems: list[str]
@@ -52,6 +52,15 @@ class Preview:
     findings: list[Finding] = field(default_factory=list)
     effect: PolicyEffect | None = None
     away: str = ""
+    members: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> str:
+        """One sentence about the clients whose part isn't known; "" when all is known."""
+        if not self.away:
+            return ""
+        where = f" on {', '.join(self.members)}" if self.members else ""
+        return f"Whom it touches{where} can’t be said: {self.away}"
 
 
 def make(
@@ -167,10 +176,13 @@ def preview_of(
             if rollout is None
             else policies.staged_orders(newest.document, _staged(instance, rollout, made))
         )
-        effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
+        with noting_unreached() as unreached:
+            effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
-    return Preview([], differences, findings, effect)
+    away = " ".join(problem.sentence for problem in unreached.values())
+    members = tuple(sorted(address.member for address in unreached))
+    return Preview([], differences, findings, effect, away, members)
 
 
 def _staged(instance: Instance, plan: rollouts.Plan, document: dict[str, Any]) -> PolicyRollout:

@@ -170,18 +170,21 @@ def restore(
     *,
     reason: str = "",
     instance_name: str | None = None,
+    expected_revision: int | None = None,
     first: First | None = None,
 ) -> Change:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
-    `first` as of `publish`. Raises OperatorError unknown_revision, or revision_withdrawn.
+    `first` as of `publish`. Raises OperatorError unknown_revision, revision_withdrawn, or revision_changed.
     """
 
     def edit(instance: Instance) -> None:
         refuse_withdrawn(instance, number)
         policy_rows.write(instance, read.revision_numbered(instance, number).document)
 
-    return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None, first)
+    return _change(
+        actor, "policy.restore", f"revision {number}", edit, reason, instance_name, expected_revision, first
+    )
 
 
 def refuse_withdrawn(instance: Instance, number: int) -> None:

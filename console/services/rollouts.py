@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -23,6 +23,9 @@ from console.models import Decision, Instance, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.services import audit, policies
 from console.services.actors import SYSTEM, Actor
+
+ENDED: Final = ("no_rollout", "revision_changed")
+"""Errors of a rollout that somebody else has ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ def promote(
 ) -> policies.Change:
     """Put the staged revision in force everywhere. Raises OperatorError no_rollout, or revision_changed."""
     with transaction.atomic():
+        Instance.objects.select_for_update().get(pk=instance.pk)  # or the rollout returns meanwhile
         rollout = _running(instance, expected_revision)
         _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout), reason=reason)
@@ -111,7 +115,7 @@ def stop(
 
 
 def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
-    """Withdraw a rollout that has used up its allowance, and return the change; None when it hasn't.
+    """Withdraw a rollout that has used up its allowance, and return the change; None when it hasn't, or is over.
 
     Called when decisions are reported, with the revision that a broker has withdrawn by itself (0: none).
     """
@@ -121,16 +125,24 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
     held, made = read.held_decision(rollout), decisions_of(rollout)
     if held is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
         return None
-    return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _why_withdrawn(rollout, made, held))
+    try:
+        return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _why_withdrawn(rollout, made, held))
+    except OperatorError as problem:
+        if problem.code in ENDED:  # an operator was first: what they put in force stays
+            return None
+        raise
 
 
 def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
+    """Say why a rollout returned. Acts of the same moment may be reported later, so `made` is said if it is too many."""
     allowed = (
         "1 decision was" if rollout.most_decisions == 1 else f"{rollout.most_decisions:,} decisions were"
     )
-    why = f"{allowed} allowed, and {made:,} carried out."
+    if made > rollout.most_decisions:
+        return f"{allowed} allowed, and {made:,} carried out."
     if held is None:
-        return why
+        return f"{allowed} allowed, and the next one was not carried out."
+    why = f"{allowed} allowed."
     part = rollout.allowances.get(held.member, 0)
     whose = f" (the part of member {held.member} was {part:,})" if held.member else ""
     return f"{why} The next one, on client {held.client} by {held.rule}, was not carried out{whose}."
@@ -143,6 +155,8 @@ def decisions_of(rollout: PolicyRollout) -> int:
 
 def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
+        if PolicyRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
+            raise _no_rollout(rollout.instance)
         # In the transaction that restores: a staged revision whose rollout is over would be in force everywhere.
         _end(rollout, state, why)
         audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
@@ -152,6 +166,7 @@ def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str
         rollout.base.number,
         reason=f"Back from staged revision {rollout.revision.number}: {why}",
         instance_name=rollout.instance.name,
+        expected_revision=rollout.revision.number,
         first=ended,
     )
 
@@ -164,9 +179,7 @@ def _end(rollout: PolicyRollout, state: RolloutState, why: str) -> None:
 def _running(instance: Instance, expected_revision: int | None) -> PolicyRollout:
     rollout = read.running_rollout(instance)
     if rollout is None:
-        raise OperatorError(
-            "no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first."
-        )
+        raise _no_rollout(instance)
     staged = rollout.revision.number
     if expected_revision is not None and expected_revision != staged:
         raise OperatorError(
@@ -176,3 +189,9 @@ def _running(instance: Instance, expected_revision: int | None) -> PolicyRollout
             revision=staged,
         )
     return rollout
+
+
+def _no_rollout(instance: Instance) -> OperatorError:
+    return OperatorError(
+        "no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +29,7 @@ from console.choices import (
     ACTIVE_RUN_STATES,
     JOURNAL_ACTIONS,
     JOURNAL_FILES,
+    LONG_STEPS,
     AuditResult,
     Permission,
     RunKind,
@@ -144,9 +145,19 @@ def enqueue(run: ActionRun) -> None:
 
 
 def queue_for(run: ActionRun) -> str:
-    """Return the queue of the machine whose journal a run is about; the usual one for all other runs."""
+    """Return the queue of the machine whose journal a run is about; the usual one for all other runs.
+
+    On this machine every worker can work on the journal. So an action that also waits for others, or works
+    long, takes none of the chores' slots.
+    """
     address = _place_of(run)
-    return USUAL_QUEUE if address is None else queue_of(address)
+    if address is None or (address.path is not None and _is_long(run)):
+        return USUAL_QUEUE
+    return queue_of(address)
+
+
+def _is_long(run: ActionRun) -> bool:
+    return any(step.get("do") in LONG_STEPS for step in run.parameters.get("steps", ()))
 
 
 def is_elsewhere(run: ActionRun) -> bool:
@@ -333,10 +344,22 @@ def find_lost(now: datetime) -> list[ActionRun]:
     return lost
 
 
-def _release(run: ActionRun) -> None:
-    """Give back what a run held, and queue the oldest of those that wait for it."""
-    freed = set(RunHold.objects.filter(run=run).values_list("kind", flat=True))
-    RunHold.objects.filter(run=run).delete()
+def release_spare(run: ActionRun, rest: Sequence[Mapping[str, str]]) -> None:
+    """Give back what the steps that are left don't need, so that others don't wait for a webhook."""
+    spare = exclusives(run.parameters["steps"]) - exclusives(rest)
+    if spare:
+        _release(run, spare)
+
+
+def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
+    """Give back what a run held, of these kinds or all, and queue the oldest of those that wait for it."""
+    held = RunHold.objects.filter(run=run)
+    if kinds is not None:
+        held = held.filter(kind__in=kinds)
+    freed = set(held.values_list("kind", flat=True))
+    held.delete()
+    if not freed:
+        return
     same = {"instance": run.instance, "member": run.member}
     taken = set(RunHold.objects.filter(**same).values_list("kind", flat=True))
     waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")

@@ -272,8 +272,8 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
         severe = told.severe
         if severe:
             warnings.append(told.headline)
-    elif found.away:
-        warnings.append(f"Whom it touches can’t be said: {found.away}")
+    if found.unknown:
+        warnings.append(found.unknown)
     whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
     return Told(
         draft.title + whom,

@@ -87,8 +87,8 @@ def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
                 headline = effects.headline.rstrip(".")
             severe = effects.severe
             warnings = [effects.headline] if severe else []
-        elif found.away:
-            warnings.append(f"Whom it touches can’t be said: {found.away}")
+        if found.unknown:
+            warnings.append(found.unknown)
         return Told(what, headline, lines, warnings, list(found.problems), severe, differences=differences)
 
     return told

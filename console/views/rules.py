@@ -94,6 +94,7 @@ def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
         "at_least": cut,
         "names": names[:SHOWN],
         "more": len(past) - len(names[:SHOWN]),
+        "away": found.away,
     }
 
 

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from django.test import Client
+from django.utils import timezone
 
 from broker_core.control import last_words
 from broker_core.errors import JournalError
 from console.live.workers import key_of, pulse_key_of
+from console.models import ActionRun, Instance
 from console.project.celery import say_alive
 from console.queries import standing
 from console.queries.readiness import WORKER_KEY
-from console.queue_names import CHORES_QUEUE
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.tasks import pulse
 from tests.support.fake_broker import FakeBroker
 
@@ -65,6 +68,26 @@ def test_readyz_says_when_a_queue_does_not_move(
     assert "doesn't move" in told.word
     pulse(queue)
     assert client.get("/readyz").status_code == 200
+
+
+def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_restart_the_console(
+    client: Client, broker: FakeBroker, redis_url: str, instance: Instance
+) -> None:
+    say_alive()
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.set(pulse_key_of(USUAL_QUEUE), connection.time()[0] - 90)
+    run = ActionRun.objects.create(
+        instance=instance, kind="pipeline", state="running", actor="maria", actor_kind="person", heard_at=timezone.now()
+    )  # fmt: skip
+    answer: Any = client.get("/readyz")
+    (part,) = [part for part in answer.json()["parts"] if part["name"] == "worker"]
+    assert (answer.status_code, part["ok"]) == (200, True)
+    assert part["problem"].startswith("queue_stuck") and "cancel" in part["fix"]
+    (told,) = [one for one in standing.standings() if one.key == "worker"]
+    assert "doesn't move" in told.word
+    ActionRun.objects.filter(pk=run.pk).update(heard_at=timezone.now() - timedelta(minutes=2))
+    assert client.get("/readyz").status_code == 503, "its worker is silent"
+    pulse(USUAL_QUEUE)
 
 
 def test_answers_carry_a_request_id_and_a_strict_policy(client: Client, settings: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 from msgspec import structs
+from rest_framework.test import APIClient
 
 from broker_core.documents import requests
 from broker_core.documents.clients import Health
@@ -21,7 +22,7 @@ from broker_core.errors import OperatorError
 from console.broker_addresses import read_addresses
 from console.broker_link import BrokerAway, link_to
 from console.choices import AlertAbout, Role
-from console.models import Action, ActionRun, Alert, AlertRule, Instance, RevisionReport
+from console.models import Action, ActionRun, Alert, AlertRule, Instance, PolicyDraft, RevisionReport
 from console.queries import policies as read
 from console.queries.clients import Clients
 from console.queries.policies import REPORT_FRESH
@@ -29,7 +30,8 @@ from console.services import alerts, policies, reports
 from console.services.actions import watching
 from console.services.actions.schedules import fire_due
 from console.services.actions.triggers import Event
-from console.services.actors import Actor
+from console.services.actors import Actor, access_of
+from console.services.tray import apply, look, put_policy
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker, make_client, make_group, make_member, make_pool
 
@@ -69,6 +71,28 @@ def test_a_page_of_all_members_is_sorted_over_them_and_cut_once(plant: Plant) ->
     assert len(found) == 4
     assert [one.name for one in Clients(sort="name", member="b")[0:9]] == ["fine", "slower"]
     assert link_to("sluice-1").call(requests.GetStatus()).clients_by_state["live"] == 4
+
+
+def test_a_preview_that_lacks_a_members_clients_says_so_and_needs_the_tick(
+    plant: Plant, operator: Any, settings: Any
+) -> None:
+    actor = Actor("person", "maria", operator.pk, access=access_of(operator))
+    put_policy(actor, {"client_policy": {"client_max_capacity": 5}})
+    settings.SLUICE_BROKERS = tuple(
+        dataclasses.replace(one, path=Path("/nowhere")) if one.member == "b" else one
+        for one in settings.SLUICE_BROKERS
+    )
+    (warning,) = [one for one in look(actor).warnings if "can’t be said" in one]
+    assert warning.startswith("Whom it touches on b can’t be said: The broker sluice-1/b")
+    with pytest.raises(OperatorError, match="confirm"):
+        apply(actor, "why", confirmed=False, plan=look(actor).digest)
+    api = APIClient()
+    api.force_authenticate(operator)
+    said = api.post(f"/api/v1/drafts/{PolicyDraft.objects.get().pk}/preview", {}).data
+    assert said["effect"]["clients"] == 2 and said["away"].startswith("The broker sluice-1/b")
+    page = Client()
+    page.force_login(operator)
+    assert "Whom it touches on b can’t be said" in page.get("/tray/").content.decode()
 
 
 def test_what_concerns_a_client_is_done_by_the_member_that_has_it(plant: Plant) -> None:

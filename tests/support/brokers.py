@@ -17,6 +17,7 @@ from broker_core.control.link import LinkSettings
 from broker_core.control.policy_file import PolicyFile
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import Files
+from broker_core.slow_clients.rules.staging import Stage
 from tests.support.law import Law
 
 
@@ -46,6 +47,7 @@ async def running_broker(
     link: LinkSettings | None = None,
     link_secrets: Path | None = None,
     policy_file: PolicyFile | None = None,
+    stage: Stage | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
     have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
@@ -68,7 +70,7 @@ async def running_broker(
         law = Law(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)
-        await broker.start(on_tick)
+        await broker.start(on_tick, stage)
         try:
             yield broker
             assert tuple(dict.fromkeys(errors)) == broken

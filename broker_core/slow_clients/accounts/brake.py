@@ -28,6 +28,11 @@ class RolloutBrake:
         self._second = -1
         self._repeated: set[tuple[str, str, str]] = set()
 
+    @property
+    def reserved(self) -> int:
+        """Decisions that the revision may have carried out here by the time a broker that is killed starts again."""
+        return self.made if self.allowed is None else max(self.made, self.allowed)
+
     def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:
         """Return the decisions that may be carried out, and those that are held, marked as such."""
         carried_out: list[Decision] = []

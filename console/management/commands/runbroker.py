@@ -144,11 +144,9 @@ async def _run(instance: str) -> None:
         events.tick()
         await reporter.report(snapshot)
 
-    await broker.start(tick)
+    await broker.start(tick, orders.stage)
     monitor = LoopMonitor(broker.stalls, paths.control, broker.member)
     monitor.start()
-    if orders.stage is not None:
-        await broker.apply(orders.policy, orders.stage)
     events.begin()
     spare_the_loop()
     try:

@@ -16,6 +16,7 @@ from django.conf import settings
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import ActorKind
 from console.models import ActionRun
+from console.services import runs
 from console.services.actions import conditions, definition
 from console.services.actions.options import checked
 from console.services.actions.scene import Done, Scene
@@ -41,6 +42,7 @@ def perform(run: ActionRun, progress: Progress, happened: Callable[..., list[Act
         if not _one(scene, part):
             progress.log("the condition doesn't hold: the rest is left out")
             break
+        runs.release_spare(run, parts[number + 1 :])
     return {"steps": len(run.steps), "of": len(parts)}
 
 

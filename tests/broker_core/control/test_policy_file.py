@@ -103,3 +103,51 @@ async def test_a_disk_that_refuses_the_policy_keeps_none_from_being_in_force(tmp
         assert broker.lacks_stored_policy and file.load() is None
         await broker.apply(replace(policy, revision=policy.revision + 1))
         assert not broker.lacks_stored_policy and file.load() is not None
+
+
+async def test_a_broker_that_was_killed_counts_its_whole_allowance_as_used(tmp_path: Path) -> None:
+    policy, file = tcp_policy(), file_in(tmp_path)
+    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=3)
+    async with running_broker(tmp_path, policy, policy_file=file) as broker:
+        await broker.apply(policy, stage)
+        killed = file.load()
+        assert killed is not None and killed.stage is not None and killed.stage.made == 3
+        assert killed.continue_stage(stage) == stage._replace(made=3), "the database knows of none"
+        assert killed.continue_stage(stage._replace(document=policy)) == stage._replace(document=policy)
+        broker.engine.guard.brake.made = 2  # type: ignore[union-attr]
+    stopped = file.load()
+    assert stopped is not None and stopped.continue_stage(stage) == stage._replace(made=2)
+
+
+async def test_an_allowance_that_may_be_used_stays_so_while_the_next_broker_starts(tmp_path: Path) -> None:
+    policy, file = tcp_policy(), file_in(tmp_path)
+    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=3, made=3)
+    seen: list[int] = []
+    save = file.save
+
+    def note(stored: StoredPolicy) -> None:
+        used = stored.allowance_use
+        seen.append(used.decisions if used is not None else 0)
+        save(stored)
+
+    file.save = note  # type: ignore[method-assign]
+    async with running_broker(tmp_path, policy, policy_file=file, stage=stage) as broker:
+        assert broker.engine.guard.stage == stage
+    assert set(seen) == {3}
+
+
+async def test_a_stage_that_was_withdrawn_is_not_begun_anew_while_the_database_is_away(
+    tmp_path: Path,
+) -> None:
+    policy, file = tcp_policy(), file_in(tmp_path)
+    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=1)
+    async with running_broker(tmp_path, policy, policy_file=file) as broker:
+        await broker.apply(policy, stage)
+        broker.engine.guard.brake.made = 1  # type: ignore[union-attr]
+        broker.engine.guard.brake.exhausted = True  # type: ignore[union-attr]
+        broker.engine.guard.withdraw_stage()
+        await broker.apply(policy, stage)
+        assert broker.engine.guard.stage is None
+        stored = file.load()
+    assert stored is not None and stored.stage is None
+    assert stored.continue_stage(stage) == stage._replace(made=1), "the database still orders it"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from broker_core.broker import Broker
 from broker_core.control.watching import Happened, Listening, Watch
+from tests.broker_core.access.making import policy, user
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 
@@ -51,6 +52,20 @@ async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
         assert heard[0].facts == {
             "topic": "flights.>", "filter": "/delay > 10", "publisher": "feed", "user": ""
         }  # fmt: skip
+        client.close()
+
+
+async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_known(tmp_path: Path) -> None:
+    """Or that user could approve the run that the message starts: none of the broker's clients has the name."""
+    maria = policy(user("maria"), restricted=False)
+    async with running_broker(tmp_path, maria) as broker:
+        watch, heard = Watch(broker.engine), list[Happened]()
+        watch.want([], [FLIGHTS])
+        client = await RawClient.connect(broker, "feed", user="maria", token="maria")
+        await client.publish("flights.AA", [b'{"delay": 15}'], 1)
+        del broker.engine.roster.clients["feed"]  # as soon as it has hung up, and always on the other members
+        await until(lambda: of_kind(watch, heard, "publish"))
+        assert (heard[0].facts["publisher"], heard[0].facts["user"]) == ("feed", "maria")
         client.close()
 
 

@@ -89,9 +89,41 @@ def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
     change = rollouts.check(instance)
     assert change is not None
     assert change.revision.reason == (
-        "Back from staged revision 2: 1 decision was allowed, and 1 carried out. "
+        "Back from staged revision 2: 1 decision was allowed. "
         "The next one, on client desk-1 by age, was not carried out."
     )
+
+
+def test_the_reason_of_a_return_claims_nothing_about_acts_that_are_not_reported_yet(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    """Disconnecting takes a moment: the held decision is reported before those that were carried out."""
+    staged(actor, client="desk-*", most_decisions=2)
+    change = rollouts.check(instance, withdrawn=2)
+    assert change is not None
+    assert change.revision.reason.endswith("2 decisions were allowed, and the next one was not carried out.")
+
+
+@pytest.mark.parametrize("meanwhile", ["publish", "promote"])
+def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
+    broker: FakeBroker, actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    staged(actor, client="desk-*", most_decisions=0)
+    decide(instance, 2, 1)
+    count = rollouts.decisions_of
+
+    def count_while_somebody_acts(rollout: PolicyRollout) -> int:
+        if meanwhile == "promote":
+            rollouts.promote(actor, instance)
+        else:
+            policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+        return count(rollout)
+
+    monkeypatch.setattr(rollouts, "decisions_of", count_while_somebody_acts)
+    assert rollouts.check(instance) is None
+    in_force = policies.document_in_force(instance.name)
+    assert in_force["client_policy"]["client_max_capacity"] == (5 if meanwhile == "promote" else 20)
+    assert PolicyRollout.objects.get().state == ("published" if meanwhile == "promote" else "stopped")
 
 
 @pytest.mark.parametrize(

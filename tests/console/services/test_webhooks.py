@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from django.core.mail import EmailMessage
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import RunState
 from console.models import ActionRun, Instance
-from console.services import audit_export, bounded_call, execution, runs, webhooks
+from console.services import audit_export, bounded_call, bounded_mail, execution, runs, webhooks
 from console.services.actions import editing, events
 from console.services.actors import SYSTEM
 from console.services.progress import Cancelled
@@ -60,8 +61,8 @@ WAYS = [drip_headers, drip_body, drip_continue, say_nothing]
 
 
 @contextlib.contextmanager
-def host(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port behind which every caller is answered so."""
+def host(answer: Callable[[socket.socket], None], *, listens: bool = True) -> Iterator[int]:
+    """A port behind which every caller is answered so, once it has said something if the host `listens`."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -72,7 +73,8 @@ def host(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
     def talk(peer: socket.socket) -> None:
         with contextlib.suppress(OSError), peer:
-            peer.recv(65_536)
+            if listens:
+                peer.recv(65_536)
             answer(peer)
 
     threading.Thread(target=serve, daemon=True).start()
@@ -118,6 +120,29 @@ def test_what_is_given_up_ends_too() -> None:
     while any(thread.is_alive() for thread in bounded_call._left):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def drip_greeting(peer: socket.socket) -> None:
+    """A mail server whose greeting never ends: each line comes within any time-out of a read."""
+    while True:
+        peer.sendall(b"220-wait\r\n")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_a_mail_server_that_drips_leaves_no_thread_behind(over_tls: bool, settings: Any) -> None:
+    """Sixteen of them would end all calls of this worker, for good."""
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_USE_SSL = over_tls
+    message = EmailMessage("subject", "text", "sluice@localhost", ["maria@localhost"])
+    with host(drip_greeting, listens=False) as port:
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", port
+        with pytest.raises(OSError):
+            bounded_call.call_within(1.0, lambda sockets: bounded_mail.send(sockets, message))
+        deadline = time.monotonic() + LONG_S / 4
+        while any(thread.is_alive() for thread in bounded_call._left):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def test_a_call_ends_when_its_run_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from broker_core.access import hash_token
+from broker_core.errors import OperatorError
 from console.access.rights import Access, Right
 from console.choices import ActorKind, Permission, RunState
 from console.models import (
@@ -27,6 +28,7 @@ from console.models import (
     RunHold,
 )
 from console.queries import policies as read
+from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.services import execution, policies, runs
 from console.services.actions import editing, events
 from console.services.actions.steps import outside
@@ -285,3 +287,34 @@ def test_a_revision_that_comes_back_brings_its_rules_and_users(
     assert {**back, "revision": 2} == first
     assert (instance.users.get().name, instance.entries.get().settings["name"]) == ("maria", "far-behind")
     assert instance.entitlements.get().publish == ["a.>"]
+
+
+@pytest.mark.parametrize(
+    "step", [{"do": "webhook", "url": "http://127.0.0.1:9/"}, {"do": "pipeline", "job": "audit"}]
+)
+def test_an_action_that_waits_for_others_takes_no_slot_of_the_chores(
+    instance: Instance, settings: Any, step: dict[str, str]
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:9"]
+    archive = {"do": "archive", "age": "7d"}
+    assert runs.queue_for(run_of(make(instance, [archive], "archive"))) == CHORES_QUEUE
+    for number, steps in enumerate(([step, archive], [archive, step])):
+        assert runs.queue_for(run_of(make(instance, steps, f"both {number}"))) == USUAL_QUEUE
+
+
+def test_a_webhook_after_the_last_step_on_journals_holds_up_no_other_run_of_journals(
+    instance: Instance, broker: FakeBroker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:9"]
+    held: list[set[str]] = []
+
+    def look(*_: Any) -> None:
+        held.append(set(RunHold.objects.values_list("kind", flat=True)))
+        raise OperatorError("webhook_failed", "It can't be called.", "")
+
+    monkeypatch.setattr("console.services.webhooks.post", look)
+    truncate = {"do": "truncate", "what": "both", "age": "7d"}
+    run = run_of(make(instance, [truncate, {"do": "webhook", "url": "http://127.0.0.1:9/"}]))
+    execution.execute(run.pk)
+    assert held == [{f"action:{run.action_id}"}]
+    assert not RunHold.objects.exists()
