@@ -79,7 +79,10 @@ def test_another_brokers_file_is_laid_over_the_policy(
         and "producerFlowControl=false: Passing it makes ActiveMQ hold up producers" in err
     )
     document = policies.document_in_force(instance.name)
-    assert [entry["topic"] for entry in document["activemq"] if entry.get("mode") != "off"] == [">", "prices.*"]
+    assert [entry["topic"] for entry in document["activemq"] if entry.get("mode") != "off"] == [
+        ">",
+        "prices.*",
+    ]
     assert document["client_policy"]["client_max_capacity"] == 50
 
 
