@@ -195,12 +195,14 @@ class ActiveMqPolicy:
     )] = None
     max_time_since_last_ack: Annotated[int | None, PresetField(
         "maxTimeSinceLastAck",
-        "With abortSlowAckConsumerStrategy: a consumer is slow while its last acknowledgement is longer ago; -1 is any time.",
+        "With abortSlowAckConsumerStrategy: a consumer is slow while its last acknowledgement is longer ago; "
+        "-1 is any time.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
     )] = None
     max_slow_count: Annotated[int | None, PresetField(
         "maxSlowCount",
-        "How often a consumer may be slow before it is aborted; with abortSlowAckConsumerStrategy, at how many looks.",
+        "How often a consumer may be slow before it is aborted; with abortSlowAckConsumerStrategy, at how "
+        "many looks.",
         unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
     )] = None
     max_slow_duration: Annotated[int | None, PresetField(

@@ -41,8 +41,8 @@ class ActiveMqForm(TopicForm):
             "constant_pending_message_limit_strategy", "prefetch_rate_pending_message_limit_strategy",
         )),
         ("slowConsumerStrategy", (
-            "abort_slow_consumer_strategy", "abort_slow_ack_consumer_strategy", "max_time_since_last_ack", "max_slow_count",
-            "max_slow_duration", "check_period", "abort_connection",
+            "abort_slow_consumer_strategy", "abort_slow_ack_consumer_strategy", "max_time_since_last_ack",
+            "max_slow_count", "max_slow_duration", "check_period", "abort_connection",
         )),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""ActiveMQ's abortSlowAckConsumerStrategy, imported: it acts on the consumers on which ActiveMQ would act, and on no others."""
+"""ActiveMQ's abortSlowAckConsumerStrategy, imported, acts on the consumers that ActiveMQ would abort."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ RULE = "activemq.max_time_since_last_ack"
 
 
 def imported(strategy: str) -> PolicyDocument:
-    text = f"""<beans xmlns="http://www.springframework.org/schema/beans"><broker xmlns="http://activemq.apache.org/schema/core">
+    text = f"""<beans xmlns="http://www.springframework.org/schema/beans">
+    <broker xmlns="http://activemq.apache.org/schema/core">
     <destinationPolicy><policyMap><policyEntries><policyEntry topic=">"><slowConsumerStrategy>
     <abortSlowAckConsumerStrategy {strategy}/></slowConsumerStrategy></policyEntry></policyEntries></policyMap>
     </destinationPolicy></broker></beans>"""
@@ -69,7 +70,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
             tasks = [asyncio.create_task(acknowledge_each(*one)) for one in ((steady, 0.5), (slow, 9))]
             wanted = {(name, RULE, action) for name in ("silent", "slow", stopped.name)}
             await until(lambda: decided(broker) >= wanted, 30)
-            # A consumer with nothing to acknowledge for longer than the limit isn't aborted for its next message.
+            # A consumer that had nothing to acknowledge has the whole limit from its next message on.
             await feed.publish("another", [b"x"])
             await rare.deliveries(1)
             await asyncio.sleep(1.5)
@@ -81,7 +82,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
 
 
 async def test_a_consumer_has_as_many_looks_as_in_activemq(tmp_path: Path) -> None:
-    """Four looks a second apart must find it slow: the first comes when its last acknowledgement is over 1 s ago."""
+    """Four looks a second apart must find the consumer slow, after one second without an acknowledgement."""
     strategy = 'maxTimeSinceLastAck="1000" checkPeriod="1000" maxSlowDuration="4000"'
     async with running_broker(tmp_path, imported(strategy)) as broker:
         silent = await subscriber(broker, "silent")

@@ -1,4 +1,4 @@
-"""A file's entries for topics, imported, and consumers of queues: ActiveMQ's entries for topics aren't about them."""
+"""Imported entries for topics leave consumers of queues alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from console.services import policy_import
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
 
-ACTIVEMQ = """<x><policyEntry topic=">" topicPrefetch="3"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="2"/>
-</pendingMessageLimitStrategy><slowConsumerStrategy><abortSlowAckConsumerStrategy maxTimeSinceLastAck="1000" checkPeriod="1000"
+ACTIVEMQ = """<x><policyEntry topic=">" topicPrefetch="3"><pendingMessageLimitStrategy>
+<constantPendingMessageLimitStrategy limit="2"/>
+</pendingMessageLimitStrategy><slowConsumerStrategy>
+<abortSlowAckConsumerStrategy maxTimeSinceLastAck="1000" checkPeriod="1000"
 maxSlowDuration="1000" abortConnection="true"/></slowConsumerStrategy></policyEntry></x>"""
 QPID = (
     '<v><topic key="#"><consumer><messageCount>3</messageCount><policy name="Delete"/></consumer></topic></v>'

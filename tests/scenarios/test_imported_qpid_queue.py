@@ -1,4 +1,4 @@
-"""Limits of a durable subscription's queue, from a file of Qpid: they act on this subscription's client and on nobody else."""
+"""Imported limits of a durable subscription's queue act on this subscription's client alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
 FILE = """<virtualhost><name>market</name>
-<queue name="fix-1:desk"><consumer><depth>4235264</depth><maessageAge>600000</maessageAge><messageCount>50</messageCount>
-<policy name="Delete"><options><option name="delete-persistent" value="false"/></options></policy></consumer></queue>
+<queue name="fix-1:desk"><consumer>
+<depth>4235264</depth><maessageAge>600000</maessageAge><messageCount>50</messageCount>
+<policy name="Delete"><options>
+<option name="delete-persistent" value="false"/></options></policy></consumer></queue>
 <queue name="fix-4:desk"><consumer><messageCount>50</messageCount><policy name="Delete"/></consumer></queue>
 <queue name="fix-5:desk"><consumer><messageCount>50</messageCount><policy name="Delete"/></consumer></queue>
 </virtualhost>"""

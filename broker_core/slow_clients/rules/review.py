@@ -212,9 +212,12 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
             yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
                           "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
         if found["abort_slow_ack_consumer_strategy"] and activemq.looks_until_abort(found) is None:
-            yield _refuse(where, "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
-                          "maxSlowDuration both off: nobody is ever aborted.",
-                          "Set maxTimeSinceLastAck and one of the two, or switch the strategy off.")  # fmt: skip
+            yield _refuse(
+                where,
+                "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
+                "maxSlowDuration both off: nobody is ever aborted.",
+                "Set maxTimeSinceLastAck and one of the two, or switch the strategy off.",
+            )
         both = (entry.constant_pending_message_limit_strategy or -1) >= 0
         if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
             yield _warn(

@@ -3,8 +3,8 @@
 There the most specific entry alone counts for a destination; here entries are laid over each other field by
 field. So an entry also says ActiveMQ's defaults wherever a wider entry of the file says something else.
 
-An imported policy never acts earlier or harder than ActiveMQ would. Where the file doesn't say how late or how
-gently ActiveMQ acts, a strategy is left out, or an entry is in shadow.
+An imported policy never acts earlier or harder than ActiveMQ would. Where the file doesn't say how late
+or how gently ActiveMQ acts, a strategy is left out, or an entry is in shadow.
 """
 
 from __future__ import annotations
@@ -47,20 +47,26 @@ _LIMITS: Final = {
     "maxSlowDuration": "max_slow_duration",
     "maxTimeSinceLastAck": "max_time_since_last_ack",
 }
-"""Limits of the abort strategies. ActiveMQ's default of each may abort earlier than the value that can't be read."""
+"""Limits of the abort strategies. An unreadable one may be higher than ActiveMQ's default."""
 _PERIOD: Final = "checkPeriod"
 _DIFFERS: Final = {
     CONSTANT: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
     RATE: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
     "abort_connection": "false ends the subscription at once (there after a second), and a STOMP client's connection with it",
     "max_slow_duration": "0 is any time, as there",
-    ABORT_ACK: "a subscription without acknowledgements is slow while its connection takes nothing of what waits or is on its "
-    "way; a consumer that had nothing to acknowledge has the whole time from its next message on",
+    ABORT_ACK: "a subscription without acknowledgements is slow while its connection takes nothing of what waits "
+    "or is on its way; a consumer that had nothing to acknowledge has the whole time from its next message on",
 }
 """Remarks on settings whose effect is not exactly ActiveMQ's."""
-_UNKNOWN_TOPIC: Final = "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
+_UNKNOWN_TOPIC: Final = (
+    "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
+    "written that one"
+)
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
-_WIDE_WINDOW: Final = f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is aborted for it."
+_WIDE_WINDOW: Final = (
+    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is "
+    "aborted for it."
+)
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
     "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker", "managementContext",
@@ -158,7 +164,7 @@ def read(text: str) -> Imported:
 
 
 def _has_unknown_topics(imported: Imported, root: Element, entries: list[_Entry]) -> bool:
-    """Return whether an entry for topics was left out, so that ActiveMQ has settings for topics that aren't known here."""
+    """Return whether an entry was left out whose topics have no entry here."""
     known = [entry.element for entry in entries]
     names = {name for entry in entries for name in entry.patterns}
     return any(
@@ -205,7 +211,7 @@ def topic_patterns(text: str) -> list[str]:
 
 
 def _fits(entries: list[_Entry], patterns: list[str]) -> bool:
-    """Return whether a policy has room for entries for these patterns as well, and for those that stand beside them."""
+    """Return whether a policy has room for entries of these patterns and for those beside them."""
     all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
     return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
 
@@ -328,10 +334,10 @@ def _strategies(imported: Imported, entry: _Entry, element: Element, beans: Bean
 
 
 def _bean_strategy(entry: _Entry, bean: Element, kind: Leaf) -> Element:
-    """Return a Spring bean as the element that its class has in ActiveMQ's own schema, with its properties as attributes.
+    """Return a Spring bean as the element of ActiveMQ's schema, with its properties as attributes.
 
-    A property whose value isn't a text here gets its own name as the value, which no setting can have. A bean that
-    is set somewhere else as well, or whose class isn't ActiveMQ's, is returned as it is.
+    A property whose value isn't a text here gets its own name as the value, which no setting can have. A bean
+    that is set somewhere else as well, or whose class isn't ActiveMQ's, is returned as it is.
     """
     package, _, name = kind.value.strip().rpartition(".")
     strategy = Element(name[:1].lower() + name[1:], bean.line)
@@ -410,8 +416,7 @@ def _leave_out_strategy(imported: Imported, entry: _Entry, strategy: Element, wh
 
 
 def _abort(imported: Imported, entry: _Entry, strategy: Element, key: str) -> None:
-    """Read an abort strategy. With a limit or a period that can't be read it is left out whole: its default may be
-    less."""
+    """Read an abort strategy, or leave it out whole if a limit or its period can't be read."""
     settings: dict[str, Any] = {key: True}
     taken: list[_Found] = []
     for name, leaf in strategy.attributes.items():
@@ -500,7 +505,7 @@ def _why_not(leaf: Leaf, setting: str, value: Any) -> str:
 
 
 def _raise_limits(entry: _Entry) -> None:
-    """Add to the pending limits the messages that a prefetch of ActiveMQ's holds beyond the widest window here."""
+    """Raise the pending limits by the part of the prefetch that no window here can hold."""
     if (constant := entry.settings.get(CONSTANT, -1)) >= 0:
         raised = constant + entry.excess
         entry.settings[CONSTANT] = raised if raised <= ACTIVEMQ[CONSTANT].high else -1
@@ -551,7 +556,7 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
 
 
 def _silent(pattern: str, entry: _Entry, entries: list[_Entry]) -> dict[str, Any]:
-    """Return ActiveMQ's defaults for settings that this entry lacks, and another that is laid under it has."""
+    """Return ActiveMQ's defaults for settings that only entries laid under this one have."""
     under = [
         other
         for other in entries

@@ -2,16 +2,16 @@
 
     <topic key="stocks.us.*"><consumer>...</consumer></topic>                            the design's (seed 004)
     <topics><topic><name>stocks.us.*</name><slow-consumer-detection>...                  the plug-in's, as it shipped
-    <queue name="CLIENT:NAME"><consumer>...</consumer></queue>                           one durable subscription's
+    <queue name="CLIENT:NAME"><consumer>...</consumer></queue>                    one durable subscription's
 
-A queue of that name is a durable subscription's. Its limits become rules for that client and subscription, which
-disconnect the client and keep the subscription, as the plug-in does.
+A queue of that name is a durable subscription's. Its limits become rules for that client and subscription,
+which disconnect the client and keep the subscription, as the plug-in does.
 
 The plug-in also has a `<slow-consumer-detection>` for all topics, which that of a topic replaces whole; here
 entries are laid over each other field by field, so a topic's entry then says "no limit" by the highest number there is.
 
-An imported policy never acts earlier or harder than Qpid would. Where an entry can't be taken over, wider ones that
-are about its topics too are in shadow.
+An imported policy never acts earlier or harder than Qpid would. Where an entry can't be taken over, wider
+ones that are about its topics too are in shadow.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _DELETES: Final = (
     "It removes what durable subscriptions are owed: set it here by hand, with its confirmation."
 )
 _NO_SUBSCRIPTION: Final = (
-    "It isn't the queue of a durable subscription (CLIENT:NAME). Other queues are shared here, and no limit disconnects one "
-    "of their consumers."
+    "It isn't the queue of a durable subscription (CLIENT:NAME). Other queues are shared here, and no limit "
+    "disconnects one of their consumers."
 )
 RULES: Final = "qpid.queue."
 """Start of the names of imported rules. Entries of one name are for different subscriptions."""
@@ -62,10 +62,13 @@ _LIMIT_SIGNALS: Final = {
 }
 _NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are taken over: here they disconnect."
 _BESIDE: Final = "the topics of queues and temporary destinations here"
-_IN_SHADOW: Final = "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have written that one"
+_IN_SHADOW: Final = (
+    "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
+    "written that one"
+)
 _OF_ONE: Final = (
-    "for the durable subscription of this name, which is kept; the client is told its limit's reason code, where Qpid "
-    "says 506"
+    "for the durable subscription of this name, which is kept; the client is told its limit's reason code, "
+    "where Qpid says 506"
 )
 _ALERT: Final = "It is an alert: a rule with the action notify does the same."
 _PRODUCERS: Final = "It holds up producers, which Sluice never does."
@@ -92,7 +95,8 @@ def read(text: str) -> Imported:
         raise OperatorError(
             "bad_import",
             "The file is the JSON of Qpid Broker-J, which has no limits for consumers.",
-            "Give the XML of Qpid's Java broker up to 0.18. Limits of queues are alerts there: write rules with notify.",
+            "Give the XML of Qpid's Java broker up to 0.18. Limits of queues are alerts there: write rules "
+            "with notify.",
         )
     root = parse_xml(text)
     imported = Imported(root.leaves())
@@ -149,7 +153,8 @@ def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
     """Return the rule of one limit, as a policy document has it."""
     return {
         "name": f"{RULES}{setting}", "mode": Mode.ENFORCE.value, "scope": scope,
-        "signal": _LIMIT_SIGNALS[setting].value, "limit": limit, "ladder": [{"action": Action.DISCONNECT.value}],
+        "signal": _LIMIT_SIGNALS[setting].value, "limit": limit,
+        "ladder": [{"action": Action.DISCONNECT.value}],
     }  # fmt: skip
 
 
@@ -220,12 +225,12 @@ class _Reading:
             self.imported.leave_out(name, "Its entry has no limit that is taken over.")
 
     def _fits(self, key: str) -> bool:
-        """Return whether a policy has room for an entry for this key as well, and for those that stand beside them."""
+        """Return whether a policy has room for an entry of this key and for those beside it."""
         keys = [*(entry["topic"] for entry in self.entries), key]
         return len(keys) + len(patterns_beside_topics(keys, "#")) <= MAX_ENTRIES
 
     def queue(self, element: Element) -> None:
-        """One queue, whose limits stand in it, or in an element of its name."""
+        """Read one queue. Its limits stand in it, or in an element of its name."""
         within = [one for child in element.children for one in (child, *child.children)]
         limits = next((one for one in within if one.name in ("consumer", _DETECTION)), None)
         if limits is not None:

@@ -1,4 +1,4 @@
-"""Entries by topic pattern that are laid over each other here, and stand alone in the systems that files come from."""
+"""Entries by topic pattern: here they are laid over each other, in other systems the most specific counts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def is_laid_under(wider: str, pattern: str) -> bool:
 
 
 def patterns_beside_topics(patterns: Iterable[str], rest: str) -> list[str]:
-    """Return patterns for queues and temporary destinations on which these patterns would act here, and not where they
-    come from: there only topics have such entries.
+    """Return patterns of queues and temporary destinations on which these patterns would act here.
+
+    In ActiveMQ and Qpid such entries are for topics only.
 
     `rest` is the wildcard for all further levels, `>` or `#`.
     """
@@ -53,7 +54,7 @@ def _levels(pattern: str) -> tuple[str, ...]:
 
 
 def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether some topic is named by both patterns. A `#` is also of no level, a `>` of at least one."""
+    """Return whether both patterns match some topic. `#` is any number of levels, `>` at least one."""
     for mine, its in zip(one, other, strict=False):
         if not _REST.isdisjoint((mine, its)):
             return True

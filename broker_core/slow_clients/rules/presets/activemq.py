@@ -14,9 +14,9 @@
       abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
                                              and removes the consumer itself a second later); true: its
                                              connection is closed
-    abortSlowAckConsumerStrategy             a consumer is slow while it has messages that it hasn't acknowledged and
-                                             its last acknowledgement is too long ago. Aborted at the look at
-                                             which it has been slow often or long enough. Both limits count looks
+    abortSlowAckConsumerStrategy             a consumer is slow while it owes acknowledgements and its last
+                                             one is too long ago. Aborted when it was slow at enough looks,
+                                             one `checkPeriod` apart. Both limits below count looks
       maxTimeSinceLastAck  30000 ms          so long ago (-1: never slow),
       maxSlowCount      -1                   so many looks one after the other (0 or -1: any number),
       maxSlowDuration   30000 ms             or so many that their periods come to it (0 or -1: any number)
@@ -98,7 +98,7 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
     looks, period = looks_until_abort(settings), settings["check_period"]
     if looks is None:
         return
-    # Looks are up to a tick late, each by another time. A hold that is a tick shorter still needs as many of them.
+    # Looks are up to a tick late, each by another time. A hold that is a tick shorter needs as many.
     spare = TICK_MS if period > 2 * TICK_MS else 0
     hold = max((looks - 1) * period - spare, 0)
     yield Rule(

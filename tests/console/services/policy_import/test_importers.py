@@ -74,7 +74,7 @@ def taken(imported: Imported) -> PolicyDocument:
 
 
 def taken_of_topics(imported: Imported) -> PolicyDocument:
-    """Return the same without the entries that switch the others off for queues and temporary destinations."""
+    """Return the policy without entries that are off for queues and temporary destinations."""
     document = taken(imported)
     entries = {
         name: tuple(one for one in getattr(document, name) if one.mode is not Mode.OFF)
@@ -580,7 +580,7 @@ def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(p
     "${topic}", "${a}.>", "#{b}", "$(c)", "@D@", "{{ e }}", "&lt;%= f %&gt;", "a.&gt;.b", "a b",
 ])  # fmt: skip
 def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) -> None:
-    """Which topics ActiveMQ has other settings for isn't known; what is known of single topics is enforced."""
+    """Entries of single topics stay enforced."""
     imported = activemq_entries(
         f'<policyEntry topic="{topic}" topicPrefetch="9"/>', '<policyEntry topic="x" topicPrefetch="9"/>',
         around=f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>",
