@@ -2,8 +2,8 @@
 
 One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
 staged policy if there is one, how much of a rollout's allowance may have been used, and how far which log was
-durable in which directory. The policy has password hashes, so the file is for its owner alone. It is replaced whole; a file that can't be believed is renamed,
-never used and never removed.
+durable in which directory. The policy has password hashes, so the file is for its owner alone. It is replaced
+whole; a file that can't be believed is renamed, never used and never removed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DIRECTORY_MODE: Final = 0o700
 class AllowanceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions that this broker may have carried out by the staged revision of that number.
 
-    While the broker runs, it is the whole allowance, stored before the first decision. A clean stop stores the
-    true number. So a broker that was killed carries out no more than it was allowed.
+    While the broker runs, it is the whole allowance, stored before the first decision. A clean stop stores
+    the true number. So a broker that was killed carries out no more than it was allowed.
     """
 
     revision: int

@@ -100,7 +100,7 @@ class Watch:
             self._queue.append(Happened(kind, variables, facts or {}, once))
 
     def user_of(self, name: str) -> str:
-        """Return the user of a client; of one that is gone, or another member's, whose proven name it is, or ""."""
+        """Return the user of a client, or the owner of its name when it isn't connected here; "" if unknown."""
         client = self._engine.roster.clients.get(name)
         return client.user if client is not None else self._engine.logons.owner_of(name) or ""
 

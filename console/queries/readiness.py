@@ -101,7 +101,7 @@ def there(queue: str) -> str:
 
 
 def _works() -> bool:
-    """Return whether a job or an action was heard lately. It may take hours, and holds a slot of the usual queue."""
+    """Return whether a job or an action was heard lately. It may hold a usual slot for hours."""
     heard = ActionRun.objects.filter(
         state=RunState.RUNNING,
         kind__in=(RunKind.PIPELINE, RunKind.ACTION),

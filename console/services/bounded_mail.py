@@ -26,7 +26,7 @@ class _BoundedSmtp(smtplib.SMTP):
 
 
 class _BoundedSmtpSsl(_BoundedSmtp, smtplib.SMTP_SSL):
-    """The same over TLS from the beginning."""
+    """An SMTP session over TLS from the beginning, on one of a call's sockets."""
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         plain = super()._get_socket(host, port, timeout)

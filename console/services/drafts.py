@@ -56,7 +56,7 @@ class Preview:
 
     @property
     def unknown(self) -> str:
-        """One sentence about the clients whose part isn't known; "" when all is known."""
+        """Sentence about the clients whose part isn't known; "" when all is known."""
         if not self.away:
             return ""
         where = f" on {', '.join(self.members)}" if self.members else ""

@@ -115,7 +115,7 @@ def stop(
 
 
 def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
-    """Withdraw a rollout that has used up its allowance, and return the change; None when it hasn't, or is over.
+    """Withdraw a rollout that has used up its allowance, and return the change; else None.
 
     Called when decisions are reported, with the revision that a broker has withdrawn by itself (0: none).
     """
@@ -134,7 +134,7 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
 
 
 def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
-    """Say why a rollout returned. Acts of the same moment may be reported later, so `made` is said if it is too many."""
+    """Say why a rollout returned. `made` lacks acts that aren't reported yet: it is said only if it is too many."""
     allowed = (
         "1 decision was" if rollout.most_decisions == 1 else f"{rollout.most_decisions:,} decisions were"
     )

@@ -30,7 +30,7 @@ class RolloutBrake:
 
     @property
     def reserved(self) -> int:
-        """Decisions that the revision may have carried out here by the time a broker that is killed starts again."""
+        """Decisions that the revision may have carried out here when a broker that is killed starts again."""
         return self.made if self.allowed is None else max(self.made, self.allowed)
 
     def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:

@@ -56,7 +56,7 @@ async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
 
 
 async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_known(tmp_path: Path) -> None:
-    """Or that user could approve the run that the message starts: none of the broker's clients has the name."""
+    """A user that isn't known could approve the run that the message starts."""
     maria = policy(user("maria"), restricted=False)
     async with running_broker(tmp_path, maria) as broker:
         watch, heard = Watch(broker.engine), list[Happened]()
