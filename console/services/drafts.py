@@ -117,7 +117,8 @@ def edit(
 ) -> PolicyDraft:
     """Lay changes over a draft's document: objects key by key, lists whole.
 
-    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set" stays what it is in the draft, or in the newest revision.
+    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set"
+    stays what it is in the draft, or in the newest revision.
     """
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
