@@ -135,7 +135,7 @@ async def _publish(options: argparse.Namespace) -> None:
             await client.publish(options.topic, body)
             number += 1
         await client.flush()
-        say(f"{number} messages acknowledged", sys.stderr)
+        say(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
 
 
 async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:

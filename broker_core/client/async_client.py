@@ -463,6 +463,7 @@ class AsyncClient(Steering):
 
     def _tell(self, notice: replies.Notice) -> None:
         self.notices.append(notice)
+        log.warning("%s: notice %s: %s", self.name, notice.code, notice.message)
         if self._on_notice is not None:
             self._on_notice(notice)
 

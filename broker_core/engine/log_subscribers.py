@@ -91,11 +91,14 @@ def tell_losses(clients: Mapping[str, Member], before: JournaledTopics, after: J
 
 
 def _notice(target: ClientSubscription, extent: Extent) -> replies.Notice:
-    what = "nothing more" if extent == "all" else "only a part of what it asked for"
+    lost, rest = (
+        (target.topic, "nothing more")
+        if extent == "all"
+        else (f"all of {target.topic}", "only a part of what it asked for")
+    )
     return replies.Notice(
         code="no_longer_journaled",
-        message=f"The policy no longer journals all of {target.topic}:"
-        f" the subscription {target.id} gets {what}.",
+        message=f"The policy no longer journals {lost}: the subscription {target.id} gets {rest}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},
     )
 

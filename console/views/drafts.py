@@ -37,7 +37,7 @@ def listing(request: HttpRequest) -> HttpResponse:
 @require_POST
 def new(request: HttpRequest) -> HttpResponse:
     """A draft of the newest revision, or with the document of an older one: to restore it after a look."""
-    form = NewDraftForm(request.POST)
+    form = NewDraftForm(request.POST, auto_id="new_%s")
     if not form.is_valid():
         return show_list(request, {"new_form": form}, 422)
     try:
@@ -167,7 +167,7 @@ def show_list(request: HttpRequest, more: dict[str, Any] | None = None, status: 
     found = read.drafts(instance) if instance else PolicyDraft.objects.none()
     context = {
         "page": Paginator(found.defer("document"), PAGE).get_page(request.GET.get("page")), "query": "",
-        "new_form": NewDraftForm(), "import_form": ImportForm(), **(more or {}),
+        "new_form": NewDraftForm(auto_id="new_%s"), "import_form": ImportForm(), **(more or {}),
     }  # fmt: skip
     return common.page(request, "drafts.html", context, status)
 

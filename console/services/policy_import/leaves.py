@@ -103,7 +103,7 @@ def parse_xml(text: str) -> Element:
         line, column = problem.position
         raise OperatorError(
             "bad_import",
-            f"The file isn't XML: {problem.msg if hasattr(problem, 'msg') else problem}.",
+            f"The file isn't XML: {str(problem).rsplit(': line', 1)[0]}.",
             f"Look at line {line}, column {column + 1}.",
             line=line,
             column=column + 1,
