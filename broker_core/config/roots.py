@@ -38,20 +38,23 @@ def misplaced_directories(
 def misplaced_paths(
     named: Sequence[tuple[str, Path]], roots: Sequence[Path], reserved: Sequence[Path]
 ) -> list[str]:
-    """Return a sentence for each setting whose path lies under no root, and for each that overlaps a reserved
-    path."""
+    """Return a sentence for each setting whose path is relative, lies under no root, or overlaps a reserved
+    path. A relative path would depend on the directory in which a process was started."""
     allowed = [root.resolve() for root in roots]
+    relative = [
+        f"{setting}: {path} isn't an absolute path" for setting, path in named if not path.is_absolute()
+    ]
     outside = [
         f"{setting}: {path} isn't under {', '.join(map(str, roots))} (SLUICE_DIRECTORY_ROOTS)"
         for setting, path in named
-        if not any(path.resolve().is_relative_to(root) for root in allowed)
+        if path.is_absolute() and not any(path.resolve().is_relative_to(root) for root in allowed)
     ]
     overlapping = [
         f"{setting}: {path} overlaps {other}, which has another purpose"
         for (setting, path), other in product(named, reserved)
         if overlap(path, other)
     ]
-    return outside + overlapping
+    return relative + outside + overlapping
 
 
 def overlap(one: Path, other: Path) -> bool:

@@ -13,6 +13,7 @@ from broker_core.broker import BROKEN
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.control import last_words
+from broker_core.errors import OperatorError
 from tests.broker_core.test_broker import numbered, take
 from tests.support.broker_process import start_broker
 from tests.support.brokers import address_of, running_broker, until
@@ -61,22 +62,24 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
 ) -> None:
     gate, store = Gate(), MemoryPublishStore()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
-        async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
-            await client.publish_many("a", numbered(0, 5))
-            await client.flush()
-            gate.shut()
-            await client.publish_many("a", numbered(5, 10))
-            await standing(gate)
-            gate.open(OSError(errno.EIO, "Input/output error"))
-            words = None
-            while words is None:
-                await asyncio.sleep(0.01)
-                words = last_words.read(broker.paths.control)
-            assert words.code == "journal_failed"
-            raw = await RawClient.open(broker)
-            raw.command({"c": "logon", "name": "q"})
-            await raw.until("processed")
-            assert [kept.first for kept in store.pending()] == [6], "what isn't on disk isn't forgotten"
+        client = await AsyncClient(address_of(broker), "p", publish_store=store).start()
+        await client.publish_many("a", numbered(0, 5))
+        await client.flush()
+        gate.shut()
+        await client.publish_many("a", numbered(5, 10))
+        await standing(gate)
+        gate.open(OSError(errno.EIO, "Input/output error"))
+        words = None
+        while words is None:
+            await asyncio.sleep(0.01)
+            words = last_words.read(broker.paths.control)
+        assert words.code == "journal_failed"
+        raw = await RawClient.open(broker)
+        raw.command({"c": "logon", "name": "q"})
+        await raw.until("processed")
+        assert [kept.first for kept in store.pending()] == [6], "what isn't on disk isn't forgotten"
+        with pytest.raises(OperatorError, match="unsent_messages"):
+            await client.close(0)
     async with running_broker(tmp_path) as broker:
         assert "written again" in broker.engine.journal.recovery.reason
         async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
@@ -111,10 +114,12 @@ async def test_numbers_that_no_journal_keeps_are_not_ahead_of_those_on_their_way
         await first.publish("a", [b"1"], first=1)
         await standing(gate)
         await first.publish("scratch.a", [b"2"], first=2)
-        assert (await first.until("processed"))["sequence"] == 2
+        first.command({"c": "heartbeat"})
+        assert (await first.command_frame())["c"] == "heartbeat", "it waits behind its publisher's first one"
         assert broker.engine.dispatch.publisher_sequence("p") == 0
         gate.open()
-        assert (await first.until("persisted"))["sequence"] == 1
+        answers = [await first.command_frame() for _ in range(2)]
+        assert {one["ack"]: one["sequence"] for one in answers} == {"processed": 2, "persisted": 1}
         assert broker.engine.dispatch.publisher_sequence("p") == 2
 
 
@@ -134,7 +139,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
 ) -> None:
     store, sent = MemoryPublishStore(), 0
     process, port = await asyncio.to_thread(start_broker, tmp_path, failpoint)
-    client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store).__aenter__()
+    client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store).start()
     acknowledged = 0
     while process.is_alive():
         await client.publish_many("a", numbered(sent, sent + 10))
@@ -143,7 +148,8 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
         oldest = store.oldest()
         acknowledged = max(acknowledged, oldest - 1 if oldest else sent)
     process.join()
-    await client.close()
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        await client.close(0)
     assert process.exitcode == BROKEN
     words = last_words.read(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_failed"
@@ -166,15 +172,17 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
     process, port = await asyncio.to_thread(
         start_broker, tmp_path, Failpoint("fdatasync", 40, errno.EIO), log_unread=True
     )
-    async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
-        subscription = await client.subscribe("a")
-        await client.publish_many("a", numbered(0, 10))
-        await client.flush()
-        assert await take(subscription, 10) == numbered(0, 10)
-        flooding = asyncio.create_task(_publish_for_ever(client))
-        await asyncio.to_thread(process.join, 30)
-        flooding.cancel()
-        assert process.exitcode == BROKEN, "what it logs at its end keeps it from nothing"
+    client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
+    subscription = await client.subscribe("a")
+    await client.publish_many("a", numbered(0, 10))
+    await client.flush()
+    assert await take(subscription, 10) == numbered(0, 10)
+    flooding = asyncio.create_task(_publish_for_ever(client))
+    await asyncio.to_thread(process.join, 30)
+    flooding.cancel()
+    assert process.exitcode == BROKEN, "what it logs at its end keeps it from nothing"
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        await client.close(0)
     words = last_words.read(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_failed"
 
@@ -208,16 +216,18 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
     tmp_path: Path, what: str
 ) -> None:
     process, port = await asyncio.to_thread(start_broker, tmp_path)
-    async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
-        await client.publish_many("a", numbered(0, 10))
-        await client.flush()
-        for path in (tmp_path / "journal").glob(f"*.{what}"):
-            path.unlink()
-        flushed = asyncio.create_task(_published(client))
-        await asyncio.to_thread(process.join, 30)
-        assert process.exitcode == BROKEN
-        assert not flushed.done(), "into nothing"
-        flushed.cancel()
+    client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
+    await client.publish_many("a", numbered(0, 10))
+    await client.flush()
+    for path in (tmp_path / "journal").glob(f"*.{what}"):
+        path.unlink()
+    flushed = asyncio.create_task(_published(client))
+    await asyncio.to_thread(process.join, 30)
+    assert process.exitcode == BROKEN
+    assert not flushed.done(), "into nothing"
+    flushed.cancel()
+    with pytest.raises(OperatorError, match="unsent_messages"):
+        await client.close(0)
     words = last_words.read(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_taken"
 

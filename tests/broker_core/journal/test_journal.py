@@ -15,6 +15,7 @@ from broker_core.journal import spares
 from broker_core.journal.acks import read_acks
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.journal import REST_S, Journal, JournalOptions
+from broker_core.journal.publishers import SessionNumber
 from broker_core.journal.segment import Position
 
 from .support import (
@@ -319,7 +320,10 @@ def test_publishers_are_read_from_the_segments_once_and_from_their_file_from_the
     file = tmp_path / "journal" / f"{INSTANCE}.clients.ack"
     file.unlink()
     again = open_journal(tmp_path)
-    assert again.publishers.numbers() == {"anna": 90} and read_acks(file) == (90, {"anna": ((0, 90),)})
+    assert again.publishers.numbers() == {"anna": 90} and read_acks(file) == (
+        90,
+        {"anna": (SessionNumber(0, 90),)},
+    )
     again.close()
 
 
