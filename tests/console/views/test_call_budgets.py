@@ -1,0 +1,26 @@
+"""Calls of Python and C functions that one operator's edit costs: the same on a busy machine."""
+
+from __future__ import annotations
+
+from django.test import Client
+
+from console.models import Instance
+from tests.console.views.test_client import apply
+from tests.console.views.test_policies import instance_form
+from tests.support.calls import counted
+from tests.support.fake_broker import FakeBroker
+
+EDIT_BUDGET = 335_000
+"""Calls of one changed limit: its form, the pending changes, applying them and the page that follows."""
+
+
+def test_one_changed_limit_stays_within_its_budget_of_calls(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    costs = []
+    for limit in ("512MiB", "500MiB", "480MiB", "460MiB"):
+        with counted() as number:
+            browser.post("/policies/instance/", instance_form(message_memory_limit=limit))
+            apply(browser, "because", confirmed="on")
+        costs.append(number())
+    assert min(costs) <= EDIT_BUDGET, costs
