@@ -26,6 +26,8 @@ name = "sluice-spark"
 version = "{version}"
 description = "Journals of the Sluice message broker as a Spark data source: format(\\"sluice\\"), batch and streaming"
 requires-python = ">=3.11"
+license = "Apache-2.0"
+license-files = ["LICENSE", "NOTICE"]
 # Of those that a bare executor lacks there are slower stand-ins; pyspark[sql] brings the other two.
 dependencies = ["numpy", "pyarrow", "fastcrc", "isal", "orjson", "msgspec", "google-re2"]
 
@@ -58,6 +60,8 @@ def build(directory: Path) -> Path:
             target = Path(stage, file)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(BASE / file, target)
+        for name in ("LICENSE", "NOTICE"):
+            shutil.copyfile(BASE / name, Path(stage, name))
         packages = sorted({str(file.parent).replace("/", ".") for file in files if str(file.parent) != "."})
         listed = ", ".join(f'"{package}"' for package in packages)
         Path(stage, "pyproject.toml").write_text(PROJECT.format(version=VERSION, packages=listed))

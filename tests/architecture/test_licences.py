@@ -71,3 +71,12 @@ def test_the_bill_names_every_distribution_with_version_and_licence(tmp_path: Pa
     assert told["certifi"]["scope"] == "optional"
     needs = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
     assert f"sqlparse=={locked['sqlparse'].version}" in needs[f"django=={locked['django'].version}"]
+
+
+def test_the_notice_names_every_included_work_and_its_licence() -> None:
+    root = Path(__file__).parents[2]
+    notice = (root / "NOTICE").read_text()
+    for licence in sorted(root.glob("**/vendor/*/LICENSE")):
+        if ".venv" not in licence.parts:
+            assert str(licence.relative_to(root)) in notice
+    assert "Apache License" in (root / "LICENSE").read_text()[:200]
