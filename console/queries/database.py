@@ -25,7 +25,7 @@ RESULT_S: Final = 2.0
 PROBE_BYTES: Final = 16 * 1024
 """More than a page of either database, so that a file system without room refuses it."""
 LEAST_FREE_BYTES: Final = 1024 * 1024
-"""Room that the database's disk must have beside what SQLite's log or PostgreSQL's table keeps for a probe."""
+"""Room that the disk must have beside what SQLite's log or PostgreSQL's table keeps for a probe."""
 _SPILL: Final = "SELECT count(*) FROM generate_series(1, %s)"
 """Statement that writes a temporary file on PostgreSQL's disk, without a row, a lock or WAL."""
 _SPILLED_ROW_BYTES: Final = 14

@@ -81,7 +81,7 @@ def temporary_cluster() -> Iterator[str]:
 
 @contextmanager
 def running_cluster(home: Path = Path("/tmp")) -> Iterator[Cluster]:
-    """Start a cluster with one empty database, in a directory of its own below `home`, whose path is short."""
+    """Start a cluster with one empty database, in a new directory below `home`, whose path is short."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("PostgreSQL isn't installed. On Debian: apt-get install postgresql")
