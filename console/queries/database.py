@@ -25,7 +25,11 @@ RESULT_S: Final = 2.0
 PROBE_BYTES: Final = 16 * 1024
 """More than a page of either database, so that a file system without room refuses it."""
 LEAST_FREE_BYTES: Final = 1024 * 1024
-"""Of SQLite's file system: its log may have room of before for a probe, and none for anything else."""
+"""Room that the disk must have beside what SQLite's log or PostgreSQL's table keeps for a probe."""
+_SPILL: Final = "SELECT count(*) FROM generate_series(1, %s)"
+"""Statement that writes a temporary file on PostgreSQL's disk, without a row, a lock or WAL."""
+_SPILLED_ROW_BYTES: Final = 14
+"""Size of one number of `_SPILL` in that file."""
 LOCKED_AGAIN_S: Final = 0.2
 """A lock that is still there after this time isn't one of a vacuum or of a quick migration."""
 _LOCKED = """
@@ -95,6 +99,9 @@ def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
     if before:
         database.set_autocommit(False)
     with database.cursor() as cursor:
+        if database.vendor == "postgresql":
+            cursor.execute("SET LOCAL work_mem = '64kB'")
+            cursor.execute(_SPILL, [LEAST_FREE_BYTES // _SPILLED_ROW_BYTES])
         cursor.execute(f"DELETE FROM {table}")
         row = [database.ops.adapt_datetimefield_value(timezone.now()), os.urandom(PROBE_BYTES)]
         cursor.execute(f"INSERT INTO {table} (at, filler) VALUES (%s, %s)", row)

@@ -11,7 +11,7 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from console.services import policy_import
-from tests.support.brokers import address_of, running_broker, tcp_policy
+from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
 STOCK = """<beans xmlns="http://www.springframework.org/schema/beans">
@@ -54,3 +54,32 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
         # What its socket took before it was full counts as dispatched, beside the prefetch.
         in_socket = 0 if ack else 6_000
         assert max(discarded - in_socket, 0) <= lost <= discarded
+
+
+@pytest.mark.parametrize("strategy", [
+    'maxSlowDuration="1000" checkPeriod="1000" abortConnection="false"',
+    'maxSlowDuration="0" checkPeriod="1000" abortConnection="true"',
+])  # fmt: skip
+async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path, strategy: str) -> None:
+    """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts nobody."""
+    aborts = 'abortConnection="false"' in strategy
+    inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {strategy}/></slowConsumerStrategy>"
+    text = f"<x><policyEntry topic='prices' topicPrefetch='2'>{inner}</policyEntry></x>"
+    async with running_broker(tmp_path, imported(text)) as broker:
+        client = await RawClient.connect(broker, "slow")
+        client.command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
+        await client.until("processed")
+        client.command({"c": "subscribe", "id": "other", "topic": "news"})
+        await client.until("processed")
+        await publish(broker, 100)
+        if aborts:
+            await until(lambda: len(broker.engine.roster.clients["slow"].subscriptions) == 1, seconds=30)
+        await asyncio.sleep(4)
+        made = [(one.client, one.subscription, one.action) for one in broker.engine.decisions.recent]
+        assert made == ([("slow", "s", "cancel_subscription")] if aborts else [])
+        feed = await RawClient.connect(broker, "feed")
+        await feed.publish("news", [b"still connected"])
+        while b"still connected" not in await client.deliveries(1):
+            pass
+        feed.close()
+        client.close()

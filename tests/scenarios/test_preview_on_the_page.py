@@ -116,3 +116,31 @@ def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
     browser.post(f"/policies/drafts/{draft.pk}/plan/", form)
     shown = browser.get("/tray/").content.decode()
     assert 'name="confirmed" required' in shown and told in shown
+
+
+async def subscribe_to_the_log(broker: Any) -> RawClient:
+    client = await RawClient.connect(broker, "reader")
+    client.command({"c": "subscribe", "id": "s", "topic": "prices.a", "bookmark": "0"})
+    await client.until("processed")
+    return client
+
+
+def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_and_need_the_tick(
+    real: BrokerThread, browser: Client, actor: Actor
+) -> None:
+    reader = real.do(subscribe_to_the_log(real.broker))
+    draft = drafts.make(actor, "fewer topics")
+    drafts.edit(actor, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
+    page = browser.post(
+        f"/policies/drafts/{draft.pk}/preview/", headers={"HX-Request": "true"}
+    ).content.decode()
+    assert "1 client left without new records" in page and "reader" in page
+    browser.post(f"/policies/drafts/{draft.pk}/plan/", {"whom": "all"})
+    shown = browser.get("/tray/").content.decode()
+    assert 'name="confirmed" required' in shown and "1 client left without new records" in shown
+    plan = shown.partition('name="plan" value="')[2].partition('"')[0]
+    browser.post("/tray/apply/", {"reason": "now", "plan": plan})
+    assert policies.newest_of(draft.instance).number == 2, "the tick is needed"
+    browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
+    notice = real.do(reader.until("notice"))
+    assert (notice["code"], notice["details"]["topic"]) == ("no_longer_journaled", "prices.a")

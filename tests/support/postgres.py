@@ -80,12 +80,12 @@ def temporary_cluster() -> Iterator[str]:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """Start a cluster with one empty database."""
+def running_cluster(home: Path = Path("/tmp")) -> Iterator[Cluster]:
+    """Start a cluster with one empty database, in a new directory below `home`, whose path is short."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("PostgreSQL isn't installed. On Debian: apt-get install postgresql")
-    directory = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir="/tmp"))  # short: a socket's path is limited
+    directory = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir=home))  # short: a socket's path is limited
     lent = _lent_user(directory)
     cluster = Cluster(directory, binaries, lent)
     try:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -72,6 +73,30 @@ def test_postgresql_locked_read_only_and_stopped(cluster: Cluster, tmp_path: Pat
     assert problem(tmp_path, wrong) == "database_away"
     cluster.stop()
     assert problem(tmp_path, cluster.url) == "database_away"
+
+
+def test_postgresql_whose_disk_is_full(tmp_path: Path) -> None:
+    """Room inside the table of the probe, which vacuum has freed, is no room for anything else."""
+    if why := why_not(tmp_path):
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="sluice-", dir="/tmp") as home:
+        Path(home).chmod(0o755)  # PostgreSQL runs as another user
+        disk = SmallDisk(Path(home) / "disk", 256)
+        try:
+            with running_cluster(disk.place) as cluster:
+                migrate(tmp_path, cluster.url)
+                for _ in range(2):
+                    assert problem(tmp_path, cluster.url) == ""
+                cluster.run_sql("VACUUM")
+                cluster.run_sql("CREATE TABLE other (words text)")
+                disk.fill()
+                with pytest.raises(SystemExit, match="psql failed"):
+                    cluster.run_sql("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 1000)")
+                assert problem(tmp_path, cluster.url) == "database_full"
+                disk.free()
+                assert problem(tmp_path, cluster.url) == ""
+        finally:
+            disk.close()
 
 
 def test_sqlite_locked_and_read_only(tmp_path: Path) -> None:

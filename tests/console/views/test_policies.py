@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.test import Client
+from django.utils import timezone
 
-from console.models import Instance, PolicyDraft, PolicyRevision, TrayItem
+from console.models import Decision, Instance, PolicyDraft, PolicyRevision, TrayItem
 from console.queries import policies as read
 from console.queries.document_diff import changes
-from console.services import policies
+from console.services import drafts, policies, rollouts
 from console.services.actors import Actor
 from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
@@ -88,6 +89,29 @@ def test_an_older_revision_is_rolled_back_by_the_tray(
     newest = read.newest_revision(instance)
     assert newest is not None and newest.number == 3
     assert newest.document["client_policy"]["client_max_capacity"] == 50
+
+
+def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
+    browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
+) -> None:
+    draft = drafts.make(actor, "staged")
+    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=1))
+    for _ in range(2):
+        Decision.objects.create(
+            instance=instance,
+            at=timezone.now(),
+            client="desk-1",
+            revision=2,
+            action="offline",
+            mode="enforce",
+        )
+    assert rollouts.check(instance) is not None
+    page = browser.get("/policies/").content.decode()
+    assert "Roll back to revision 1" in page and "Roll back to revision 2" not in page
+    assert "withdrawn</span>" in page and "Staged revision 2 was withdrawn" in page
+    browser.post("/policies/revisions/2/roll-back/")
+    assert "Roll back to revision 2" not in browser.get("/tray/").content.decode()
 
 
 def test_a_rule_is_a_sentence_and_goes_to_the_tray_and_out_again(
