@@ -117,9 +117,9 @@ class Unconfirmed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Ended:
-    """Batches that are done, and whose publishers are to be told: the newest number of each publisher and
-    session, the number of batches of each client, and those with batches behind them."""
+class FinishedBatches:
+    """Batches that are done and whose publishers are told next. `numbers`: the newest number of each
+    publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     batches: dict[Member, int] = field(default_factory=dict)
@@ -529,7 +529,7 @@ class Dispatch:
 
     def applied(self, group: Sequence[Pending[Waiting]], positions: Sequence[Position]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
-        ended = Ended()
+        finished = FinishedBatches()
         registry = self._subscribed.registry
         newest = group[-1].batch.last_sequence
         LAST.latest, LAST.first, LAST.last = "batch", group[0].batch.header.first_sequence, newest
@@ -549,15 +549,15 @@ class Dispatch:
                 batch = pending.batch
                 self._note_from_elsewhere(batch.publisher_name, batch.session, batch.last_publisher_sequence)
             else:
-                self._is_done(waiting, ended)
+                self._finish_batch(waiting, finished)
         self._frontier.durable = newest
-        for waiting in ended.behind:
+        for waiting in finished.behind:
             self._answer_behind(waiting)
         self._settles.settle()
         self._frontier.wake()
-        if ended.batches:
+        if finished.batches:
             self._share.live()
-        self._acknowledge(ended)
+        self._acknowledge(finished)
         self._confirmations.hear()
 
     def repeated(self, pending: Pending[Waiting]) -> None:
@@ -571,9 +571,9 @@ class Dispatch:
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:
-            ended = Ended()
-            self._is_done(waiting, ended)
-            self._tell(ended)
+            finished = FinishedBatches()
+            self._finish_batch(waiting, finished)
+            self._tell_publishers(finished)
 
     def superseded(self, pending: Pending[Waiting]) -> None:
         """Close the client whose batch isn't stored because another session holds its publisher's name."""
@@ -598,7 +598,7 @@ class Dispatch:
     def confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.move(upto)
-        ended = Ended()
+        finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
             one = self._unconfirmed.popleft()
             left = self._waits.pop(one.publisher) - 1
@@ -607,8 +607,8 @@ class Dispatch:
             if one.waiting is None:
                 self._note_from_elsewhere(one.publisher, one.session, one.number)
             else:
-                self._is_done(one.waiting, ended)
-        self._tell(ended)
+                self._finish_batch(one.waiting, finished)
+        self._tell_publishers(finished)
 
     def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
         if upto <= self._confirmations.upto:
@@ -628,21 +628,23 @@ class Dispatch:
             Unconfirmed(upto, name, batch.session, batch.last_publisher_sequence, waiting)
         )
 
-    def _tell(self, ended: Ended) -> None:
-        """Tell publishers what of theirs is done."""
-        for waiting in ended.behind:
+    def _tell_publishers(self, finished: FinishedBatches) -> None:
+        """Acknowledge batches that are done, with what was published behind them."""
+        for waiting in finished.behind:
             self._answer_behind(waiting)
-        self._acknowledge(ended)
+        self._acknowledge(finished)
 
-    def _is_done(self, waiting: Waiting, ended: Ended) -> None:
+    def _finish_batch(self, waiting: Waiting, finished: FinishedBatches) -> None:
+        """Record that a batch is done, answer its commands, and add what its publisher is told to
+        `finished`."""
         owner = waiting.connection
-        ended.batches[owner] = ended.batches.get(owner, 0) + 1
+        finished.batches[owner] = finished.batches.get(owner, 0) + 1
         publisher = owner.name, owner.publishing.session
-        ended.numbers[publisher] = waiting.last_publisher_sequence or ended.numbers.get(publisher, 0)
+        finished.numbers[publisher] = waiting.last_publisher_sequence or finished.numbers.get(publisher, 0)
         self._under_way[owner.name].batches -= 1
         self._note_done(*publisher, waiting.last_publisher_sequence)
         if waiting.behind:
-            ended.behind.append(waiting)
+            finished.behind.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
 
@@ -662,12 +664,12 @@ class Dispatch:
             if client is not None and client.publishing.session == before[0].session:
                 self._superseded.append(client)
 
-    def _acknowledge(self, ended: Ended) -> None:
-        for (name, session), sequence in ended.numbers.items():
+    def _acknowledge(self, finished: FinishedBatches) -> None:
+        for (name, session), sequence in finished.numbers.items():
             client = self._roster.clients.get(name) if sequence else None
             if client is not None and client.publishing.session == session:
                 client.reply(replies.persisted(sequence))
-        for owner, number in ended.batches.items():
+        for owner, number in finished.batches.items():
             owner.publishing.committed(number)
         if self._repeats:
             self._answer_repeats()
