@@ -204,7 +204,7 @@ class Dispatch:
         self._waits: dict[str, int] = {}
         """How many of them each publisher has."""
         self._superseded: list[Member] = []
-        """Clients whose name another member's client has taken, to be closed behind their acknowledgements."""
+        """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self.messages_in = self.bytes_in = 0
 
     @property
