@@ -117,6 +117,16 @@ class Unconfirmed(NamedTuple):
 
 
 @dataclass(slots=True)
+class FinishedBatches:
+    """Batches that are done and whose publishers are told next. `numbers`: the newest number of each
+    publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
+
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    batches: dict[Member, int] = field(default_factory=dict)
+    behind: list[Waiting] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Repeat:
     """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
 
@@ -193,6 +203,8 @@ class Dispatch:
         """In the log's order. Whose records are among them waits with all of them: acknowledgements are in order."""
         self._waits: dict[str, int] = {}
         """How many of them each publisher has."""
+        self._superseded: list[Member] = []
+        """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self.messages_in = self.bytes_in = 0
 
     @property
@@ -517,9 +529,7 @@ class Dispatch:
 
     def applied(self, group: Sequence[Pending[Waiting]], positions: Sequence[Position]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
-        acks: dict[tuple[str, int], int] = {}
-        done: dict[Member, int] = {}
-        behind: list[Waiting] = []
+        finished = FinishedBatches()
         registry = self._subscribed.registry
         newest = group[-1].batch.last_sequence
         LAST.latest, LAST.first, LAST.last = "batch", group[0].batch.header.first_sequence, newest
@@ -539,15 +549,15 @@ class Dispatch:
                 batch = pending.batch
                 self._note_from_elsewhere(batch.publisher_name, batch.session, batch.last_publisher_sequence)
             else:
-                self._is_done(waiting, acks, done, behind)
+                self._finish_batch(waiting, finished)
         self._frontier.durable = newest
-        for waiting in behind:
+        for waiting in finished.behind:
             self._answer_behind(waiting)
         self._settles.settle()
         self._frontier.wake()
-        if done:
+        if finished.batches:
             self._share.live()
-        self._acknowledge(acks, done)
+        self._acknowledge(finished)
         self._confirmations.hear()
 
     def repeated(self, pending: Pending[Waiting]) -> None:
@@ -561,7 +571,9 @@ class Dispatch:
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:
-            self._end_waiting([waiting])
+            finished = FinishedBatches()
+            self._finish_batch(waiting, finished)
+            self._tell_publishers(finished)
 
     def superseded(self, pending: Pending[Waiting]) -> None:
         """Close the client whose batch isn't stored because another session holds its publisher's name."""
@@ -586,7 +598,7 @@ class Dispatch:
     def confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.move(upto)
-        owned: list[Waiting] = []
+        finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
             one = self._unconfirmed.popleft()
             left = self._waits.pop(one.publisher) - 1
@@ -595,9 +607,8 @@ class Dispatch:
             if one.waiting is None:
                 self._note_from_elsewhere(one.publisher, one.session, one.number)
             else:
-                owned.append(one.waiting)
-        if owned:
-            self._end_waiting(owned)
+                self._finish_batch(one.waiting, finished)
+        self._tell_publishers(finished)
 
     def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
         if upto <= self._confirmations.upto:
@@ -617,55 +628,54 @@ class Dispatch:
             Unconfirmed(upto, name, batch.session, batch.last_publisher_sequence, waiting)
         )
 
-    def _end_waiting(self, waited: Sequence[Waiting]) -> None:
-        acks: dict[tuple[str, int], int] = {}
-        done: dict[Member, int] = {}
-        behind: list[Waiting] = []
-        for waiting in waited:
-            self._is_done(waiting, acks, done, behind)
-        for waiting in behind:
+    def _tell_publishers(self, finished: FinishedBatches) -> None:
+        """Acknowledge batches that are done, with what was published behind them."""
+        for waiting in finished.behind:
             self._answer_behind(waiting)
-        self._acknowledge(acks, done)
+        self._acknowledge(finished)
 
-    def _is_done(
-        self,
-        waiting: Waiting,
-        acks: dict[tuple[str, int], int],
-        done: dict[Member, int],
-        behind: list[Waiting],
-    ) -> None:
+    def _finish_batch(self, waiting: Waiting, finished: FinishedBatches) -> None:
+        """Record that a batch is done, answer its commands, and add what its publisher is told to
+        `finished`."""
         owner = waiting.connection
-        done[owner] = done.get(owner, 0) + 1
+        finished.batches[owner] = finished.batches.get(owner, 0) + 1
         publisher = owner.name, owner.publishing.session
-        acks[publisher] = waiting.last_publisher_sequence or acks.get(publisher, 0)
+        finished.numbers[publisher] = waiting.last_publisher_sequence or finished.numbers.get(publisher, 0)
         self._under_way[owner.name].batches -= 1
+        self._note_done(*publisher, waiting.last_publisher_sequence)
         if waiting.behind:
-            behind.append(waiting)
+            finished.behind.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
 
     def _note_from_elsewhere(self, name: str, session: int, last: int) -> None:
         """Record a batch that nobody here waits for: the broker's own, or of another member's client, which
-        may come here next. A client of this broker that held the name until then is closed."""
+        may come here next. A client of this broker that held the name until then is closed, once it has heard
+        what of its own is stored."""
         if not last:
             return
         before = self._publishers.get(name, ())
         self._publishers.note(name, session, last)
         if before and before[0].session != session:
+            under_way = self._under_way.get(name)
+            if under_way is not None and under_way.session == before[0].session:
+                under_way.taken = 0
             client = self._roster.clients.get(name)
             if client is not None and client.publishing.session == before[0].session:
-                self._close_superseded(client, claims=not client.publishing.held_name)
+                self._superseded.append(client)
 
-    def _acknowledge(self, acks: dict[tuple[str, int], int], done: dict[Member, int]) -> None:
-        for (name, session), sequence in acks.items():
-            self._note_done(name, session, sequence)
+    def _acknowledge(self, finished: FinishedBatches) -> None:
+        for (name, session), sequence in finished.numbers.items():
             client = self._roster.clients.get(name) if sequence else None
             if client is not None and client.publishing.session == session:
                 client.reply(replies.persisted(sequence))
-        for owner, number in done.items():
+        for owner, number in finished.batches.items():
             owner.publishing.committed(number)
         if self._repeats:
             self._answer_repeats()
+        superseded, self._superseded = self._superseded, []
+        for client in superseded:
+            self._close_superseded(client, claims=not client.publishing.held_name)
 
     def _answer_behind(self, waiting: Waiting) -> None:
         for passed in waiting.behind:
@@ -703,15 +713,20 @@ class Dispatch:
                     self._give([Match(subscription, rows)], shared[part])
 
     def _note_done(self, name: str, session: int = 0, number: int = 0) -> None:
-        """Record that a publisher's numbers are done up to `number`; and when nothing of it is under way any
-        more, up to what no journal keeps and came behind that."""
-        if number:
+        """Record that a batch of a publisher's session is done, with numbers up to `number`; and when nothing
+        of the publisher is under way any more, what no journal keeps and came behind that.
+
+        Called for each batch in the log's order, because the session that published last holds the name. A
+        batch that the log had already changes nothing.
+        """
+        if number > number_of(self._publishers.get(name, ()), session):
             self._publishers.note(name, session, number)
         under_way = self._under_way.get(name)
-        if under_way is not None and under_way.batches == 0:
-            del self._under_way[name]
-            if under_way.taken and (under_way.taken > number or under_way.session != session):
-                self._publishers.note(name, under_way.session, under_way.taken)
+        if under_way is None or under_way.batches:
+            return
+        del self._under_way[name]
+        if under_way.taken > number_of(self._publishers.get(name, ()), under_way.session):
+            self._publishers.note(name, under_way.session, under_way.taken)
 
     def _answer_repeats(self) -> None:
         for connection, waiting in list(self._repeats.items()):

@@ -290,3 +290,59 @@ async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that
             assert [body for _, _, body in stored(a, "feed")] == [SECOND] * 3
             for client in (former, other, again, last):
                 client.close()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_log_names(
+    tmp_path: Path, repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name's holder follows the log's order, also where a member applies its own client's batch and
+    another member's in one go, or its own is a repeat."""
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
+            for one in (a, b):
+                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+            first = await RawClient.connect(a.broker, "feed", session=11)
+            await first.publish("t", [FIRST] * 2, first=1)
+            await first.until("persisted")
+            await same_everywhere(a, b)
+            engine, may_read, is_held = a.member._engine, asyncio.Event(), asyncio.Event()
+            read = engine.next
+
+            async def held(max_bytes: int) -> list[Entry]:
+                is_held.set()
+                await may_read.wait()
+                return await read(max_bytes)
+
+            monkeypatch.setattr(engine, "next", held)
+            warm = await RawClient.connect(b.broker, "warm")
+            await warm.publish("t", [b"{}"], first=1)  # the read that has begun ends with it
+            await warm.until("persisted")
+            await until(is_held.is_set)
+            if repeated:
+                moved = await RawClient.connect(b.broker, "feed", session=11)
+                await moved.publish("t", [FIRST], first=3)
+                await moved.until("persisted")
+                moved.close()
+            else:
+                await first.publish("t", [FIRST], first=3)
+                await until(lambda: len(stored(b, "feed")) == 3)
+            second = await RawClient.connect(b.broker, "feed", session=22)
+            assert (second.told["sequence"], second.told["session"]) == (3, 11)
+            await second.publish("t", [SECOND] * 3, first=4)
+            await second.until("persisted")
+            if repeated:
+                await first.publish("t", [FIRST], first=3)
+                await until(lambda: a.member._made._appending.underway is None)
+            may_read.set()
+            if not repeated:
+                assert await answer_to(first) == ("persisted", 3), "before it is closed"
+            assert await answer_to(first) == ("client_replaced", 0)
+            await same_everywhere(a, b)
+            third = await RawClient.connect(a.broker, "feed", session=33)
+            assert (third.told["sequence"], third.told["session"]) == (6, 22)
+            await third.publish("t", [FIRST], first=7)
+            assert await answer_to(third) == ("persisted", 7)
+            assert [number for _, number, _ in stored(a, "feed")] == list(range(1, 8))
+            for client in (first, second, third, warm):
+                client.close()

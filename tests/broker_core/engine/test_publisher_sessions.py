@@ -172,3 +172,25 @@ async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew
             await again.until("persisted")
             await client.flush(30)
         assert await stored(address_of(broker)) == [b"other"] * 4 + [b"one", b"two", b"three", b"other"]
+
+
+async def test_the_session_that_published_last_holds_the_name_also_where_one_commit_has_several_turns(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        gate.shut()
+        other = await RawClient.connect(broker, "other")
+        await other.publish("t", [b"x"], first=1)
+        await until(gate.waiting.is_set)
+        under_way = broker.engine.dispatch._under_way
+        clients = []
+        for batches, (session, first) in enumerate(((5, 1), (6, 4), (5, 8)), 1):
+            clients.append(await RawClient.connect(broker, "feed", session=session))
+            await clients[-1].publish("t", [b"%d" % session], first=first)
+            while "feed" not in under_way or under_way["feed"].batches < batches:
+                await asyncio.sleep(0.01)
+        gate.open()
+        assert (await clients[-1].until("persisted"))["sequence"] == 8
+        told = (await RawClient.connect(broker, "feed", session=7)).told
+        assert (told["sequence"], told["session"]) == (8, 5)
