@@ -136,6 +136,11 @@ CODES: Final = MappingProxyType({
     "over_quota": ErrorCode("You or your user already have as much of something as a quota allows; `quota`, `used`, `limit`, `unit`", _CLIENT),
     "publish_paced": ErrorCode("A notice: you publish faster than a quota allows, so the broker reads from you more slowly; `wait_ms`", _CLIENT),
     "not_in_a_group": ErrorCode("A broker in a group has no shared subscriptions and no queues", _CLIENT),
+    "refused_before": ErrorCode(
+        "A message of yours with a smaller publisher sequence was refused on this connection, so later ones "
+        "aren't taken until you send `skip`; `refused` is the last that was refused",
+        _CLIENT,
+    ),
     "too_many_repeats": ErrorCode("10,000 acknowledgements of repeated messages are waiting for the disk", _CLIENT, retry_after_ms=SOON),
     "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many messages were", _CLIENT),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),

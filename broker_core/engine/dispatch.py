@@ -255,8 +255,8 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing
-        of it is stored."""
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic, not_journaled or
+        refused_before, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -291,11 +291,22 @@ class Dispatch:
         parts = self.topics.parts(fresh)
         if parts.passed is not None:
             self._check_queues(parts.passed)
+        if connection.publishing.refused_upto and fresh.first_publisher_sequence:
+            raise connection.publishing.make_refused_before(
+                fresh.first_publisher_sequence, fresh.last_publisher_sequence
+            )
         if parts.kept is None:
             self._past_journal(connection, Passed(fresh, answers))
         else:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
             self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
+
+    def taken_number(self, name: str, session: int) -> int:
+        """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
+        taken, under_way = self._publishers.get(name, ()), self._under_way.get(name)
+        if under_way is not None and under_way.taken:
+            taken = under_way.join(taken)
+        return number_of(taken, session)
 
     def check_queue(self, topic: str) -> None:
         """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
