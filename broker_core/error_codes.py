@@ -175,6 +175,11 @@ CODES: Final = MappingProxyType({
     "narrowed": ErrorCode("A notice: you aren't entitled to all of the pattern, and get the rest; `topic`", _CLIENT),
     # The client library's own.
     "acknowledged_missing": ErrorCode("A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`", _LIBRARY),
+    "session_forgotten": ErrorCode(
+        "A notice: the broker no longer remembers this client's publisher session, so unacknowledged "
+        "messages may be stored twice; `messages`",
+        _LIBRARY,
+    ),
     "bad_address": ErrorCode("Not the address of a transport, or no address", _LIBRARY),
     "bad_groups": ErrorCode("It isn't clear which group has which topics, or two groups share an instance or a store", _LIBRARY),
     "bad_store": ErrorCode("The file isn't a store of this kind", _LIBRARY),

@@ -437,6 +437,8 @@ class AsyncClient(Steering):
         self._subscriptions.connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
+        if ack.forgotten and (repeats := self._publisher.repeats):
+            self._on_forgotten(repeats)
         if not self._first.done():
             self._first.set_result(None)
         await self._publisher.connected(link, known, ack.session, ack.stored or 0)
@@ -462,6 +464,16 @@ class AsyncClient(Steering):
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
                 " from an older backup. Publish again what it lacks, if nobody else has it.",
                 details={"known": known, "acknowledged": acknowledged},
+            )
+        )
+
+    def _on_forgotten(self, repeats: int) -> None:
+        self._tell(
+            replies.Notice(
+                code="session_forgotten",
+                message=f"{self.instance} remembers newer publisher sessions of this name alone, so it can't"
+                f" say which of {repeats} unacknowledged messages it has: some may be stored twice.",
+                details={"messages": repeats},
             )
         )
 

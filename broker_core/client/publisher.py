@@ -4,9 +4,10 @@ What an application publishes in one turn of its loop becomes one batch, cut whe
 message costs two list appends and its batch costs everything else. A batch goes into the publish store first and to
 the connection second; while there is no connection it stays in the store and is sent, in order, when there is one.
 
-An acknowledgement covers all smaller numbers. So a broker that has refused a batch takes nothing behind it before
-the client says `skip`, and answers each such batch with `refused_before`. This half stops sending at the first
-refusal, reads the answers to everything it has sent, says `skip`, and sends the rest of its store again.
+An acknowledgement covers all smaller numbers. So a broker that has refused a batch takes nothing behind it
+before the client says `skip`, and answers each such batch with `refused_before`. This half stops sending at
+the first refusal, reads the answers to everything it has sent, says `skip`, and sends the rest of its store
+again.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Publisher:
         """The connection, also while stored messages are being sent on it."""
         self._sent = 0
         """The last publisher sequence that was sent on this connection."""
+        self._sent_before = store.last_sequence
+        """The last publisher sequence that some connection, or a former process, may have sent."""
         self._first_refused = 0
         """The first publisher sequence that was refused and isn't skipped yet; 0: none."""
         self._round = 0
@@ -455,6 +458,12 @@ class Publisher:
         for number in self._flushes:
             link.send_command(commands.Flush(id=self._flush_id(number)))
 
+    @property
+    def repeats(self) -> int:
+        """Unacknowledged messages that were perhaps sent on a former connection."""
+        pending = takewhile(lambda stored: stored.first <= self._sent_before, self.store.pending())
+        return sum(Batch.parse(stored.batch, verify=False).count for stored in pending)
+
     def _renumber(self, known_sequence: int) -> None:
         """Give what isn't acknowledged numbers above another session's, and a session of its own: what is
         still on its way under the old numbers, perhaps through another broker, must not be taken for it."""
@@ -482,6 +491,7 @@ class Publisher:
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
         self._link = self._connected = self._go_elsewhere = None
+        self._sent_before = max(self._sent_before, self._sent)
         self._first_refused = 0
         self._round += 1
         if self._resending is not None:
@@ -502,6 +512,7 @@ class Publisher:
     def open_store(self) -> None:
         """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
         self._next = max(self._next, self.store.last_sequence + 1)
+        self._sent_before = max(self._sent_before, self.store.last_sequence)
         for stored in self.store.pending():
             batch = Batch.parse(stored.batch)
             self.session, owner = batch.session or self.session, batch.publisher_name

@@ -423,6 +423,7 @@ class Connection:
                 sequence=position.sequence,
                 session=position.session,
                 stored=position.stored or None,
+                forgotten=position.forgotten or None,
                 max_frame=MAX_FRAME,
                 heartbeat_ms=self.heartbeat_ms or None,
             )

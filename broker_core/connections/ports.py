@@ -56,11 +56,13 @@ class PublisherPosition(NamedTuple):
     """The numbers of its name that a client learns at logon; its own continue after `sequence`.
 
     `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
-    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure."""
+    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure.
+    `forgotten`: other sessions are all that can be remembered of the name, so its own may have published."""
 
     sequence: int | None
     session: int | None
     stored: int
+    forgotten: bool = False
 
 
 UNKNOWN_POSITION: Final = PublisherPosition(None, None, 0)

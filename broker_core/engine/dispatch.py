@@ -35,6 +35,7 @@ from broker_core.journal.publishers import (
     SessionNumber,
     Sessions,
     judge,
+    may_be_forgotten,
     may_ignore,
     newest_number,
     number_of,
@@ -228,9 +229,10 @@ class Dispatch:
         sessions = self._publishers.get(name, ())
         own = session | PROVEN if proven else session
         stored = number_of(sessions, own) if session else 0
+        forgotten = session != 0 and may_be_forgotten(sessions, own)
         if not sessions or may_ignore(sessions, own):
-            return PublisherPosition(stored, None, stored)
-        return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored)
+            return PublisherPosition(stored, None, stored, forgotten)
+        return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
 
     def knows(self, name: str) -> bool:
         """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have

@@ -172,3 +172,29 @@ async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew
             await again.until("persisted")
             await client.flush(30)
         assert await stored(address_of(broker)) == [b"other"] * 4 + [b"one", b"two", b"three", b"other"]
+
+
+@pytest.mark.parametrize(("others", "forgotten"), [(3, False), (4, True)])
+async def test_a_publisher_whose_session_is_forgotten_is_told_that_messages_may_be_stored_twice(
+    tmp_path: Path, others: int, forgotten: bool
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        former = await RawClient.connect(broker, "feed", session=100)
+        await former.publish("t", [b"one", b"two"], first=1, session=100)
+        await former.until("persisted")
+        for number in range(others):
+            other = await RawClient.connect(broker, "feed", session=number + 1)
+            assert "forgotten" not in other.told or number == 3
+            await other.publish("t", [b"other"], first=3 + number)
+            await other.until("persisted")
+        store = MemoryPublishStore()  # as a process left it that was killed before it was answered
+        store.add(1, 2, build_one_topic("feed", "t", [b"one", b"two"], 1, 100))
+        async with AsyncClient(address_of(broker), "feed", publish_store=store) as client:
+            await client.flush(30)
+            told = [notice.details for notice in client.notices if notice.code == "session_forgotten"]
+        assert told == ([{"messages": 2}] if forgotten else [])
+        assert (await stored(address_of(broker))).count(b"one") == (2 if forgotten else 1)
+        async with AsyncClient(address_of(broker), "feed") as new:
+            await new.publish("t", b"new")
+            await new.flush(30)
+            assert not new.notices, "it has repeated nothing"
