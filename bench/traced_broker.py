@@ -19,7 +19,7 @@ import uvloop
 
 if TYPE_CHECKING:
     from broker_core.batch import Batch
-    from broker_core.engine.dispatch import Waiting
+    from broker_core.engine.publisher_numbers import Waiting
     from broker_core.journal.segment import Position
 
 STATIONS: Final = (

@@ -136,6 +136,11 @@ CODES: Final = MappingProxyType({
     "over_quota": ErrorCode("You or your user already have as much of something as a quota allows; `quota`, `used`, `limit`, `unit`", _CLIENT),
     "publish_paced": ErrorCode("A notice: you publish faster than a quota allows, so the broker reads from you more slowly; `wait_ms`", _CLIENT),
     "not_in_a_group": ErrorCode("A broker in a group has no shared subscriptions and no queues", _CLIENT),
+    "refused_before": ErrorCode(
+        "A message of yours with a smaller publisher sequence was refused on this connection, so later ones "
+        "aren't taken until you send `skip`; `refused` is the last that was refused",
+        _CLIENT,
+    ),
     "too_many_repeats": ErrorCode("10,000 acknowledgements of repeated messages are waiting for the disk", _CLIENT, retry_after_ms=SOON),
     "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many messages were", _CLIENT),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),
@@ -170,6 +175,11 @@ CODES: Final = MappingProxyType({
     "narrowed": ErrorCode("A notice: you aren't entitled to all of the pattern, and get the rest; `topic`", _CLIENT),
     # The client library's own.
     "acknowledged_missing": ErrorCode("A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`", _LIBRARY),
+    "session_forgotten": ErrorCode(
+        "A notice: the broker no longer remembers this client's publisher session, so unacknowledged "
+        "messages may be stored twice; `messages`",
+        _LIBRARY,
+    ),
     "bad_address": ErrorCode("Not the address of a transport, or no address", _LIBRARY),
     "bad_groups": ErrorCode("It isn't clear which group has which topics, or two groups share an instance or a store", _LIBRARY),
     "bad_store": ErrorCode("The file isn't a store of this kind", _LIBRARY),

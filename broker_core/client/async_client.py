@@ -117,8 +117,12 @@ class AsyncClient(Steering):
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
 
+        `on_rejection` is called with each refusal, before the refused messages leave the publish store. What
+        was published behind them is sent again by itself.
+
         `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a
-        link; others get one of their own.
+        link; others get one of their own. Such a client stops publishing at the first refusal, and keeps what
+        was refused: a new client with the same session tries it again.
         """
         super().__init__(request_timeout)
         self.close_timeout = close_timeout
@@ -433,6 +437,8 @@ class AsyncClient(Steering):
         self._subscriptions.connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
+        if ack.forgotten and (repeats := self._publisher.repeats):
+            self._on_forgotten(repeats)
         if not self._first.done():
             self._first.set_result(None)
         await self._publisher.connected(link, known, ack.session, ack.stored or 0)
@@ -458,6 +464,16 @@ class AsyncClient(Steering):
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
                 " from an older backup. Publish again what it lacks, if nobody else has it.",
                 details={"known": known, "acknowledged": acknowledged},
+            )
+        )
+
+    def _on_forgotten(self, repeats: int) -> None:
+        self._tell(
+            replies.Notice(
+                code="session_forgotten",
+                message=f"{self.instance} remembers newer publisher sessions of this name alone, so it can't"
+                f" say which of {repeats} unacknowledged messages it has: some may be stored twice.",
+                details={"messages": repeats},
             )
         )
 
@@ -537,7 +553,8 @@ class AsyncClient(Steering):
 
     def _on_error(self, error: replies.Error) -> None:
         problem = ClientError.received(error.code, error.message, error.fix, error.details)
-        self.errors.append(problem)
+        if error.code != "refused_before":  # of messages that are sent again
+            self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.refused(error.id, problem)
         elif error.of in STEERING_WORDS:

@@ -3,14 +3,21 @@
 What an application publishes in one turn of its loop becomes one batch, cut when it reaches `batch_bytes`, so a
 message costs two list appends and its batch costs everything else. A batch goes into the publish store first and to
 the connection second; while there is no connection it stays in the store and is sent, in order, when there is one.
+
+An acknowledgement covers all smaller numbers. So a broker that has refused a batch takes nothing behind it
+before the client says `skip`, and answers each such batch with `refused_before`. This half stops sending at
+the first refusal, reads the answers to everything it has sent, says `skip`, and sends the rest of its store
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from secrets import randbelow
 from typing import cast
 
@@ -34,6 +41,8 @@ from broker_core.protocols.close_codes import come_back_after_ms
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from broker_core.protocols.replies import Ack, Error
+
+log = logging.getLogger("sluice.client")
 
 
 class _Done:
@@ -60,11 +69,24 @@ def _stored_session(store: PublishStore) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Messages that the broker refused, by publisher sequence, and why. They are no longer in the publish store."""
+    """Messages that the broker refused, by publisher sequence, and why. They leave the publish store when
+    `on_rejection` returns."""
 
     error: SluiceError
     first: int | None
     last: int | None
+    batches: tuple[Buffer, ...] = ()
+    """The refused record batches, for `on_rejection`; empty where the publish store doesn't have them."""
+
+    @property
+    def messages(self) -> list[tuple[str, bytes]]:
+        """Topic and body of each refused message, in order."""
+        found: list[tuple[str, bytes]] = []
+        for content in self.batches:
+            batch = Batch.parse(content)
+            topics = [batch.topics[int(index) - 1] for index in batch.topic_indexes]
+            found += zip(topics, batch.bodies(), strict=True)
+        return found
 
 
 class Publisher:
@@ -90,6 +112,20 @@ class Publisher:
         self._link: Link | None = None
         self._next = store.last_sequence + 1
         self._go_elsewhere: Callable[[], None] | None = None
+        self._goes_on = not session
+        """Whether messages behind a refused one are sent. Not with a given session, whose numbers are
+        somebody else's: a refused record must not be left out."""
+        self._connected: Link | None = None
+        """The connection, also while stored messages are being sent on it."""
+        self._sent = 0
+        """The last publisher sequence that was sent on this connection."""
+        self._sent_before = store.last_sequence
+        """The last publisher sequence that some connection, or a former process, may have sent."""
+        self._first_refused = 0
+        """The first publisher sequence that was refused and isn't skipped yet; 0: none."""
+        self._round = 0
+        """How often stored messages were sent again. Answers to flushes of an earlier round say nothing."""
+        self._resending: asyncio.Task[None] | None = None
         self.acknowledged = 0
         """The newest that this process heard to be persisted; what no journal keeps isn't among them."""
         self._topic: str | None = None
@@ -255,6 +291,7 @@ class Publisher:
         outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
         if outgoing and self._link is not None:
             self._link.send(outgoing)
+            self._sent = self._next - 1
 
     async def wait_for_room(self) -> None:
         """Let others run and acknowledgements in; wait while the store is full or the connection takes no more."""
@@ -290,11 +327,14 @@ class Publisher:
             number, waiter = str(self._flush_number), asyncio.get_running_loop().create_future()
             self._flushes[number] = (self._next - 1, waiter)
             if self._link is not None:
-                self._link.send_command(commands.Flush(id=number))
+                self._link.send_command(commands.Flush(id=self._flush_id(number)))
             try:
                 await waiter
             finally:
                 self._flushes.pop(number, None)
+
+    def _flush_id(self, number: str) -> str:
+        return f"{number}.{self._round}"
 
     def raise_rejection(self) -> None:
         """Raise the first rejection since the last call, if there is one."""
@@ -307,7 +347,9 @@ class Publisher:
 
     def on_ack(self, ack: Ack) -> None:
         if ack.of == "flush":
-            self.store.discard_upto(self._flushes.get(ack.id or "", (0, None))[0])
+            number, _, sent_in = (ack.id or "").partition(".")
+            if sent_in == str(self._round):
+                self.store.discard_upto(self._flushes.get(number, (0, None))[0])
             self._wake()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
@@ -321,16 +363,57 @@ class Publisher:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
         if come_back_after_ms(error.code) is not None:
             return  # the connection is closed next, and what wasn't stored is published again in order
-        if error.first is not None and error.sequence is not None:
-            self.store.discard(error.first, error.sequence)
-        problem = ClientError.received(error.code, error.message, error.fix, error.details)
-        self._reject(Rejection(problem, error.first, error.sequence))
+        first, last = error.first, error.sequence
+        if error.code != "refused_before":
+            problem = ClientError.received(error.code, error.message, error.fix, error.details)
+            self._reject(Rejection(problem, first, last))
+        if first is None or last is None:
+            self._wake()
+            return
+        if error.code != "refused_before" and self._goes_on:
+            self.store.discard(first, last)  # when the application knows
+        self._stop_sending(first)
         self._wake()
+        if last >= self._sent and self._goes_on:
+            self._skip(last)
 
     def _reject(self, rejection: Rejection) -> None:
         self.rejections.append(rejection)
         if self.on_rejection is not None:
-            self.on_rejection(rejection)
+            if rejection.first is not None and rejection.last is not None:
+                rejection = replace(rejection, batches=self._stored_between(rejection.first, rejection.last))
+            try:
+                self.on_rejection(rejection)
+            except Exception:
+                # An application's mistake must not end the connection: the same refusal would come again.
+                log.exception("on_rejection of client %s failed", self._name)
+
+    def _stored_between(self, first: int, last: int) -> tuple[Buffer, ...]:
+        found = takewhile(lambda stored: stored.last <= last, self.store.pending(first - 1))
+        return tuple(stored.batch for stored in found if stored.first >= first)
+
+    def _stop_sending(self, first: int) -> None:
+        """Send nothing more on this connection until everything that was sent is answered."""
+        if not self._first_refused:
+            self._first_refused = first
+            self._write()
+            self._link = None
+            self._round += 1
+
+    def _skip(self, last: int) -> None:
+        """Tell the broker that all refusals, up to number `last`, were read; send what was behind them."""
+        link, after = self._connected, self._first_refused - 1
+        self._first_refused = 0
+        if link is None:
+            return
+        link.send_command(commands.Skip(sequence=last))
+        self._resending = asyncio.get_running_loop().create_task(self._send_stored(link, after, self._round))
+
+        def end(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                link.abort(cast(Exception, error))
+
+        self._resending.add_done_callback(end)
 
     # Connections.
 
@@ -351,18 +434,35 @@ class Publisher:
                 self._renumber(known_sequence)
         self._next = max(self._next, self.store.last_sequence + 1, known_sequence + 1)
         self._wake()
-        sent, more = 0, True
+        self._connected, self._sent, self._first_refused = link, 0, 0
+        self._round += 1
+        await self._send_stored(link, 0, self._round)
+
+    async def _send_stored(self, link: Link, after: int, sent_in: int) -> None:
+        """Send what is stored and ends after number `after`, then go on live. A refusal, or the end of the
+        connection, ends round `sent_in`, and this with it."""
+        sent, more = after, self._round == sent_in
         while more:
             more = False
             for entry in self.store.pending(sent):
                 link.send((encode_frame_header(PUBLISH, 0, len(entry.batch)), entry.batch))
-                sent, more = entry.last, True
+                self._sent, sent, more = entry.last, entry.last, True
                 if link.paused:
                     await link.drain()
+                    if self._round != sent_in:
+                        return
+        if self._round != sent_in:
+            return
         # No await since the store was seen empty beyond `sent`: nothing can slip in between.
         self._link = link
         for number in self._flushes:
-            link.send_command(commands.Flush(id=number))
+            link.send_command(commands.Flush(id=self._flush_id(number)))
+
+    @property
+    def repeats(self) -> int:
+        """Unacknowledged messages that were perhaps sent on a former connection."""
+        pending = takewhile(lambda stored: stored.first <= self._sent_before, self.store.pending())
+        return sum(Batch.parse(stored.batch, verify=False).count for stored in pending)
 
     def _renumber(self, known_sequence: int) -> None:
         """Give what isn't acknowledged numbers above another session's, and a session of its own: what is
@@ -390,7 +490,13 @@ class Publisher:
 
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
-        self._link = self._go_elsewhere = None
+        self._link = self._connected = self._go_elsewhere = None
+        self._sent_before = max(self._sent_before, self._sent)
+        self._first_refused = 0
+        self._round += 1
+        if self._resending is not None:
+            self._resending.cancel()
+            self._resending = None
         self._outgoing, self._outgoing_bytes = [], 0
 
     def check_instance(self, known_sequence: int) -> None:
@@ -406,6 +512,7 @@ class Publisher:
     def open_store(self) -> None:
         """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
         self._next = max(self._next, self.store.last_sequence + 1)
+        self._sent_before = max(self._sent_before, self.store.last_sequence)
         for stored in self.store.pending():
             batch = Batch.parse(stored.batch)
             self.session, owner = batch.session or self.session, batch.publisher_name

@@ -210,8 +210,10 @@ class Connection:
         # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
         if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch", "input_full"):
             self.fail(error)
-        else:
-            self.reply(replies.error_reply(error))
+            return
+        if error.details.get("c") == "publish" and (sequence := error.details.get("sequence")):
+            self.publishing.note_refusal(sequence)
+        self.reply(replies.error_reply(error))
 
     def fail(self, error: SluiceError) -> None:
         """Say what was wrong and end the connection."""
@@ -344,6 +346,8 @@ class Connection:
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
             case commands.Told():
                 self.notices.heard(command.decision)
+            case commands.Skip():
+                self.publishing.skip(command.sequence)
             case _:
                 assert_never(command)
 
@@ -419,6 +423,7 @@ class Connection:
                 sequence=position.sequence,
                 session=position.session,
                 stored=position.stored or None,
+                forgotten=position.forgotten or None,
                 max_frame=MAX_FRAME,
                 heartbeat_ms=self.heartbeat_ms or None,
             )

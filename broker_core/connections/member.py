@@ -10,6 +10,7 @@ from broker_core.connections.notices import Notices, Settled
 from broker_core.delivery.account import Account
 from broker_core.delivery.gone import Ending
 from broker_core.delivery.sink import Line
+from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.liveness import Liveness
 from broker_core.replay.client_subscription import ClientSubscription, Peer
@@ -35,6 +36,7 @@ class Publishes(Protocol):
     claimed: bool
     claimed_in_log: bool
     held_name: bool
+    refused_upto: int
 
     @property
     def messages(self) -> int: ...
@@ -43,6 +45,7 @@ class Publishes(Protocol):
     @property
     def uncommitted(self) -> int: ...
     def assign_session(self, session: int) -> int: ...
+    def make_refused_before(self, first: int, last: int) -> ClientError: ...
     def submitted(self) -> None: ...
     def committed(self, number: int) -> None: ...
     def may_read(self) -> None: ...

@@ -56,11 +56,13 @@ class PublisherPosition(NamedTuple):
     """The numbers of its name that a client learns at logon; its own continue after `sequence`.
 
     `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
-    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure."""
+    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure.
+    `forgotten`: other sessions are all that can be remembered of the name, so its own may have published."""
 
     sequence: int | None
     session: int | None
     stored: int
+    forgotten: bool = False
 
 
 UNKNOWN_POSITION: Final = PublisherPosition(None, None, 0)
@@ -78,6 +80,7 @@ class Publishing(Protocol):
         """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
 
     def publisher_sequence(self, name: str) -> int: ...
+    def taken_number(self, name: str, session: int) -> int: ...
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition: ...
     def knows(self, name: str) -> bool: ...
     async def known(self, name: str) -> bool: ...

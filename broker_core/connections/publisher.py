@@ -51,6 +51,9 @@ class Publisher:
         """Whether it has taken its name with a numbered batch, and with one that is journaled."""
         self.held_name = False
         """Whether the log has stored a numbered batch of this connection."""
+        self.refused_upto = 0
+        """The last publisher sequence that was refused on this connection and isn't skipped; 0: none. An
+        acknowledgement covers all smaller numbers, so until then no later one is taken."""
         self.topics: dict[str, int] = {}
         """Messages it published, by topic, or by the pattern of many."""
         self._submitted = self._committed = 0
@@ -89,12 +92,12 @@ class Publisher:
         try:
             if not self.session and batch.first_publisher_sequence:  # afterwards it knows
                 self._connection.check_numbered()
-            self._check(batch.topics, batch.count)
+            self._check(batch.topics, batch)
             self._services.publishing.publish(self._connection, batch, ())
         except ClientError as error:
             if batch.first_publisher_sequence:
                 error.details |= {
-                    "first": batch.first_publisher_sequence,
+                    "first": max(batch.first_publisher_sequence, self._taken_number(batch.session) + 1),
                     "sequence": batch.last_publisher_sequence,
                 }
             error.details["c"] = "publish"
@@ -111,15 +114,12 @@ class Publisher:
         built = batches.build_one_topic(
             self._connection.name, command.topic, [command.body()], command.sequence or 0
         )
+        batch = Batch.parse(built, verify=False)
         answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
-        try:
-            if command.sequence:
-                self._connection.check_numbered()
-            self._check((command.topic,), 1)
-            self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
-        except ClientError as error:
-            error.details |= {"c": "publish", "id": command.id}
-            raise
+        if command.sequence:
+            self._connection.check_numbered()
+        self._check((command.topic,), batch)
+        self._services.publishing.publish(self._connection, batch, answers)
         self._count(command.topic, 1)
 
     def publish_records(
@@ -132,8 +132,9 @@ class Publisher:
         """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
         built = batches.build(self._connection.name, topics, bodies, headers)
         numbers = Counter(topics)
-        self._check(tuple(numbers), len(bodies))
-        self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
+        batch = Batch.parse(built, verify=False)
+        self._check(tuple(numbers), batch)
+        self._services.publishing.publish(self._connection, batch, answers)
         for topic, number in numbers.items():
             self._count(topic, number)
 
@@ -143,12 +144,52 @@ class Publisher:
         self._connection.rights.check_publish((topic,))
         self._services.publishing.check_queue(topic)
 
-    def _check(self, topics: Sequence[str], count: int) -> None:
-        """Whether it may publish that; who is faster than its quota isn't read from for a while. ClientError not_entitled,
-        over_quota."""
+    def _taken_number(self, session: int) -> int:
+        """Return the newest publisher sequence that was taken of this connection's session; before its first
+        numbered batch that is `session`, or where that is 0 the one that the logon named."""
+        session = self.session or self._with_proof(session & MAX_SESSION or self.named_session)
+        return self._services.publishing.taken_number(self._connection.name, session)
+
+    def note_refusal(self, sequence: int) -> None:
+        """Record that a publisher sequence is refused: no later one is taken until the client skips it.
+
+        A repeat whose answer is refused was taken before, so it stops nothing.
+        """
+        if sequence > self._taken_number(0):
+            self.refused_upto = max(self.refused_upto, sequence)
+
+    def skip(self, sequence: int) -> None:
+        """Take publisher sequences again. ClientError refused_before when some above `sequence` were
+        refused, too: the client has to read those refusals first."""
+        if self.refused_upto > sequence:
+            raise self._make_refused_before(f"Publisher sequences up to {self.refused_upto} were refused.")
+        self.refused_upto = 0
+
+    def make_refused_before(self, first: int, last: int) -> ClientError:
+        """Return why a batch isn't taken although nothing is wrong with it."""
+        return self._make_refused_before(
+            f"Publisher sequences {first} to {last} come behind one that was refused on this connection."
+        )
+
+    def _make_refused_before(self, sentence: str) -> ClientError:
+        return ClientError(
+            "refused_before",
+            sentence,
+            "Read all refusals, send `skip` with the last refused number, then publish the rest again.",
+            refused=self.refused_upto,
+        )
+
+    def _check(self, topics: Sequence[str], batch: Batch) -> None:
+        """Check that the client may publish a batch to its topics, and pause reading from one that is faster
+        than its quota. ClientError not_entitled, over_quota; not of what was taken while it was allowed."""
         connection = self._connection
-        connection.rights.check_publish(topics)
-        wait = self._services.quotas.published(connection, topics, count)
+        try:
+            connection.rights.check_publish(topics)
+            wait = self._services.quotas.published(connection, topics, batch.count)
+        except ClientError:
+            if 0 < batch.last_publisher_sequence <= self._taken_number(batch.session):
+                return
+            raise
         if wait <= 0:
             return
         self._inbox.hold(Hold.QUOTA)
@@ -169,10 +210,13 @@ class Publisher:
     def assign_session(self, session: int) -> int:
         """Choose the session of this connection at its first numbered batch, and return it with the bit
         PROVEN: `session`, or where that is 0 the one that the logon named, or a new one."""
-        identity = self._connection.identity
-        proven = PROVEN if identity is not None and identity.proven else 0
-        self.session = (session or self.named_session or new_session()) | proven
+        self.session = self._with_proof(session or self.named_session or new_session())
         return self.session
+
+    def _with_proof(self, session: int) -> int:
+        """Return a publisher session with the bit PROVEN if the client has proven who it is."""
+        identity = self._connection.identity
+        return session | PROVEN if identity is not None and identity.proven else session
 
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""

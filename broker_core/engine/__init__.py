@@ -2,6 +2,7 @@
 
 engine               the rooms, put together
 dispatch             publish → journal → match → queue
+publisher_numbers    publishers' numbers: done, on their way to the disk, repeated
 subscribing          where subscriptions begin and end
 settle               at the end of a turn: send, measure, decide
 subscription_view    a live subscription as rules see it

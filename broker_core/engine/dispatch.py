@@ -11,15 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import structlog
 
 from broker_core import batch as batches
 from broker_core.activity import LAST
-from broker_core.batch import MAX_SESSION, PROVEN, Batch, hash64
+from broker_core.batch import Batch, hash64
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Following, PublisherPosition
@@ -27,19 +26,18 @@ from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
+from broker_core.engine.publisher_numbers import (
+    FinishedBatches,
+    Passed,
+    PublisherNumbers,
+    Unconfirmed,
+    UnderWay,
+    Waiting,
+    assign_session,
+)
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
-from broker_core.journal.publishers import (
-    Publishers,
-    Refusal,
-    SessionNumber,
-    Sessions,
-    judge,
-    may_ignore,
-    newest_number,
-    number_of,
-    with_number,
-)
+from broker_core.journal.publishers import newest_number
 from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME, origin_of
 from broker_core.protocols import replies
@@ -53,85 +51,6 @@ from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interle
 from broker_core.subscriptions.registry import Match, Registry
 
 log = structlog.get_logger("sluice.dispatch")
-MAX_JUMP = 2**40
-"""A publisher's numbers never go further at once: a million a second for twelve days. Behind a number that nobody reaches,
-all that its owner publishes would look like repeats."""
-MAX_REPEATS = 10_000
-"""Answers of one client that may wait for a commit of what it repeats."""
-
-
-@dataclass(slots=True)
-class Waiting:
-    """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
-    published after it."""
-
-    connection: Member
-    last_publisher_sequence: int
-    answers: Sequence[replies.Ack]
-    beside: BatchPartition | None = None
-    behind: tuple[Passed, ...] = ()
-    delivered: bool = False
-    """Whether the batch, and what is beside and behind it, was delivered."""
-
-
-class Passed(NamedTuple):
-    """A batch that no journal keeps, and the answers to its commands."""
-
-    batch: Batch
-    answers: Sequence[replies.Ack]
-
-
-@dataclass(slots=True)
-class UnderWay:
-    """A publisher's batches between being taken and being durable."""
-
-    newest: Waiting
-    batches: int = 0
-    session: int = 0
-    taken: int = 0
-    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
-    superseded. No later batch of the session has a smaller one."""
-    claimant: int = 0
-    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
-    was superseded."""
-
-    def join(self, done: Sessions) -> Sessions:
-        """Return the publisher's sessions as they are if all of this gets into the log."""
-        if not done or done[0].session != self.session:
-            return with_number(done, self.session, max(self.taken, number_of(done, self.session)))
-        if done[0].number >= self.taken:
-            return done
-        return (SessionNumber(self.session, self.taken), *done[1:])
-
-
-class Unconfirmed(NamedTuple):
-    """What is durable here, and isn't said to be before those that are waited for have everything up to `sequence`: a
-    publisher's number, and who waits for it here."""
-
-    sequence: int
-    publisher: str
-    session: int
-    number: int
-    waiting: Waiting | None
-
-
-@dataclass(slots=True)
-class FinishedBatches:
-    """Batches that are done and whose publishers are told next. `numbers`: the newest number of each
-    publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
-
-    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
-    batches: dict[Member, int] = field(default_factory=dict)
-    behind: list[Waiting] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Repeat:
-    """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
-
-    last: int = 0
-    answers: list[replies.Ack] = field(default_factory=list)
 
 
 class Subscribed(Protocol):
@@ -188,11 +107,7 @@ class Dispatch:
         """What sync destinations take, likewise."""
         self._confirmations = confirmations
         confirmations.moved = self.confirmed
-        self._publishers = Publishers(self._journal.publishers)
-        """The newest number of each that is durable, or of what no journal keeps and nothing before waits for the disk."""
-        self._under_way: dict[str, UnderWay] = {}
-        """Of publishers with batches on their way to the disk."""
-        self._repeats: dict[Member, Repeat] = {}
+        self.numbers = PublisherNumbers(self._journal.publishers, roster)
         self.on_broken: Callable[[JournalError], None] | None = None
         """The log takes nothing more, so the process has to end; set by the engine."""
         self.following: Following | None = None
@@ -203,8 +118,6 @@ class Dispatch:
         """In the log's order. Whose records are among them waits with all of them: acknowledgements are in order."""
         self._waits: dict[str, int] = {}
         """How many of them each publisher has."""
-        self._superseded: list[Member] = []
-        """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self.messages_in = self.bytes_in = 0
 
     @property
@@ -232,17 +145,16 @@ class Dispatch:
 
     def publisher_sequence(self, name: str) -> int:
         """Return the newest number of a publisher that is done: durable, unless no journal keeps it."""
-        return newest_number(self._publishers.get(name, ()))
+        return newest_number(self.numbers.done.get(name, ()))
 
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
         """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
         named none."""
-        sessions = self._publishers.get(name, ())
-        own = session | PROVEN if proven else session
-        stored = number_of(sessions, own) if session else 0
-        if not sessions or may_ignore(sessions, own):
-            return PublisherPosition(stored, None, stored)
-        return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored)
+        return self.numbers.position(name, session, proven=proven)
+
+    def taken_number(self, name: str, session: int) -> int:
+        """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
+        return self.numbers.taken_number(name, session)
 
     def knows(self, name: str) -> bool:
         """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
@@ -267,8 +179,8 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch, bad_topic or not_journaled, and nothing
-        of it is stored."""
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic, not_journaled or
+        refused_before, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -289,13 +201,13 @@ class Dispatch:
                 "Build batches with the client library.",
                 position=64,
             )
-        _assign_session(connection, batch)
+        assign_session(connection, batch)
         topics = batch.topics
         for topic in topics:
             check_topic(topic)
         self.messages_in += batch.count
         self.bytes_in += batch.nbytes
-        fresh = self._without_repeats(connection, batch, answers)
+        fresh = self.numbers.leave_out_repeats(connection, batch, answers, self.topics)
         if fresh is None:
             return
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
@@ -303,6 +215,10 @@ class Dispatch:
         parts = self.topics.parts(fresh)
         if parts.passed is not None:
             self._check_queues(parts.passed)
+        if connection.publishing.refused_upto and fresh.first_publisher_sequence:
+            raise connection.publishing.make_refused_before(
+                fresh.first_publisher_sequence, fresh.last_publisher_sequence
+            )
         if parts.kept is None:
             self._past_journal(connection, Passed(fresh, answers))
         else:
@@ -324,90 +240,6 @@ class Dispatch:
             topic = passed.topics[int(passed.topic_indexes[lost[0]]) - 1]
             raise _nowhere(topic, "No journal keeps this record of it")
 
-    def _without_repeats(
-        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
-    ) -> Batch | None:
-        """The part of a batch that wasn't published before, by publisher sequence; None when there is none."""
-        first, session = batch.header.first_publisher_sequence, batch.session
-        if first == 0:
-            return batch
-        last = batch.last_publisher_sequence
-        taken = done = self._publishers.get(connection.name, ())
-        under_way = self._under_way.get(connection.name)
-        if under_way is not None and under_way.taken:
-            taken = under_way.join(done)
-        above = judge(taken, session, first, last, claims=not connection.publishing.claimed)
-        if above is Refusal.REPEATED:
-            self._answer_repeat(connection, batch, answers, waits=last > number_of(done, session))
-            return None
-        if above is Refusal.SUPERSEDED:
-            self._close_superseded(connection, claims=not connection.publishing.claimed)
-            return None
-        if last > above + MAX_JUMP:
-            known = above if may_ignore(taken, session) else max(above, newest_number(taken))
-            if last > known + MAX_JUMP:
-                raise ClientError(
-                    "bad_batch",
-                    f"The batch has numbers up to {last}, but this publisher's last known number is {known}.",
-                    "Number messages consecutively, starting after the `sequence` of the logon's answer.",
-                    position=72,
-                )
-        if first > above:
-            return batch
-        rows = np.nonzero(batch.publisher_sequences() > above)[0]
-        return batch.select(rows, explicit=False)
-
-    def _close_superseded(self, connection: Member, *, claims: bool) -> None:
-        """Close a client that may publish nothing more under its name. `claims`: it never held the name on
-        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
-
-        Later connections of the session that have repeated what isn't stored now must log on again, too."""
-        name, session = connection.name, connection.publishing.session
-        self._repeats.pop(connection, None)
-        for other in [one for one in self._repeats if one.name == name and one.publishing.session == session]:
-            self._close_superseded(other, claims=True)
-        if claims:
-            connection.close(
-                "stale_sequence",
-                f"Another client has published as {name} since you logged on, so your numbers aren't new.",
-                "Log on again, and number what isn't acknowledged from the new `sequence` on.",
-            )
-        else:
-            connection.close("client_replaced", f"Another client has published as {name}.")
-
-    def _answer_repeat(
-        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], *, waits: bool
-    ) -> None:
-        """What the journal keeps is persisted when it is durable, perhaps for an earlier connection; the rest was processed."""
-        last = batch.last_publisher_sequence
-        if self.topics.parts(batch).kept is None:
-            connection.publishing.handed_on(answers)
-            if not answers:
-                connection.reply(replies.processed(batch.first_publisher_sequence, last))
-        elif waits:
-            self._wait_for_repeat(connection, last, answers)
-        else:
-            connection.reply(replies.persisted(last))
-            connection.publishing.answer_when_committed(answers)
-
-    def _wait_for_repeat(self, connection: Member, last: int, answers: Sequence[replies.Ack]) -> None:
-        waiting = self._repeats.get(connection)
-        if waiting is None:
-            waiting = self._repeats[connection] = Repeat()
-            connection.publishing.submitted()
-        if len(waiting.answers) + len(answers) > MAX_REPEATS:
-            raise ClientError(
-                "too_many_repeats",
-                f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
-                "Repeat only what comes after the `sequence` of the logon's answer.",
-            )
-        waiting.last = max(waiting.last, last)
-        for answer in answers:
-            if answer.ack == "processed":
-                connection.reply(answer)
-            else:
-                waiting.answers.append(answer)
-
     def _to_journal(
         self, connection: Member, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
@@ -420,9 +252,9 @@ class Dispatch:
         if parts.passed is not None:
             waiting.beside = parts
             self._behind_bytes += parts.passed.nbytes
-        under_way = self._under_way.get(connection.name)
+        under_way = self.numbers.under_way.get(connection.name)
         if under_way is None:
-            under_way = self._under_way[connection.name] = UnderWay(waiting)
+            under_way = self.numbers.under_way[connection.name] = UnderWay(waiting)
         under_way.newest = waiting
         under_way.batches += 1
         claims = False
@@ -438,7 +270,7 @@ class Dispatch:
     def _past_journal(self, connection: Member, passed: Passed) -> None:
         """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
         it."""
-        under_way = self._under_way.get(connection.name)
+        under_way = self.numbers.under_way.get(connection.name)
         session, last = passed.batch.session, passed.batch.last_publisher_sequence
         if last:
             connection.publishing.claimed = True
@@ -451,7 +283,7 @@ class Dispatch:
                 connection.publishing.submitted()
                 return
         elif last:
-            self._publishers.note(connection.name, session, last)
+            self.numbers.done.note(connection.name, session, last)
         self._deliver_passed(passed.batch)
         self._settles.settle()
         self._answer_passed(connection, passed)
@@ -547,7 +379,9 @@ class Dispatch:
                 self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
                 batch = pending.batch
-                self._note_from_elsewhere(batch.publisher_name, batch.session, batch.last_publisher_sequence)
+                self.numbers.note_from_elsewhere(
+                    batch.publisher_name, batch.session, batch.last_publisher_sequence
+                )
             else:
                 self._finish_batch(waiting, finished)
         self._frontier.durable = newest
@@ -581,18 +415,18 @@ class Dispatch:
         if waiting is None:
             return
         owner = waiting.connection
-        self._close_superseded(owner, claims=not owner.publishing.held_name)
+        self.numbers.close_superseded(owner, claims=not owner.publishing.held_name)
         dropped = [passed.batch for passed in waiting.behind]
         if waiting.beside is not None and waiting.beside.passed is not None:
             dropped.append(waiting.beside.passed)
         self._behind_bytes -= sum(batch.nbytes for batch in dropped)
-        under_way = self._under_way[owner.name]
+        under_way = self.numbers.under_way[owner.name]
         under_way.batches -= 1
         if under_way.session == owner.publishing.session:
             under_way.taken = 0
         if under_way.claimant == owner.publishing.session:
             under_way.claimant = 0
-        self._note_done(owner.name)
+        self.numbers.note_done(owner.name)
         owner.publishing.committed(1 + len(waiting.behind))
 
     def confirmed(self, upto: int) -> None:
@@ -605,7 +439,7 @@ class Dispatch:
             if left:
                 self._waits[one.publisher] = left
             if one.waiting is None:
-                self._note_from_elsewhere(one.publisher, one.session, one.number)
+                self.numbers.note_from_elsewhere(one.publisher, one.session, one.number)
             else:
                 self._finish_batch(one.waiting, finished)
         self._tell_publishers(finished)
@@ -641,28 +475,12 @@ class Dispatch:
         finished.batches[owner] = finished.batches.get(owner, 0) + 1
         publisher = owner.name, owner.publishing.session
         finished.numbers[publisher] = waiting.last_publisher_sequence or finished.numbers.get(publisher, 0)
-        self._under_way[owner.name].batches -= 1
-        self._note_done(*publisher, waiting.last_publisher_sequence)
+        self.numbers.under_way[owner.name].batches -= 1
+        self.numbers.note_done(*publisher, waiting.last_publisher_sequence)
         if waiting.behind:
             finished.behind.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
-
-    def _note_from_elsewhere(self, name: str, session: int, last: int) -> None:
-        """Record a batch that nobody here waits for: the broker's own, or of another member's client, which
-        may come here next. A client of this broker that held the name until then is closed, once it has heard
-        what of its own is stored."""
-        if not last:
-            return
-        before = self._publishers.get(name, ())
-        self._publishers.note(name, session, last)
-        if before and before[0].session != session:
-            under_way = self._under_way.get(name)
-            if under_way is not None and under_way.session == before[0].session:
-                under_way.taken = 0
-            client = self._roster.clients.get(name)
-            if client is not None and client.publishing.session == before[0].session:
-                self._superseded.append(client)
 
     def _acknowledge(self, finished: FinishedBatches) -> None:
         for (name, session), sequence in finished.numbers.items():
@@ -671,11 +489,10 @@ class Dispatch:
                 client.reply(replies.persisted(sequence))
         for owner, number in finished.batches.items():
             owner.publishing.committed(number)
-        if self._repeats:
-            self._answer_repeats()
-        superseded, self._superseded = self._superseded, []
-        for client in superseded:
-            self._close_superseded(client, claims=not client.publishing.held_name)
+        if self.numbers.repeats:
+            self.numbers.answer_repeats()
+        if self.numbers.superseded:
+            self.numbers.close_all_superseded()
 
     def _answer_behind(self, waiting: Waiting) -> None:
         for passed in waiting.behind:
@@ -712,39 +529,13 @@ class Dispatch:
                 if rows is None or len(rows):
                     self._give([Match(subscription, rows)], shared[part])
 
-    def _note_done(self, name: str, session: int = 0, number: int = 0) -> None:
-        """Record that a batch of a publisher's session is done, with numbers up to `number`; and when nothing
-        of the publisher is under way any more, what no journal keeps and came behind that.
-
-        Called for each batch in the log's order, because the session that published last holds the name. A
-        batch that the log had already changes nothing.
-        """
-        if number > number_of(self._publishers.get(name, ()), session):
-            self._publishers.note(name, session, number)
-        under_way = self._under_way.get(name)
-        if under_way is None or under_way.batches:
-            return
-        del self._under_way[name]
-        if under_way.taken > number_of(self._publishers.get(name, ()), under_way.session):
-            self._publishers.note(name, under_way.session, under_way.taken)
-
-    def _answer_repeats(self) -> None:
-        for connection, waiting in list(self._repeats.items()):
-            sessions = self._publishers.get(connection.name, ())
-            if number_of(sessions, connection.publishing.session) >= waiting.last:
-                del self._repeats[connection]
-                connection.reply(replies.persisted(waiting.last))
-                for answer in waiting.answers:
-                    connection.reply(answer)
-                connection.publishing.committed(1)
-
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         if self._frontier.shown > self._frontier.durable:
             self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
             self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
-        failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
+        failed: dict[Member, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:
             waiting = pending.owner
             if waiting is not None:
@@ -757,8 +548,8 @@ class Dispatch:
             if one.waiting is not None:
                 failed.setdefault(one.waiting.connection, [])
         self._unconfirmed = deque(one._replace(waiting=None) for one in self._unconfirmed)
-        self._under_way.clear()
-        self._repeats.clear()
+        self.numbers.under_way.clear()
+        self.numbers.repeats.clear()
         self._behind_bytes = 0
         for owner, numbers in failed.items():
             owner.reply(
@@ -797,27 +588,3 @@ def _nowhere(topic: str, why: str) -> ClientError:
         "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
         topic=topic,
     )
-
-
-def _assign_session(connection: Member, batch: Batch) -> None:
-    """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
-    ClientError bad_batch."""
-    session = batch.session
-    if session > MAX_SESSION:
-        raise ClientError(
-            "bad_batch",
-            f"The publisher session {session} isn't one that a client can have.",
-            f"Number with a session between 1 and {MAX_SESSION}.",
-            position=44,
-        )
-    if not batch.header.first_publisher_sequence:
-        return
-    assigned = connection.publishing.session or connection.publishing.assign_session(session)
-    if session and session != assigned & MAX_SESSION:
-        raise ClientError(
-            "bad_batch",
-            f"The batch is of publisher session {session}, and this connection publishes as another.",
-            "Log on again to publish as another session.",
-            position=44,
-        )
-    batch.session = assigned

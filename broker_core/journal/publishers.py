@@ -68,6 +68,14 @@ def may_ignore(sessions: Sessions, session: int) -> bool:
     return bool(sessions) and session & PROVEN > sessions[0].session & PROVEN
 
 
+def may_be_forgotten(sessions: Sessions, session: int) -> bool:
+    """Whether a session that isn't among those of its name may have been: they are as many as are kept.
+
+    A log can't tell such a session from a new one, or from one whose client has never reached it.
+    """
+    return len(sessions) == MAX_SESSIONS and all(one.session != session for one in sessions)
+
+
 def judge(sessions: Sessions, session: int, first: int, last: int, *, claims: bool) -> int | Refusal:
     """Return the number above which the records of a batch are new, or why none is stored.
 

@@ -173,6 +173,15 @@ class Credit(_Base, frozen=True, kw_only=True, tag="credit"):
     upto: _Bytes
 
 
+class Skip(_Base, frozen=True, kw_only=True, tag="skip"):
+    """Give up the publisher sequences that were refused on this connection: take later ones again.
+
+    `sequence` is the last of them: the client has read every refusal up to there.
+    """
+
+    sequence: _Sequence
+
+
 class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
     """Hold bookmark subscriptions back where they are. Each is acknowledged with the bookmark it goes on after."""
 
@@ -224,6 +233,7 @@ Command = (
     | Told
     | Renew
     | Credit
+    | Skip
 )
 NAMES = tags_of(Command)
 """What commands are called."""
@@ -233,6 +243,7 @@ _STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
 class _Tag(msgspec.Struct):
     c: Any = None
     id: Any = None
+    sequence: Any = None
 
 
 _decode = msgspec.json.Decoder(Command).decode
@@ -263,6 +274,8 @@ def about(error: ClientError, command: Command) -> ClientError:
     error.details.setdefault("c", tag_of(type(command)))
     if identity := getattr(command, "id", None):
         error.details.setdefault("id", identity)
+    if isinstance(command, Publish) and command.sequence:
+        error.details |= {"first": command.sequence, "sequence": command.sequence}
     return error
 
 
@@ -357,6 +370,8 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ClientError("bad_command", "A command is a JSON object, and this is something else.", _FIX)
     details: dict[str, Any] = {"id": tag.id} if isinstance(tag.id, str) else {}
+    if tag.c == "publish" and type(tag.sequence) is int and 0 < tag.sequence < 1 << 63:
+        details |= {"first": tag.sequence, "sequence": tag.sequence}
     if tag.c is None:
         return ClientError(
             "bad_command", 'The field "c", which names the command, is missing.', _FIX, field="c", **details

@@ -45,6 +45,7 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     heartbeat_ms: _Wait | None = None
     session: int | None = None
     stored: int | None = None
+    forgotten: bool | None = None
     kept: Annotated[int, stated(unit="messages")] | None = None
     lost: Annotated[int, stated(unit="messages")] | None = None
     """Of an unsubscribe: messages that were owed, which the log keeps behind `bookmark`, or nothing brings back."""

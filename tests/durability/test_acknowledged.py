@@ -99,7 +99,7 @@ async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -
         await standing(gate)
         second = await RawClient.connect(broker, "p", session=7)
         await second.publish("a", [b"1"], first=1)
-        await until(lambda: broker.engine.dispatch._repeats)
+        await until(lambda: broker.engine.dispatch.numbers.repeats)
         gate.open(OSError(errno.EIO, "Input/output error"))
         assert (await second.until("error"))["code"] == "journal_failed"
 

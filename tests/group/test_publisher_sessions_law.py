@@ -4,7 +4,7 @@ stored is stored, once.
 The clients are the library's publishers, with their stores; the members are the order that each of them
 makes of the log. What an example
 decides: who logs on where, and with how old an answer; when what a member gathered gets into the log, and
-when members apply it.
+when members apply it; which batches a member refuses, and whether their client reads that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from broker_core.batch import CLAIM, Batch, Buffer, stamp, write_flags
 from broker_core.client.publish_store import MemoryPublishStore
-from broker_core.client.publisher import Publisher
+from broker_core.client.publisher import Publisher, Rejection
 from broker_core.group.chain import Chain
 from broker_core.group.order import START, Order, batches_of
 from broker_core.group.ports import Entry, Sender
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal, number_of
-from broker_core.protocols.replies import Ack
+from broker_core.protocols.commands import Skip
+from broker_core.protocols.replies import Ack, Error
 
 NAME, CLIENTS, MEMBERS = "feed", 3, 2
 
@@ -49,18 +50,38 @@ class Connection:
     claimed: bool = False
     closed: bool = False
     paused: bool = False
+    refuses: bool = False
+    """Whether the member refuses the next batch."""
+    refused_upto: int = 0
+    unread: list[Error] = field(default_factory=list)
 
     def send(self, parts: Any) -> None:
         for part in parts:
             if len(part) > 64:
                 self.publish(part)
 
-    def send_command(self, command: object) -> None: ...
+    def send_command(self, command: object) -> None:
+        if isinstance(command, Skip):
+            assert command.sequence == self.refused_upto, "every refusal is read before"
+            self.refused_upto = 0
+
+    async def read(self) -> None:
+        """Hand the refusals to the client, which may send what is behind them."""
+        while self.unread and not self.closed:
+            self.client.publisher.on_error(self.unread.pop(0))
+            await asyncio.sleep(0)
 
     def publish(self, sent: Buffer) -> None:
         if self.closed:
             return
         content = bytearray(sent)
+        if self.refuses or self.refused_upto:
+            batch = Batch.parse(content)
+            first, last = batch.first_publisher_sequence, batch.last_publisher_sequence
+            code = "not_entitled" if self.refuses else "refused_before"
+            self.refuses, self.refused_upto = False, last
+            self.unread.append(Error(code=code, message="", of="publish", first=first, sequence=last))
+            return
         write_flags(content, 0 if self.claimed else CLAIM)
         stamp(content, origin=1, epoch=0, first_sequence=0, accepted_at=1)
         self.claimed = True
@@ -81,9 +102,14 @@ class Client:
     publisher: Publisher = field(init=False)
     connection: Connection | None = None
     published: int = 0
+    refused: list[bytes] = field(default_factory=list)
+    """Messages that the application was told are refused."""
 
     def __post_init__(self) -> None:
-        self.publisher = Publisher(NAME, MemoryPublishStore(), 1 << 16, None)
+        self.publisher = Publisher(NAME, MemoryPublishStore(), 1 << 16, self.reject)
+
+    def reject(self, rejection: Rejection) -> None:
+        self.refused += [body for _, body in rejection.messages]
 
     async def publish(self, count: int) -> None:
         for _ in range(count):
@@ -160,6 +186,8 @@ STEP = st.one_of(
     st.tuples(st.just("publish"), CLIENT, st.integers(1, 3)),
     st.tuples(st.just("log on"), CLIENT, MEMBER),
     st.tuples(st.just("lose"), CLIENT, st.just(0)),
+    st.tuples(st.just("refuse"), CLIENT, st.just(0)),
+    st.tuples(st.just("read"), CLIENT, st.just(0)),
     st.tuples(st.just("append"), MEMBER, st.just(0)),
     st.tuples(st.just("apply"), MEMBER, st.just(0)),
 )
@@ -178,25 +206,31 @@ async def play(steps: list[tuple[str, int, int]]) -> None:
             members[one].append(log)
         elif what == "apply":
             members[one].apply(log)
-        else:
-            connection = clients[one].connection
-            if connection is not None:
+        elif (connection := clients[one].connection) is not None:
+            if what == "refuse":
+                connection.refuses = True
+            elif what == "read":
+                await connection.read()
+            else:
                 connection.close()
         check(log, members, clients)
 
-    def settle() -> None:
+    async def settle() -> None:
+        for client in clients:
+            if client.connection is not None:
+                await client.connection.read()
         for member in members:
             member.append(log)
         for member in members:
             while member.applied < len(log):
                 member.apply(log)
 
-    settle()
+    await settle()
     # In the end each of them comes back, one after the other, and gets rid of everything.
     for client in clients:
         for _ in range(3):
             await client.log_on(members[client.number % MEMBERS])
-            settle()
+            await settle()
         assert client.unacknowledged == []
     assert members[0].stored == members[1].stored
     check(log, members, clients)
@@ -212,7 +246,8 @@ def check(log: list[Entry], members: list[Member], clients: list[Client]) -> Non
         kept = client.unacknowledged
         for number in range(client.published):
             body = b"%d %d" % (client.number, number)
-            assert body in bodies or body in kept, "acknowledged, and stored nowhere"
+            told = body in client.refused
+            assert body in bodies or body in kept or told, "acknowledged, and stored nowhere"
 
 
 @settings(max_examples=200, deadline=None)

@@ -197,3 +197,36 @@ async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> 
     finally:
         await east.kill()
         await west.kill()
+
+
+async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arrives_when_it_may(
+    tmp_path: Path,
+) -> None:
+    """What is under way behind it isn't stored there: its numbers would cover the refused one."""
+    at_newyork, for_links = free_port(), free_port()
+    there = site("newyork", at_newyork, link_port=for_links)
+    destination = to("ny", for_links, topic=">")
+    policy = replace(tcp_policy(), destinations=(destination,))
+    async with (
+        running_broker(tmp_path / "there", there) as newyork,
+        running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker,
+        AsyncClient(address_of(broker), "feed") as feed,
+    ):
+        await until_shown(broker, state="carrying")
+        for number, topic in enumerate(("news", "elsewhere", "news", "elsewhere", "news"), 1):
+            await feed.publish(topic, {"n": number})
+            feed._publisher.send_gathered()
+        await feed.flush()
+        await until_shown(broker, state="away", code="link_refused")
+        await asyncio.sleep(2)  # it tries again
+        held = await until_shown(broker, state="away", code="link_refused")
+        assert held["set_back_at"] is None, "the destination has lost nothing"
+        assert newyork.engine.dispatch.publisher_sequence("site.test-1") <= 2
+        rights = replace(there.access.entitlements[0], publish=(">",))
+        access = replace(there.access, entitlements=(rights,))
+        await newyork.apply(replace(there, revision=2, access=access))
+        await until_shown(broker, state="carrying", behind=0)
+        reader = Reader(f"tcp://127.0.0.1:{at_newyork}", ">")
+        await until(lambda: len(reader.had) >= 5)
+        assert [number for _, number in reader.had] == [1, 2, 3, 4, 5]
+        await reader.close()

@@ -52,9 +52,9 @@ class RawClient:
         """A command frame."""
         self.write(encode_command(command))
 
-    async def publish(self, topic: str, bodies: list[bytes], first: int = 0) -> None:
+    async def publish(self, topic: str, bodies: list[bytes], first: int = 0, session: int = 0) -> None:
         """A batch frame."""
-        built = batch.build_one_topic(self.name, topic, bodies, first)
+        built = batch.build_one_topic(self.name, topic, bodies, first, session)
         self.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         await self._writer.drain()
 

@@ -47,6 +47,8 @@ class Peer:
         self.room: dict[int, int] = {}
         self.granted: dict[int, int] = {}
         self.waits: dict[int, list[Batch]] = {}
+        self.refused = False
+        """Whether it refused a batch of this client that isn't skipped."""
 
     def reply(self, reply: Any) -> None:
         self.write(encode_command(reply))
@@ -108,6 +110,8 @@ class Peer:
                     self.acknowledge()
             case commands.Heartbeat():
                 self.reply(replies.Heartbeat())
+            case commands.Skip():
+                self.refused = False
 
     def subscribe(self, command: commands.Subscribe) -> None:
         if command.filter == "bad":
@@ -134,7 +138,12 @@ class Peer:
             return
         if broker.refuse_next is not None:
             error, broker.refuse_next = broker.refuse_next, None
+            self.refused = True
             self.reply(replies.error_reply(error, of="publish", first=first, sequence=last))
+            return
+        if self.refused:
+            before = ClientError("refused_before", "Behind a refused one.", "Send skip.", refused=last)
+            self.reply(replies.error_reply(before, of="publish", first=first, sequence=last))
             return
         if batch.topics[0].startswith("scratch"):
             self.reply(replies.processed(first, last))

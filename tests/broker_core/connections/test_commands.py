@@ -95,6 +95,7 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "told": ([{"c": "told", "decision": "nobody's"}], []),
     "renew": ([{"c": "renew", "id": "s"}], [{**DONE, "of": "renew", "id": "s"}]),
     "credit": ([{"c": "credit", "id": "s", "upto": 1}], []),
+    "skip": ([{"c": "skip", "sequence": 1}], []),
 }
 FIRST = {
     "unsubscribe": SUBSCRIBED,
@@ -151,6 +152,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "told": [({}, "bad_command")],
     "renew": [({"id": "t"}, "unknown_subscription")],
     "credit": [({"id": "t", "upto": 1}, "unknown_subscription"), ({"id": "t"}, "bad_command")],
+    "skip": [({}, "bad_command")],
 }
 
 

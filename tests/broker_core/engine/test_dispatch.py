@@ -16,6 +16,7 @@ from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import JournaledTopic
 from broker_core.engine import dispatch as dispatch_module
+from broker_core.engine import publisher_numbers
 from broker_core.errors import ClientError
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
@@ -126,7 +127,7 @@ async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_a
     async with running_broker(tmp_path) as broker:
         publisher = await RawClient.connect(broker, "p")
         member = broker.engine.roster.clients["p"]
-        for name, first, position in (("q", 1, None), ("p", dispatch_module.MAX_JUMP + 1, 72)):
+        for name, first, position in (("q", 1, None), ("p", publisher_numbers.MAX_JUMP + 1, 72)):
             batch = Batch.parse(build_one_topic(name, "a", [b"x"], first))
             if name != "p":
                 batch.header = batch.header._replace(publisher=member_hash("p"))
@@ -134,8 +135,8 @@ async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_a
                 broker.engine.dispatch.publish(member, batch, ())  # type: ignore[arg-type]
             assert caught.value.code == "bad_batch"
             assert caught.value.details.get("position") == position
-        await publisher.publish("a", [b"mine"], dispatch_module.MAX_JUMP)
-        assert (await publisher.until("persisted"))["sequence"] == dispatch_module.MAX_JUMP
+        await publisher.publish("a", [b"mine"], publisher_numbers.MAX_JUMP)
+        assert (await publisher.until("persisted"))["sequence"] == publisher_numbers.MAX_JUMP
         assert await stored(broker, "a") == [b"mine"]
 
 
@@ -238,7 +239,7 @@ async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: P
         await first.publish("a", [b"1"], 1)
         again = await RawClient.connect(broker, "p", session=7)
         await again.publish("a", [b"1"], 1)
-        await until(lambda: broker.engine.dispatch._repeats)
+        await until(lambda: broker.engine.dispatch.numbers.repeats)
         gate.open()
         gate.shut()
         assert (await other.until("persisted"))["sequence"] == 1
@@ -263,13 +264,13 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
         await first.publish("orders", [b'{"n": 0}'], 4)
         again = await RawClient.connect(broker, "p", session=7)
         await again.publish("orders", [b'{"n": 2}'], 2)
-        await until(lambda: dispatch._repeats)
+        await until(lambda: dispatch.numbers.repeats)
         full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
         gate.pwritev = full.pwritev  # type: ignore[method-assign]
         gate.open()
         assert (await again.until("error"))["code"] == "disk_full"
         await until(lambda: "p" not in broker.engine.roster.clients)
-        assert (dispatch._repeats, dispatch._under_way, dispatch._behind_bytes) == ({}, {}, 0)
+        assert (dispatch.numbers.repeats, dispatch.numbers.under_way, dispatch._behind_bytes) == ({}, {}, 0)
         assert broker.engine.frontier.stamped == broker.engine.frontier.durable
         third = await RawClient.connect(broker, "p", session=7)
         await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
@@ -280,7 +281,7 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
 async def test_more_repeats_than_are_kept_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch_module, "MAX_REPEATS", 2)
+    monkeypatch.setattr(publisher_numbers, "MAX_REPEATS", 2)
     gate = Gate()
     async with running_broker(tmp_path, files=gate) as broker:
         publisher = await RawClient.connect(broker, "p")
@@ -341,7 +342,11 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
         assert (await publisher.until("persisted"))["sequence"] >= 1
         assert await reader.deliveries(1) == [b'{"n": 0}']
         member = broker.engine.roster.clients["p"]
-        assert (member.publishing.uncommitted, dispatch._behind_bytes, dispatch._under_way) == (0, 0, {})
+        assert (member.publishing.uncommitted, dispatch._behind_bytes, dispatch.numbers.under_way) == (
+            0,
+            0,
+            {},
+        )
 
 
 async def test_a_delivery_that_fails_ends_its_own_client_and_nobody_elses(

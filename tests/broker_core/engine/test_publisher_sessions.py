@@ -183,7 +183,7 @@ async def test_the_session_that_published_last_holds_the_name_also_where_one_com
         other = await RawClient.connect(broker, "other")
         await other.publish("t", [b"x"], first=1)
         await until(gate.waiting.is_set)
-        under_way = broker.engine.dispatch._under_way
+        under_way = broker.engine.dispatch.numbers.under_way
         clients = []
         for batches, (session, first) in enumerate(((5, 1), (6, 4), (5, 8)), 1):
             clients.append(await RawClient.connect(broker, "feed", session=session))
@@ -194,3 +194,29 @@ async def test_the_session_that_published_last_holds_the_name_also_where_one_com
         assert (await clients[-1].until("persisted"))["sequence"] == 8
         told = (await RawClient.connect(broker, "feed", session=7)).told
         assert (told["sequence"], told["session"]) == (8, 5)
+
+
+@pytest.mark.parametrize(("others", "forgotten"), [(3, False), (4, True)])
+async def test_a_publisher_whose_session_is_forgotten_is_told_that_messages_may_be_stored_twice(
+    tmp_path: Path, others: int, forgotten: bool
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        former = await RawClient.connect(broker, "feed", session=100)
+        await former.publish("t", [b"one", b"two"], first=1, session=100)
+        await former.until("persisted")
+        for number in range(others):
+            other = await RawClient.connect(broker, "feed", session=number + 1)
+            assert "forgotten" not in other.told or number == 3
+            await other.publish("t", [b"other"], first=3 + number)
+            await other.until("persisted")
+        store = MemoryPublishStore()  # as a process left it that was killed before it was answered
+        store.add(1, 2, build_one_topic("feed", "t", [b"one", b"two"], 1, 100))
+        async with AsyncClient(address_of(broker), "feed", publish_store=store) as client:
+            await client.flush(30)
+            told = [notice.details for notice in client.notices if notice.code == "session_forgotten"]
+        assert told == ([{"messages": 2}] if forgotten else [])
+        assert (await stored(address_of(broker))).count(b"one") == (2 if forgotten else 1)
+        async with AsyncClient(address_of(broker), "feed") as new:
+            await new.publish("t", b"new")
+            await new.flush(30)
+            assert not new.notices, "it has repeated nothing"

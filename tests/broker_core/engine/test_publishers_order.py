@@ -97,7 +97,7 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
         await levels.expect([number for number in of_all if kinds[number] >= 2])
         await log.expect([number for number in of_all if kinds[number] in (0, 2)])
         dispatch = broker.engine.dispatch
-        await until(lambda: not dispatch._under_way)
+        await until(lambda: not dispatch.numbers.under_way)
         assert dispatch._behind_bytes == 0
         await until(lambda: broker.engine.roster.clients["anna"].publishing.uncommitted == 0)
         for name in ("everything", "another", "odd"):
@@ -136,7 +136,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
         dispatch.confirmed(broker.engine.frontier.durable)
         while (await anna.until("persisted"))["sequence"] < 5:
             pass
-        assert dispatch._behind_bytes == 0 and not dispatch._under_way
+        assert dispatch._behind_bytes == 0 and not dispatch.numbers.under_way
 
 
 async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "told": {"decision": "d"},
     "renew": {"id": "s"},
     "credit": {"id": "s", "upto": 1},
+    "skip": {"sequence": 1},
 }
 """A command of each kind that is understood, with what its options need."""
 

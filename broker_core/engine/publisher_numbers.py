@@ -1,0 +1,312 @@
+"""What a broker knows of publishers' numbers: which are done, which are on their way to the disk, and who
+repeats these meanwhile.
+
+`journal.publishers` decides; this answers the publishers, and closes those that have lost their name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_core.batch import MAX_SESSION, PROVEN, Batch
+from broker_core.connections.member import Member
+from broker_core.connections.ports import PublisherPosition
+from broker_core.connections.roster import Roster
+from broker_core.errors import ClientError
+from broker_core.journal.publishers import (
+    Publishers,
+    Refusal,
+    SessionNumber,
+    Sessions,
+    judge,
+    may_be_forgotten,
+    may_ignore,
+    newest_number,
+    number_of,
+    with_number,
+)
+from broker_core.protocols import replies
+from broker_core.subscriptions.journaled_topics import JournaledTopics
+from broker_core.subscriptions.partition import BatchPartition
+
+MAX_JUMP = 2**40
+"""A publisher's numbers never go further at once: a million a second for twelve days. Behind a number that nobody reaches,
+all that its owner publishes would look like repeats."""
+MAX_REPEATS = 10_000
+"""Answers of one client that may wait for a commit of what it repeats."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
+    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
+    published after it."""
+
+    connection: Member
+    last_publisher_sequence: int
+    answers: Sequence[replies.Ack]
+    beside: BatchPartition | None = None
+    behind: tuple[Passed, ...] = ()
+    delivered: bool = False
+    """Whether the batch, and what is beside and behind it, was delivered."""
+
+
+class Passed(NamedTuple):
+    """A batch that no journal keeps, and the answers to its commands."""
+
+    batch: Batch
+    answers: Sequence[replies.Ack]
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A publisher's batches between being taken and being durable."""
+
+    newest: Waiting
+    batches: int = 0
+    session: int = 0
+    taken: int = 0
+    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
+    superseded. No later batch of the session has a smaller one."""
+    claimant: int = 0
+    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
+    was superseded."""
+
+    def join(self, done: Sessions) -> Sessions:
+        """Return the publisher's sessions as they are if all of this gets into the log."""
+        if not done or done[0].session != self.session:
+            return with_number(done, self.session, max(self.taken, number_of(done, self.session)))
+        if done[0].number >= self.taken:
+            return done
+        return (SessionNumber(self.session, self.taken), *done[1:])
+
+
+class Unconfirmed(NamedTuple):
+    """What is durable here, and isn't said to be before those that are waited for have everything up to `sequence`: a
+    publisher's number, and who waits for it here."""
+
+    sequence: int
+    publisher: str
+    session: int
+    number: int
+    waiting: Waiting | None
+
+
+@dataclass(slots=True)
+class FinishedBatches:
+    """Batches that are done and whose publishers are told next. `numbers`: the newest number of each
+    publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
+
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    batches: dict[Member, int] = field(default_factory=dict)
+    behind: list[Waiting] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Repeat:
+    """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
+
+    last: int = 0
+    answers: list[replies.Ack] = field(default_factory=list)
+
+
+class PublisherNumbers:
+    """The publisher sequences of an instance's publishers, by name and session."""
+
+    def __init__(self, stored: Publishers, roster: Roster) -> None:
+        self.done = Publishers(stored)
+        """The newest number of each that is durable, or of what no journal keeps and nothing before waits for
+        the disk."""
+        self.under_way: dict[str, UnderWay] = {}
+        """Of publishers with batches on their way to the disk."""
+        self.repeats: dict[Member, Repeat] = {}
+        self.superseded: list[Member] = []
+        """Clients that lost their name to another member's client: closed after they are acknowledged."""
+        self._roster = roster
+
+    def position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
+        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
+        named none."""
+        sessions = self.done.get(name, ())
+        own = session | PROVEN if proven else session
+        stored = number_of(sessions, own) if session else 0
+        forgotten = session != 0 and may_be_forgotten(sessions, own)
+        if not sessions or may_ignore(sessions, own):
+            return PublisherPosition(stored, None, stored, forgotten)
+        return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
+
+    def taken_number(self, name: str, session: int) -> int:
+        """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
+        taken, under_way = self.done.get(name, ()), self.under_way.get(name)
+        if under_way is not None and under_way.taken:
+            taken = under_way.join(taken)
+        return number_of(taken, session)
+
+    def leave_out_repeats(
+        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], topics: JournaledTopics
+    ) -> Batch | None:
+        """Return the part of a batch that wasn't published before. None: there is none, or the client has
+        lost its name; then the client is answered or closed."""
+        first, session = batch.header.first_publisher_sequence, batch.session
+        if first == 0:
+            return batch
+        last = batch.last_publisher_sequence
+        taken = done = self.done.get(connection.name, ())
+        under_way = self.under_way.get(connection.name)
+        if under_way is not None and under_way.taken:
+            taken = under_way.join(done)
+        above = judge(taken, session, first, last, claims=not connection.publishing.claimed)
+        if above is Refusal.REPEATED:
+            waits = last > number_of(done, session)
+            self._answer_repeat(connection, batch, answers, topics, waits=waits)
+            return None
+        if above is Refusal.SUPERSEDED:
+            self.close_superseded(connection, claims=not connection.publishing.claimed)
+            return None
+        if last > above + MAX_JUMP:
+            known = above if may_ignore(taken, session) else max(above, newest_number(taken))
+            if last > known + MAX_JUMP:
+                raise ClientError(
+                    "bad_batch",
+                    f"The batch has numbers up to {last}, but this publisher's last known number is {known}.",
+                    "Number messages consecutively, starting after the `sequence` of the logon's answer.",
+                    position=72,
+                )
+        if first > above:
+            return batch
+        rows = np.nonzero(batch.publisher_sequences() > above)[0]
+        return batch.select(rows, explicit=False)
+
+    def close_superseded(self, connection: Member, *, claims: bool) -> None:
+        """Close a client that may publish nothing more under its name. `claims`: it never held the name on
+        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
+
+        Later connections of the session that have repeated what isn't stored now must log on again, too."""
+        name, session = connection.name, connection.publishing.session
+        self.repeats.pop(connection, None)
+        for other in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
+            self.close_superseded(other, claims=True)
+        if claims:
+            connection.close(
+                "stale_sequence",
+                f"Another client has published as {name} since you logged on, so your numbers aren't new.",
+                "Log on again, and number what isn't acknowledged from the new `sequence` on.",
+            )
+        else:
+            connection.close("client_replaced", f"Another client has published as {name}.")
+
+    def _answer_repeat(
+        self,
+        connection: Member,
+        batch: Batch,
+        answers: Sequence[replies.Ack],
+        topics: JournaledTopics,
+        *,
+        waits: bool,
+    ) -> None:
+        """Answer a repeat: `persisted` when the former one is durable, `processed` where no journal keeps it."""
+        last = batch.last_publisher_sequence
+        if topics.parts(batch).kept is None:
+            connection.publishing.handed_on(answers)
+            if not answers:
+                connection.reply(replies.processed(batch.first_publisher_sequence, last))
+        elif waits:
+            self._wait_for_repeat(connection, last, answers)
+        else:
+            connection.reply(replies.persisted(last))
+            connection.publishing.answer_when_committed(answers)
+
+    def _wait_for_repeat(self, connection: Member, last: int, answers: Sequence[replies.Ack]) -> None:
+        waiting = self.repeats.get(connection)
+        if waiting is None:
+            waiting = self.repeats[connection] = Repeat()
+            connection.publishing.submitted()
+        if len(waiting.answers) + len(answers) > MAX_REPEATS:
+            raise ClientError(
+                "too_many_repeats",
+                f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
+                "Repeat only what comes after the `sequence` of the logon's answer.",
+            )
+        waiting.last = max(waiting.last, last)
+        for answer in answers:
+            if answer.ack == "processed":
+                connection.reply(answer)
+            else:
+                waiting.answers.append(answer)
+
+    def note_from_elsewhere(self, name: str, session: int, last: int) -> None:
+        """Record a batch that no client here waits for: the broker's own, or of another member's client, which
+        may come here next. A client of this broker that held the name until then is closed, once it has heard
+        which of its messages are stored."""
+        if not last:
+            return
+        before = self.done.get(name, ())
+        self.done.note(name, session, last)
+        if before and before[0].session != session:
+            under_way = self.under_way.get(name)
+            if under_way is not None and under_way.session == before[0].session:
+                under_way.taken = 0
+            client = self._roster.clients.get(name)
+            if client is not None and client.publishing.session == before[0].session:
+                self.superseded.append(client)
+
+    def close_all_superseded(self) -> None:
+        """Close the clients that lost their name to another member's client."""
+        superseded, self.superseded = self.superseded, []
+        for client in superseded:
+            self.close_superseded(client, claims=not client.publishing.held_name)
+
+    def note_done(self, name: str, session: int = 0, number: int = 0) -> None:
+        """Record that a batch of a publisher's session is done, with numbers up to `number`; and when no batch
+        of the publisher is under way any more, the newest number behind it that no journal keeps.
+
+        Called for each batch in the log's order, because the session that published last holds the name. A
+        batch that the log had already changes nothing.
+        """
+        if number > number_of(self.done.get(name, ()), session):
+            self.done.note(name, session, number)
+        under_way = self.under_way.get(name)
+        if under_way is None or under_way.batches:
+            return
+        del self.under_way[name]
+        if under_way.taken > number_of(self.done.get(name, ()), under_way.session):
+            self.done.note(name, under_way.session, under_way.taken)
+
+    def answer_repeats(self) -> None:
+        """Answer the repeats whose former ones are done now."""
+        for connection, waiting in list(self.repeats.items()):
+            sessions = self.done.get(connection.name, ())
+            if number_of(sessions, connection.publishing.session) >= waiting.last:
+                del self.repeats[connection]
+                connection.reply(replies.persisted(waiting.last))
+                for answer in waiting.answers:
+                    connection.reply(answer)
+                connection.publishing.committed(1)
+
+
+def assign_session(connection: Member, batch: Batch) -> None:
+    """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
+    ClientError bad_batch."""
+    session = batch.session
+    if session > MAX_SESSION:
+        raise ClientError(
+            "bad_batch",
+            f"The publisher session {session} isn't one that a client can have.",
+            f"Number with a session between 1 and {MAX_SESSION}.",
+            position=44,
+        )
+    if not batch.header.first_publisher_sequence:
+        return
+    assigned = connection.publishing.session or connection.publishing.assign_session(session)
+    if session and session != assigned & MAX_SESSION:
+        raise ClientError(
+            "bad_batch",
+            f"The batch is of publisher session {session}, and this connection publishes as another.",
+            "Log on again to publish as another session.",
+            position=44,
+        )
+    batch.session = assigned
