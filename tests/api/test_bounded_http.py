@@ -50,7 +50,9 @@ class Web(NamedTuple):
         for one in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
                 found.add(str(one.readlink()))
-        return {path for path in found if path.startswith(f"{tempfile.gettempdir()}/")}
+        return {
+            path for path in found if path.startswith(f"{tempfile.gettempdir()}/") and "sqlite" not in path
+        }
 
     def answers(self) -> bool:
         return requests.get(f"{self.address}/healthz", timeout=WAIT_S).status_code == 200
