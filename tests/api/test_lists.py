@@ -60,6 +60,17 @@ def test_what_a_spreadsheet_would_run_is_a_text(text: str) -> None:
     assert cell(-1) == -1
 
 
+def test_a_name_from_outside_forges_no_row_and_no_formula_of_a_csv(api: APIClient, actor: Actor) -> None:
+    attacks = ["a\r\nforged,row", "\x1b[2Jx", "\u00a0=1+1", "\uff1d1+1", "\n@SUM(A1)", "=1+1"]
+    for text in attacks:
+        audit.record(actor, "policy.change", "x", reason=text)
+    answer = api.get("/api/v1/audit", {"format": "csv", "action": "policy"})
+    text = answer.content.decode()
+    assert len(text.splitlines()) == len(attacks) + 1 and "\x1b" not in text
+    reasons = [one["reason"] for one in rows(answer)]
+    assert not [one for one in reasons if one.lstrip().startswith(("=", "+", "-", "@", "\uff1d"))]
+
+
 @pytest.mark.parametrize("query", [{"since": "yesterday"}, {"result": "maybe"}])
 def test_a_filter_that_can_t_be_read_is_refused(query: dict[str, str], api: APIClient, events: None) -> None:
     answer = api.get("/api/v1/audit", query)

@@ -84,6 +84,23 @@ def test_every_process_makes_private_files_whatever_umask_it_was_started_with(tm
     assert (home / "sluice.sqlite3").exists()
 
 
+def test_roots_of_policies_hold_nothing_that_has_another_purpose(tmp_path: Path) -> None:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
+        "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "console.project.settings", "DATABASE_URL": "",
+    }  # fmt: skip
+    code = "from django.conf import settings; print(*settings.SLUICE_DIRECTORY_ROOTS, sep='\\n')"
+    done = subprocess.run(
+        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    roots = {Path(one) for one in done.stdout.splitlines()}
+    for name in ("static", "run", "log", "sluice.sqlite3", "lake", "secret_key"):
+        place = tmp_path / name
+        assert not [root for root in roots if place.is_relative_to(root) or root.is_relative_to(place)], name
+    assert roots == {tmp_path / name for name in ("journal", "archive", "spool")}
+
+
 def test_processes_that_start_at_once_agree_on_one_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(lambda _: secret_key(tmp_path), range(16)))

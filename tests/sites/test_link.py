@@ -230,3 +230,31 @@ async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arri
         await until(lambda: len(reader.had) >= 5)
         assert [number for _, number in reader.had] == [1, 2, 3, 4, 5]
         await reader.close()
+
+
+async def test_a_link_shows_no_lag_since_the_last_record_it_carried(tmp_path: Path) -> None:
+    """Records that the filter leaves out came long after it: they are no lag since then."""
+    at_newyork, for_links = free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    narrow = to("ny", for_links, topic="prices.>", filter="/n > 1000")
+    policy = replace(tcp_policy(), destinations=(narrow,))
+    path = secrets(tmp_path, "ny")
+    async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
+        try:
+            await until_shown(broker, state="carrying")
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await feed.publish("prices.a", {"n": 2_000})
+                await feed.flush()
+                await until_shown(broker, carried=1, behind=0)
+                carried_at = time.time()
+                await asyncio.sleep(4)
+                began, shown = time.time(), []
+                for _ in range(200):
+                    await feed.publish("prices.a", {"n": 0})
+                    await feed.flush()
+                    (link,) = (await ask(broker, "links"))["links"]
+                    shown.append(link["behind_ms"])
+            assert max(shown) <= 1_000 * (time.time() - began), (max(shown), began - carried_at)
+        finally:
+            await newyork.kill()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from msgspec import structs
 
 from broker_core.documents.clients import Health
@@ -189,6 +194,97 @@ def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
     alerts.watch(NOW)
     alerts.send_due(NOW)
     assert {one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem for one in AlertMessage.objects.all()} == {"email": True, "webhook": True}  # fmt: skip
+
+
+def test_a_name_from_outside_adds_no_line_and_no_control_character_to_a_mail(
+    actor: Actor, instance: Instance, box: Mailbox
+) -> None:
+    attack = "board\x1b[2J\u202e\r\nBcc: all@example.org\r\n\r\nforged"
+    made = rule(actor, instance, emails="night@example.org", for_s=0)
+    AlertRule.objects.filter(pk=made.pk).update(name=f"far behind {attack}")
+    opened = Alert.objects.create(
+        rule=made, begun_at=NOW, opened_at=NOW, sentence=f"{attack} is stalled.", members={}
+    )
+    AlertMessage.objects.create(alert=opened, channel="email", target="night@example.org", due_at=NOW)
+    assert alerts.send_due(NOW) == 1
+    (mail,) = box.mails
+    lines = mail.get_content().splitlines()
+    assert (mail["Bcc"], len(lines), lines[2]) == (None, 3, "Since 2026-11-22 03:12:00 UTC.")
+    for text in (mail["Subject"], *lines):
+        assert not {"\x1b", "\u202e", "\r", "\n"} & set(text)
+
+
+def drip_mail(peer: socket.socket) -> None:
+    """A greeting that never ends."""
+    while True:
+        peer.sendall(b"220-wait\r\n")
+        time.sleep(0.05)
+
+
+def drip_answer(peer: socket.socket) -> None:
+    peer.recv(65_536)
+    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        peer.sendall(b"x")
+        time.sleep(0.05)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("channel", "drip"), [("email", drip_mail), ("webhook", drip_answer)])
+def test_a_host_that_drips_holds_up_an_alert_for_its_deadline_alone(
+    actor: Actor,
+    instance: Instance,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    channel: str,
+    drip: Callable[[socket.socket], None],
+) -> None:
+    monkeypatch.setattr(alerts, "EMAIL_DEADLINE_S", 1.0, raising=False)
+    monkeypatch.setattr("console.services.webhooks.DEADLINE_S", 1.0, raising=False)
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    with host(drip) as port:
+        settings.SLUICE_SMTP_URL = f"smtp://127.0.0.1:{port}"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", port
+        settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{port}"]
+        made = rule(actor, instance, for_s=0)
+        opened = Alert.objects.create(
+            rule=made, begun_at=NOW, opened_at=NOW, sentence="It is stalled.", members={}
+        )
+        target = "night@example.org" if channel == "email" else f"http://127.0.0.1:{port}/"
+        AlertMessage.objects.create(alert=opened, channel=channel, target=target, due_at=NOW)
+        sending = threading.Thread(target=send_in_a_thread, daemon=True)
+        sending.start()
+        sending.join(30)
+        assert not sending.is_alive(), "no other alert is sent while it drips"
+    assert AlertMessage.objects.get().problem
+
+
+def send_in_a_thread() -> None:
+    try:
+        alerts.send_due(NOW)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def host(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port behind which every caller is answered so."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def talk(peer: socket.socket) -> None:
+        with suppress(OSError), peer:
+            answer(peer)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        listener.close()
 
 
 def test_old_alerts_are_forgotten_and_deleting_a_rule_is_in_the_audit(

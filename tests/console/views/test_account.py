@@ -197,6 +197,18 @@ def test_a_stolen_session_is_shown_no_key_and_replaces_no_second_factor(operator
     assert TOTPDevice.objects.get().key == owners
 
 
+def test_no_page_gives_a_stolen_session_a_key_that_becomes_the_second_factor(operator: Any) -> None:
+    """The theft as it was done: a wrong code for the key, a second code to put that key in force."""
+    mine = come_in()
+    with_app(operator, mine)
+    owners = TOTPDevice.objects.get(confirmed=True).key
+    page = mine.post("/account/totp/confirm/", {"code": "000000"}).content.decode()
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    if key := shown_key(page):
+        mine.post("/account/totp/confirm/", {"code": app_code(key), "proof": shown_proof(page)})
+    assert [one.key for one in TOTPDevice.objects.filter(confirmed=True)] == [owners]
+
+
 def test_a_session_that_gave_the_password_does_not_replace_a_second_factor_either(operator: Any) -> None:
     mine = come_in()
     with_app(operator, mine)

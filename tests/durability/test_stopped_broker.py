@@ -1,0 +1,103 @@
+"""A broker process that stood still says so afterwards: in its log, on pages and in `/metrics`, with the cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from console.models import Instance
+from tests.api.broker_websocket.test_transport import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+ROOT = Path(__file__).parents[2]
+SLOW_S = 120
+"""The machine may be busy."""
+
+
+def holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def answers(control: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(control))
+        return True
+    except OSError:
+        return False
+
+
+def counted(cause: str) -> float:
+    """Return how many stalls of a cause the metrics count."""
+    text = Client().get("/metrics").content.decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "sluice_loop_stalls_total" and sample.labels["cause"] == cause
+    )
+
+
+@pytest.fixture
+def home(settings: Any) -> Iterator[Path]:
+    """A home whose broker the console asks. Names of sockets are short, so it isn't below `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="sluice-stopped-") as made:
+        settings.SLUICE_RUN_DIRECTORY = Path(made) / "run"
+        yield Path(made)
+
+
+def test_a_process_that_was_stopped_is_a_standstill_in_log_pages_and_metrics(
+    home: Path, operator: Any, instance: Instance
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"} | {
+        "SLUICE_HOME": str(home),
+        "SLUICE_TCP_PORT": str(free_port()),
+        "SLUICE_WEBSOCKET_PORT": str(free_port()),
+        "SLUICE_STOMP_PORT": "0",
+        "SLUICE_STOMP_WS_PORT": "0",
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+    }
+    manage = [sys.executable, "manage.py"]
+    subprocess.run([*manage, "migrate", "-v0"], cwd=ROOT, env=environment, check=True, timeout=SLOW_S * 4)
+    control = home / "run" / f"{instance.name}.sock"
+    page = Client()
+    page.force_login(operator)
+    log = home / "output"
+    with log.open("wb") as output:
+        broker = subprocess.Popen(
+            [*manage, "runbroker"], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            assert holds_within(SLOW_S, lambda: answers(control)), log.read_text()
+            time.sleep(2)
+            broker.send_signal(signal.SIGSTOP)
+            time.sleep(4)
+            broker.send_signal(signal.SIGCONT)
+            wanted = {
+                "log": lambda: "cause=process_stopped" in log.read_text(),
+                "pages": lambda: "stood still for" in page.get("/standing/").content.decode(),
+                "decisions": lambda: "1 standstill of the broker" in page.get("/decisions/").content.decode(),
+                "metrics": lambda: counted("process_stopped") == 1,
+            }
+            found = {name for name, holds in wanted.items() if holds_within(15, holds)}
+        finally:
+            broker.kill()
+            broker.wait()
+    assert found == set(wanted), log.read_text()
