@@ -3,9 +3,9 @@
 Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a
 request that never becomes whole. Here a body that is too large is refused by its Content-Length, or at the
 bound while it is read. Head and body have a deadline that more bytes do not move. An address has a share of
-unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next request
-waits until the answer before it has left memory. Twisted also parses forms in its event loop, which Django does
-again; here it doesn't, and a chunked body has a bound on its chunks.
+unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next
+request waits until the answer before it has left memory. Twisted parses forms in its event loop, and Django
+parses them again: here only Django does. A body has a bound on its chunks.
 A connection that has become a WebSocket is no longer bound by any of this.
 """
 

@@ -60,7 +60,10 @@ class PersonView(ApiView):
 
     @extend_schema(request=PersonChangeSerializer, responses=PersonSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Close the account, which ends its sessions and tokens, or open it again, with one's own password."""
+        """Close the account, which ends its sessions and tokens, or open it again.
+
+        Opening takes one's own password.
+        """
         wanted, user = read(PersonChangeSerializer, request.data), people.person_named(name)
         if wanted["is_active"]:
             proof.prove_person(request._request, wanted["own_password"])

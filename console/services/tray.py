@@ -74,8 +74,11 @@ class Tray:
 
     @property
     def digest(self) -> str:
-        """A few characters for what was shown: other acts, another version of a draft, another kind of warning, or another
-        plan for journals have other ones. Figures that move each second aren't part of it."""
+        """Digest of what was shown.
+
+        Other acts, another version of a draft, another kind of warning, and another plan for journals have
+        another digest. Figures that move each second aren't part of it.
+        """
         shown = [
             [
                 one.item.pk,

@@ -66,8 +66,8 @@ _UNKNOWN_PREFETCH: Final = (
     "shadow, as its prefetch can't be read, beyond which limits count: set prefetch, and enforce"
 )
 _TWICE: Final = (
-    "shadow, as the file has another entry for its topic, which may be the one that counts in ActiveMQ: set enforce "
-    "when you have compared them"
+    "shadow, as the file has another entry for its topic, which may be the one that counts in ActiveMQ: "
+    "set enforce when you have compared them"
 )
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
@@ -193,7 +193,10 @@ def _names_only(text: str, names: set[str]) -> bool:
 
 
 def _put_in_shadow(entries: list[_Entry], *, unknown_topics: bool) -> None:
-    """Put entries in shadow of which the file doesn't say when they act; with unknown topics, those of wildcards too."""
+    """Put entries in shadow of which the file doesn't say when they act.
+
+    `unknown_topics`: also those with wildcards.
+    """
     for entry in entries:
         unknown = unknown_topics and any(map(has_wildcards, entry.patterns))
         entry.shadow = entry.shadow or (_UNKNOWN_TOPIC if unknown else "")

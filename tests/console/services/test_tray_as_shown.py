@@ -1,4 +1,4 @@
-"""A tray does what was shown: a draft that changed since, or a warning of another kind, is shown again first."""
+"""A tray does what was shown: a changed draft, or a warning of another kind, is shown again first."""
 
 from __future__ import annotations
 

@@ -592,7 +592,7 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
 
 @pytest.mark.parametrize("prefetch", ["${prefetch}", "many", "9" * 30])
 def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> None:
-    """Limits count beyond it, so ActiveMQ may act later. A narrower entry stays enforced, before it or behind."""
+    """Limits count beyond it, so ActiveMQ may act later. A narrower entry stays enforced."""
     wide = f'<policyEntry topic=">" topicPrefetch="{prefetch}">{PENDING}</policyEntry>'
     narrow = [f'<policyEntry topic="{name}" topicPrefetch="9">{PENDING}</policyEntry>' for name in "xy"]
     imported = activemq_entries(narrow[0], wide, narrow[1])
