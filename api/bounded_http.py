@@ -3,8 +3,9 @@
 Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a
 request that never becomes whole. Here a body that is too large is refused by its Content-Length, or at the
 bound while it is read. Head and body have a deadline that more bytes do not move. An address has a share of
-unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next request
-waits until the answer before it has left memory.
+unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next
+request waits until the answer before it has left memory. Twisted parses forms in its event loop, and Django
+parses them again: here only Django does. A body has a bound on its chunks.
 A connection that has become a WebSocket is no longer bound by any of this.
 """
 
@@ -36,6 +37,8 @@ UNREAD_ANSWER_S: Final = 600
 """For a peer to read the rest of an answer."""
 LINGER_S: Final = 2
 """For a peer to read why it was refused. What it goes on sending meanwhile is read and thrown away."""
+MAX_BODY_PARTS: Final = 16 * 1024
+"""Chunks of a chunked body, or reads of another one. Each takes some microseconds of the event loop."""
 MAX_HEADERS: Final = 100
 MAX_HEAD_BYTES: Final = 16 * 1024
 
@@ -51,7 +54,7 @@ class BoundedChannel(HTTPChannel):
     def connectionMade(self) -> None:
         self._deadline: Any = None
         self._between_requests, self._refused = False, False
-        self._held_bytes = self._unread_s = 0
+        self._held_bytes = self._unread_s = self._body_parts = 0
         self._unparsed = b""
         self._unfinished: UnfinishedRequests = self.factory.unfinished
         self._address = _share_of(str(getattr(self.transport.getPeer(), "host", "")))
@@ -104,7 +107,10 @@ class BoundedChannel(HTTPChannel):
         """Count a part of the body; False when the request was refused, because it is over a bound."""
         if self._refused:
             return False
-        if self._held_bytes + nbytes > self.factory.max_body_bytes:
+        self._body_parts += 1
+        if self._body_parts > MAX_BODY_PARTS:
+            self.refuse("body_too_large", f"A body has at most {MAX_BODY_PARTS:,} chunks here.")
+        elif self._held_bytes + nbytes > self.factory.max_body_bytes:
             self.refuse_body()
         elif not self._unfinished.hold_body(self._address, nbytes):
             self.refuse("web_busy", "The console holds as many bodies of requests as it accepts.")
@@ -136,7 +142,7 @@ class BoundedChannel(HTTPChannel):
     def release_body(self) -> None:
         """Stop counting the body of a request that was answered or lost."""
         self._unfinished.release_body(self._address, self._held_bytes)
-        self._held_bytes = 0
+        self._held_bytes = self._body_parts = 0
 
     def refuse_body(self) -> None:
         """Answer 413."""
@@ -210,6 +216,10 @@ class BoundedChannel(HTTPChannel):
 
 class BoundedRequest(WebRequest):
     """A request whose body is in memory, as far as its connection may hold one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._parsePOSTFormSubmission = False  # Django parses forms, in a thread and within its limits
 
     def gotLength(self, length: int | None) -> None:
         self.content = BytesIO()

@@ -62,8 +62,8 @@ class NewPersonSerializer(StrictSerializer):
     username = serializers.CharField(max_length=150)
 
 
-class PersonChangeSerializer(StrictSerializer):
-    """Close an account, or open it again."""
+class PersonChangeSerializer(OwnPasswordSerializer):
+    """Close an account, or open it again, which takes one's own password."""
 
     is_active = serializers.BooleanField()
 

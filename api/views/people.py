@@ -60,9 +60,14 @@ class PersonView(ApiView):
 
     @extend_schema(request=PersonChangeSerializer, responses=PersonSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Close the account, which ends its sessions and tokens, or open it again."""
-        user = people.person_named(name)
-        people.set_active(actor_of(request), user, read(PersonChangeSerializer, request.data)["is_active"])
+        """Close the account, which ends its sessions and tokens, or open it again.
+
+        Opening takes one's own password.
+        """
+        wanted, user = read(PersonChangeSerializer, request.data), people.person_named(name)
+        if wanted["is_active"]:
+            proof.prove_person(request._request, wanted["own_password"])
+        people.set_active(actor_of(request), user, wanted["is_active"])
         return Response(PersonSerializer(user).data)
 
 

@@ -32,6 +32,8 @@ def misplaced_directories(
     contains the other. Links are followed.
     """
     named = list(_named_directories(policy))
+    if unreadable := _unreadable_paths(named):
+        return unreadable
     return misplaced_paths(named, roots, reserved) + _mixed(policy, named, defaults)
 
 
@@ -44,6 +46,8 @@ def misplaced_paths(
     relative = [
         f"{setting}: {path} isn't an absolute path" for setting, path in named if not path.is_absolute()
     ]
+    if unreadable := _unreadable_paths(named):
+        return relative + unreadable
     outside = [
         f"{setting}: {path} isn't under {', '.join(map(str, roots))} (SLUICE_DIRECTORY_ROOTS)"
         for setting, path in named
@@ -58,9 +62,37 @@ def misplaced_paths(
 
 
 def overlap(one: Path, other: Path) -> bool:
-    """Whether two paths are the same, or one contains the other. Links are followed."""
+    """Whether two paths are the same, or one contains the other. Links are followed, and mounts compared."""
     first, second = one.resolve(), other.resolve()
-    return first.is_relative_to(second) or second.is_relative_to(first)
+    return _contains(first, second) or _contains(second, first)
+
+
+def _contains(outer: Path, inner: Path) -> bool:
+    """Whether a resolved path is another one or stands above it, also where it is mounted a second time."""
+    if inner.is_relative_to(outer):
+        return True
+    found = _identity(outer)
+    return found is not None and any(_identity(one) == found for one in (inner, *inner.parents))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and the inode of a path; None while there is nothing."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+def _unreadable_paths(named: Sequence[tuple[str, Path]]) -> list[str]:
+    """Return a sentence for each setting whose path can't be resolved, such as a circle of links."""
+    problems = []
+    for setting, path in named:
+        try:
+            path.resolve()
+        except (OSError, RuntimeError, ValueError) as problem:
+            problems.append(f"{setting}: {path} can't be followed: {problem}")
+    return problems
 
 
 def refuse_misplaced(

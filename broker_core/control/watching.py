@@ -215,6 +215,7 @@ class _Ear:
             "filter": self._listening.filter,
             "publisher": publisher,
             "user": self._watch.user_of(publisher),
+            "accepted_at_ms": str(batch.header.accepted_at // 1_000_000),
         }
         for row in fitting:
             told = _message(self._engine.instance, batch, row, client)

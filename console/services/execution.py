@@ -11,6 +11,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from broker_core.errors import SluiceError
+from broker_core.safe_text import escape_block
 from console.choices import AuditResult, RunKind, RunState
 from console.models import ActionRun
 from console.services import audit, journals, pipeline, runs
@@ -57,7 +58,7 @@ def execute(run_id: UUID | str) -> ActionRun | None:
 
 
 def _fail(run: ActionRun, error: dict[str, Any]) -> None:
-    run.log += f"failed: {error['message']}\n"
+    run.log += f"failed: {escape_block(error['message'])}\n"
     runs.finish(run, RunState.FAILED, error=error)
     audit.record(
         _actor(run), f"run.{run.kind}.end", _target(run), result=AuditResult.FAILED, message=error["message"]

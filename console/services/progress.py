@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from broker_core.safe_text import escape_block
 from console.choices import RunState
 from console.models import ActionRun
 
@@ -27,8 +28,11 @@ class Progress:
         self._stage = (0.0, 100.0)
 
     def log(self, line: str) -> None:
-        """Add a line to the run's log, with the time; the oldest lines go when it gets too long."""
-        stamped = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line.rstrip()}\n"
+        """Add a record to the run's log, with the time; the oldest ones go when it gets too long.
+
+        Control characters are escaped, and further lines indented: hosts, files and jobs write some of it.
+        """
+        stamped = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {escape_block(line.rstrip())}\n"
         self.run.log = (self.run.log + stamped)[-MAX_LOG_CHARACTERS:]
         self._write(force=False)
 

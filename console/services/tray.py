@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from console.services.tray_told import Told
 
 MOST_ITEMS = 50
 """Of one person."""
+_FIGURES = re.compile(r"\d[\d.,]*( clients?)?")
 BEGUN_HERE = {"begun_here": True}
 """Of a draft that only the tray knows: it goes when the tray is discarded."""
 
@@ -72,12 +74,18 @@ class Tray:
 
     @property
     def digest(self) -> str:
-        """What was shown, in a few characters: other acts, or another plan for journals, have another one. Figures that
-        move each second aren't part of it."""
+        """Digest of what was shown.
+
+        Other acts, another version of a draft, another kind of warning, and another plan for journals have
+        another digest. Figures that move each second aren't part of it.
+        """
         shown = [
             [
                 one.item.pk,
                 one.told.what,
+                one.item.draft.version if one.item.draft is not None else 0,
+                one.told.differences,
+                [_FIGURES.sub("#", warning) for warning in one.told.warnings],
                 *([one.told.headline, [line.sentence for line in one.told.lines]] if one.told.fixed else []),
             ]
             for one in self.planned

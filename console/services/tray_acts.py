@@ -303,13 +303,15 @@ def _differences(
 def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
-    number = item.draft_id
+    number, version = item.draft_id, item.draft.version  # the version that was shown
     item.draft = None
     TrayItem.objects.filter(pk=item.pk).update(
         draft=None
     )  # publishing deletes the draft, and the item would go before it is done
     try:
-        change = drafts.publish(actor, number, reason=reason, rollout=rollout_plan(item.parameters))
+        change = drafts.publish(
+            actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
+        )
     except BaseException:
         TrayItem.objects.filter(pk=item.pk).update(draft=number)
         raise

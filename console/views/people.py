@@ -78,10 +78,17 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
 
 @manages
 @require_POST
-def active(request: HttpRequest, name: str) -> HttpResponse:
-    """Open an account again; closing it goes into the tray."""
-    if request.POST.get("active") != "yes":
-        return tray.plan(request, TrayKind.ACCOUNT_CLOSE, name)
+def close(request: HttpRequest, name: str) -> HttpResponse:
+    """Put closing an account into the tray."""
+    return tray.plan(request, TrayKind.ACCOUNT_CLOSE, name)
+
+
+@manages
+@require_POST
+def reopen(request: HttpRequest, name: str) -> HttpResponse:
+    """Open a closed account, with its roles, by one's own password."""
+    if (refused := _unproven(request, f"Open the account of {name}", "access_open", name)) is not None:
+        return refused
     return _done(
         request, lambda: service.set_active(common.actor_of(request), service.person_named(name), True),
         f"{name} can log in again.",

@@ -20,6 +20,7 @@ from console.web.client_address import address_of
 GUESSABLE = frozenset(
     {
         "access_grant",
+        "access_open",
         "access_password",
         "access_second_factor",
         "access_token",
@@ -30,6 +31,7 @@ GUESSABLE = frozenset(
         "account_totp_confirm",
         "account_totp_remove",
         "v1:login",
+        "v1:person",
         "v1:person-grants",
         "v1:person-password",
         "v1:tokens",
@@ -55,7 +57,7 @@ class LoginGateMiddleware:
     ) -> HttpResponse | None:
         """Let the request through, or answer 429."""
         match, now = request.resolver_match, time.time()
-        if request.method != "POST" or match is None or match.view_name not in GUESSABLE:
+        if request.method not in ("POST", "PATCH") or match is None or match.view_name not in GUESSABLE:
             return None
         wait_s = LIMIT.wait_s(address_of(request), now)
         if wait_s <= 0:

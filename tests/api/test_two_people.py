@@ -13,15 +13,16 @@ from rest_framework.test import APIClient
 
 from broker_core.names import BROKER_NAME
 from console.choices import Role, RunState
-from console.models import Action, ActionRun, ApiToken, Instance
+from console.models import Action, ActionRun, ApiToken, AuditEvent, Instance
 from console.services import execution
-from console.services.actions import events, schedules
+from console.services.actions import causes, events, schedules
 from console.services.actions.triggers import Event
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
 
 CUT = [{"do": "disconnect", "client": "board-jfk"}]
 QUIET = [{"do": "rotate_log"}]
+NO_ANSWER = {"ok": False, "error": {"code": "broker_failed", "message": "It ended while it was asked."}}
 
 
 def calling(name: str, role: Role = Role.ADMINISTRATOR) -> APIClient:
@@ -125,6 +126,69 @@ def test_who_caused_a_run_cannot_approve_it_and_somebody_else_can(
     assert ActionRun.objects.get(pk=run).state == RunState.APPROVAL
     assert approves(maria, run) == "own_run"
     assert approves(calling("paul"), run) == "waiting"
+
+
+def move(run: str, later: timedelta) -> None:
+    """Have a run made so much later than it was."""
+    ActionRun.objects.filter(pk=run).update(created_at=timezone.now() + later)
+
+
+def test_who_published_is_known_however_many_others_publish_on_the_topic(
+    maria: APIClient, otto: APIClient
+) -> None:
+    run = by_publish_of_hers(maria, otto)
+    others = [
+        AuditEvent(actor_kind="token", actor="feed", action=causes.PUBLISHED, object="sluice-1: topic t.a")
+        for _ in range(1_100)
+    ]
+    AuditEvent.objects.bulk_create(others)
+    assert approves(maria, run) == "own_run"
+
+
+def test_who_published_is_known_when_the_run_starts_hours_later(maria: APIClient, otto: APIClient) -> None:
+    """Events wait in the broker while the database is away."""
+    make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
+    accepted_at_ms = str(int(timezone.now().timestamp() * 1_000))
+    maria.post("/api/v1/topics/t.a/messages", {"data": 1})
+    run = heard("deliver", {"publisher": BROKER_NAME, "user": "", "accepted_at_ms": accepted_at_ms})
+    move(run, timedelta(hours=2))
+    assert approves(maria, run) == "own_run"
+    assert approves(calling("paul"), run) == "waiting"
+
+
+def test_who_published_does_not_approve_a_repetition_hours_later(maria: APIClient, otto: APIClient) -> None:
+    first = by_publish_of_hers(maria, otto)
+    ActionRun.objects.filter(pk=first).update(state=RunState.FAILED)
+    run = str(calling("nina").post(f"/api/v1/runs/{first}/repeat").data["id"])
+    move(run, timedelta(hours=2))
+    assert approves(maria, run) == "own_run"
+
+
+def test_who_published_is_known_when_the_brokers_answer_was_lost(
+    maria: APIClient, otto: APIClient, broker: FakeBroker
+) -> None:
+    make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
+    broker.answers["publish"] = NO_ANSWER
+    assert maria.post("/api/v1/topics/t.a/messages", {"data": 1}).status_code == 502
+    del broker.answers["publish"]
+    run = heard("deliver", {"publisher": BROKER_NAME, "user": ""})
+    assert approves(maria, run) == "own_run"
+
+
+def test_who_ran_an_action_whose_publish_had_no_answer_is_known(
+    maria: APIClient, otto: APIClient, broker: FakeBroker
+) -> None:
+    make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
+    telling = make(
+        maria, "tell", [{"on": "schedule", "every": "1m"}], [{"do": "publish", "topic": "t.a", "data": "1"}]
+    )
+    Action.objects.filter(pk=telling).update(started_at=timezone.now() - timedelta(minutes=3))
+    (tells,) = [one for one in schedules.fire_due(timezone.now()) if one.action_id == telling]
+    broker.answers["publish_bytes"] = NO_ANSWER
+    execution.execute(tells.pk)
+    del broker.answers["publish_bytes"]
+    run = heard("deliver", {"publisher": BROKER_NAME, "user": ""})
+    assert approves(maria, run) == "own_run"
 
 
 def test_a_token_of_the_same_account_is_the_same_person(maria: APIClient, otto: APIClient) -> None:

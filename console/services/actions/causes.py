@@ -2,14 +2,14 @@
 
 A cause is kept with the run as {"kind", "name", "user_id"}: a person, a token (by its account), or a client
 (`user` is the name it logged on with). Runs that nobody asks for (on a schedule, on what a broker noticed) name
-who last changed the action. A message that the control plane published names its topic: who published it is in
-the audit.
+who last changed the action. A message that the control plane published names its topic and its moment: who
+published it is in the audit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from broker_core.names import BROKER_NAME, OWN
@@ -21,8 +21,8 @@ from console.services.actors import Actor
 PUBLISHED: Final = "message.publish"
 """The audit's word for a message that was published through the control plane."""
 HEARD_WITHIN: Final = timedelta(minutes=15)
-"""The longest a published message is on its way to the run that it starts."""
-MOST_PUBLISHES: Final = 1_000
+"""The longest time between a message and the audit's event of its publishing, different clocks included."""
+_RUNS_AT_ONCE: Final = 500
 Cause = Mapping[str, Any]
 _ASKS: Final = (ActorKind.PERSON, ActorKind.TOKEN)
 
@@ -44,11 +44,15 @@ def of_editor(action: Action) -> list[Cause]:
     return [{"kind": "editor", "name": action.changed_by, "user_id": action.changed_by_user_id}]
 
 
-def of_event(event: Event) -> list[Cause]:
-    """Return the client, or the publish through the control plane, that a broker's event came from."""
+def of_event(event: Event, now: datetime) -> list[Cause]:
+    """Return the client, or the publish through the control plane, that a broker's event came from.
+
+    A publish has its message's moment, milliseconds since 1970: the run may start much later.
+    """
     publisher, topic = event.facts.get("publisher", ""), event.variables.get("AMPS_TOPIC", "")
     if publisher == BROKER_NAME:
-        return [] if topic.startswith(OWN) else [{"kind": "publish", "name": topic}]
+        at_ms = int(event.facts.get("accepted_at_ms") or now.timestamp() * 1_000)
+        return [] if topic.startswith(OWN) else [{"kind": "publish", "name": topic, "at_ms": at_ms}]
     name = publisher or event.variables.get("AMPS_CLIENT_NAME", "")
     user = event.facts.get("user") or event.variables.get("AMPS_AUTHENTICATION_ID", "")
     return [{"kind": "client", "name": name, "user": user}] if name else []
@@ -77,18 +81,25 @@ def _is(actor: Actor, cause: Cause) -> bool:
 
 
 def _with_publishers(run: ActionRun) -> Iterator[Cause]:
-    """A run's causes, and who published what its events were about, as far back as messages may have come."""
+    """Yield a run's causes, and who published, or tried to, on its messages' topics about their moments.
+
+    An attempt that failed counts: its answer may have been lost, and not the message.
+    """
     for cause in run.causes:
         yield cause
         if cause["kind"] != "publish":
             continue
+        at = datetime.fromtimestamp(cause["at_ms"] / 1_000, UTC)
         rows = AuditEvent.objects.filter(
             action=PUBLISHED,
             object=f"{run.instance.name}: topic {cause['name']}"[:300],
-            result=AuditResult.DONE,
-            at__range=(run.created_at - HEARD_WITHIN, run.created_at + HEARD_WITHIN),
-        )
-        for actor, after in rows.order_by("-at").values_list("actor", "after")[:MOST_PUBLISHES]:
+            at__range=(at - HEARD_WITHIN, at + HEARD_WITHIN),
+        ).exclude(result=AuditResult.DENIED)
+        for actor in rows.order_by("actor").values_list("actor", flat=True).distinct():
             yield {"kind": "publisher", "name": actor}
-            by_run = ActionRun.objects.filter(pk=(after or {}).get("run")).first() if after else None
-            yield from by_run.causes if by_run is not None else ()
+        by_runs = rows.filter(after__has_key="run").order_by("after__run")
+        numbers = list(by_runs.values_list("after__run", flat=True).distinct())
+        for first in range(0, len(numbers), _RUNS_AT_ONCE):
+            found = ActionRun.objects.filter(pk__in=numbers[first : first + _RUNS_AT_ONCE])
+            for causes in found.values_list("causes", flat=True):
+                yield from causes

@@ -131,7 +131,8 @@ def _start(
     once = runs.Once.of(f"{action.pk}|{event.once}"[:200]) if event.once else None
     if once is not None and runs.made_before(actor, once) is not None:
         return None
+    now = timezone.now()
     return start(
-        actor, action, {**trigger, "depth": depth}, event.variables, timezone.now(), member=member, once=once,
-        causes=behind.joined(causes, behind.of_event(event)),
+        actor, action, {**trigger, "depth": depth}, event.variables, now, member=member, once=once,
+        causes=behind.joined(causes, behind.of_event(event, now)),
     )  # fmt: skip

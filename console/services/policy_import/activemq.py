@@ -62,6 +62,13 @@ _UNKNOWN_TOPIC: Final = (
     "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
     "written that one"
 )
+_UNKNOWN_PREFETCH: Final = (
+    "shadow, as its prefetch can't be read, beyond which limits count: set prefetch, and enforce"
+)
+_TWICE: Final = (
+    "shadow, as the file has another entry for its topic, which may be the one that counts in ActiveMQ: "
+    "set enforce when you have compared them"
+)
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is "
@@ -135,6 +142,8 @@ class _Entry:
     found: list[_Found] = field(default_factory=list)
     excess: int = 0
     """Messages by which its prefetch is larger than the widest window here."""
+    shadow: str = ""
+    """Why it is in shadow."""
 
 
 def read(text: str) -> Imported:
@@ -151,8 +160,7 @@ def read(text: str) -> Imported:
             _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
             _usage(imported, element)
-    if _has_unknown_topics(imported, root, entries):
-        _put_in_shadow(entries)
+    _put_in_shadow(entries, unknown_topics=_has_unknown_topics(imported, root, entries))
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
         beside = patterns_beside_topics([one["topic"] for one in made], ">")
@@ -184,10 +192,15 @@ def _names_only(text: str, names: set[str]) -> bool:
         return False
 
 
-def _put_in_shadow(entries: list[_Entry]) -> None:
-    """Put entries whose patterns have wildcards in shadow."""
+def _put_in_shadow(entries: list[_Entry], *, unknown_topics: bool) -> None:
+    """Put entries in shadow of which the file doesn't say when they act.
+
+    `unknown_topics`: also those with wildcards.
+    """
     for entry in entries:
-        if any(map(has_wildcards, entry.patterns)):
+        unknown = unknown_topics and any(map(has_wildcards, entry.patterns))
+        entry.shadow = entry.shadow or (_UNKNOWN_TOPIC if unknown else "")
+        if unknown or (entry.shadow and entry.settings):
             entry.settings["mode"] = Mode.SHADOW.value
 
 
@@ -236,7 +249,8 @@ def _default_entry(
             imported.leave_out(child, NO_SUCH_SETTING)
         elif has_widest:
             imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
-        elif any(entry.topic is None for entry in entries):
+        elif first := next((entry for entry in entries if entry.topic is None), None):
+            first.shadow = _TWICE
             imported.leave_out(child, "There is one default entry: the first was taken.")
         elif not _fits(entries, [">"]):
             imported.leave_out(child, _TOO_MANY)
@@ -270,6 +284,8 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: B
         (pattern for pattern in patterns if pattern in known or patterns.count(pattern) > 1), None
     ):
         imported.leave_out(element, f"There is one entry for a topic: the first for {twice} was taken.")
+        for entry in entries:
+            entry.shadow = _TWICE if set(entry.patterns) & set(patterns) else entry.shadow
     else:
         entries.append(_settings(imported, _Entry(element, topic, patterns), beans))
 
@@ -302,6 +318,7 @@ def _prefetch(imported: Imported, entry: _Entry, leaf: Leaf) -> None:
         entry.found.append(_Found(leaf, f"prefetch {MAX_PREFETCH}, the widest window here{limits}"))
     else:
         _set(imported, entry, leaf, "prefetch", value)
+        entry.shadow = _UNKNOWN_PREFETCH if value is None else ""
 
 
 def _reference(imported: Imported, entry: _Entry, name: str, leaf: Leaf, beans: Beans) -> None:
@@ -544,8 +561,8 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
     )
     if beside := patterns_beside_topics(entry.patterns, ">"):
         alone += f"; off for {', '.join(beside)}, the topics of queues and temporary destinations here"
-    if entry.settings.get("mode") == Mode.SHADOW:
-        alone += f"; {_UNKNOWN_TOPIC}"
+    if entry.shadow:
+        alone += f"; {entry.shadow}"
     if entry.topic is not None:
         imported.take(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
     elif alone:

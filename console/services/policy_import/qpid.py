@@ -66,6 +66,10 @@ _IN_SHADOW: Final = (
     "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
     "written that one"
 )
+_TWICE: Final = (
+    "in shadow, as the file has another entry for it, as of another virtual host: set enforce when you have "
+    "compared them"
+)
 _OF_ONE: Final = (
     "for the durable subscription of this name, which is kept; the client is told its limit's reason code, "
     "where Qpid says 506"
@@ -166,6 +170,8 @@ class _Reading:
         self.entries: list[dict[str, Any]] = []
         self._has_unknown_topics = False
         """Whether limits of topics were left out."""
+        self._twice: set[str] = set()
+        """Topics with several entries, of which the first was taken."""
         self.rules: list[dict[str, Any]] = []
         """Rules for durable subscriptions by their queues' names."""
         self._everything: dict[str, Any] = {}
@@ -174,6 +180,7 @@ class _Reading:
         """The limits of all topics: those of <topics>, or else those of <queues>, which are for topics' queues."""
         for detection in (child for child in element.children if child.name == _DETECTION):
             if self._everything:
+                self._twice |= {"#"} if element.name == "topics" else set()
                 self.imported.leave_out(
                     detection, "There is one entry for all topics: the one of <topics>, or the first."
                 )
@@ -205,7 +212,9 @@ class _Reading:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
             self.imported.leave_out(element, why)
-            self._has_unknown_topics |= not any(entry["topic"] == key for entry in self.entries)
+            known = any(entry["topic"] == key for entry in self.entries)
+            self._has_unknown_topics |= not known
+            self._twice |= {key} if known else set()
         elif subscription is not None:
             self._subscription(element, subscription.text, limits, key)
             self.imported.take(name, f"rules {value_of(subscription.text)} {key}", "topic")
@@ -242,7 +251,10 @@ class _Reading:
         scope = {"client": client, "subscription": subscription, **({"topic": topic} if topic else {})}
         if name is None or not is_name(client) or not _is_subscription(subscription):
             self.imported.leave_out(element, _NO_SUBSCRIPTION)
-        elif any(rule["scope"] == scope for rule in self.rules):
+        elif same := [rule for rule in self.rules if rule["scope"] == scope]:
+            for rule in same:
+                rule["mode"] = Mode.SHADOW.value
+            self.imported.remark(f"rules {client}:{subscription} {topic}".rstrip(), _TWICE)
             self.imported.leave_out(element, "There is one entry for a subscription: the first was taken.")
         elif len(self.rules) > MAX_RULES - len(_LIMIT_SIGNALS):
             self.imported.leave_out(element, f"A policy has at most {MAX_RULES} rules.")
@@ -263,12 +275,13 @@ class _Reading:
             **{limit: _NO_LIMIT[limit] for limit in sorted(limits) if limit not in entry},
             **entry,
         }
-        if not self._has_unknown_topics:
+        if not self._has_unknown_topics and not self._twice:
             return made
-        mode = Mode.SHADOW if has_wildcards(key) else Mode.ENFORCE
-        if mode is Mode.SHADOW:
-            self.imported.remark(f"qpid {key}", _IN_SHADOW)
-        return {**made, "mode": mode.value}
+        unknown = self._has_unknown_topics and has_wildcards(key)
+        if unknown or key in self._twice:
+            self.imported.remark(f"qpid {key}", _IN_SHADOW if unknown else _TWICE)
+            return {**made, "mode": Mode.SHADOW.value}
+        return {**made, "mode": Mode.ENFORCE.value}
 
     def _limits(self, element: Element, key: str, into: str = "qpid") -> dict[str, Any]:
         """A topic's or subscription's entry; nothing when no limit is taken over."""

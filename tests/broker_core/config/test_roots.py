@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings
-from broker_core.config.roots import DirectoryDefaults, misplaced_directories
+from broker_core.config.roots import DirectoryDefaults, misplaced_directories, misplaced_paths
 from broker_core.errors import OperatorError
 from tests.support.brokers import no_websocket, running_broker, tcp_policy
 
@@ -34,6 +35,27 @@ def test_one_that_leads_elsewhere_is_not(tmp_path: Path, way: str) -> None:
     (root / "link").symlink_to("/etc")
     (problem,) = misplaced_directories(naming(way.format(root=root)), [root])
     assert problem.startswith("instance: journal_directory: ") and "SLUICE_DIRECTORY_ROOTS" in problem
+
+
+def test_one_whose_links_make_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (problem,) = misplaced_directories(naming(tmp_path / "circle" / "below"), [tmp_path])
+    assert problem.startswith("instance: journal_directory: ") and "can't be followed" in problem
+    assert misplaced_paths([("x", tmp_path / "a\0b")], [tmp_path], [])
+
+
+def test_a_reserved_directory_that_is_mounted_a_second_time_is_refused(tmp_path: Path) -> None:
+    served, again = tmp_path / "static", tmp_path / "archive" / "again"
+    (served / "scripts").mkdir(parents=True)
+    again.mkdir(parents=True)
+    if subprocess.run(["mount", "--bind", served, again], capture_output=True).returncode:
+        pytest.skip("mounting is for root")
+    try:
+        for path in (again, again / "scripts", again / "new"):
+            (problem,) = misplaced_directories(naming(path), [tmp_path / "archive"], [served])
+            assert "overlaps" in problem
+    finally:
+        subprocess.run(["umount", again], check=True)
 
 
 def test_each_setting_is_named_those_of_transports_too(tmp_path: Path) -> None:

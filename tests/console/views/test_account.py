@@ -287,6 +287,10 @@ RIGHT_AND_WRONG: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "access_second_factor": (
         "/access/people/vera/second-factor/", {"password": PASSWORD}, {"password": "wrong"},
     ),
+    "access_open": ("/access/people/vera/open/", {"password": PASSWORD}, {"password": "wrong"}),
+    "v1:person": (
+        "/api/v1/people/vera", {"is_active": "true", "own_password": PASSWORD}, {"own_password": "wrong"},
+    ),
     "access_grant": (
         "/access/grants/",
         {"person": "vera", "role": "administrator", "own_password": PASSWORD},
@@ -335,7 +339,7 @@ def test_a_locked_name_answers_a_right_secret_as_it_answers_a_wrong_one(
 
     def answer(sent: dict[str, str]) -> tuple[int, str]:
         more = {"content_type": "application/json"} if path.startswith("/api/") else {}
-        got = sender.post(path, sent, **more)
+        got = (sender.patch if name == "v1:person" else sender.post)(path, sent, **more)
         said = re.sub(r'name="csrfmiddlewaretoken" value="[^"]*"|nonce-\S+', "", got.content.decode())
         return got.status_code, said
 
@@ -384,6 +388,21 @@ def test_a_stolen_session_gives_no_role_and_makes_no_token(
     assert (Grant.objects.count() - before, ApiToken.objects.count()) == (
         (2, 2) if own == PASSWORD else (0, 0)
     )
+
+
+@pytest.mark.parametrize("own", [None, "", "wrong", PASSWORD])
+def test_a_stolen_session_opens_no_closed_account(own: str | None, operator: Any, viewer: Any) -> None:
+    """A closed account has its roles still, and somebody may know its password."""
+    mine, users = come_in(), get_user_model().objects
+    users.filter(username="vera").update(is_active=False)
+    page = mine.post("/access/people/vera/open/", {} if own is None else {"password": own})
+    opened = users.get(username="vera").is_active
+    users.filter(username="vera").update(is_active=False)
+    body = {"is_active": True, **({} if own is None else {"own_password": own})}
+    answer = mine.patch("/api/v1/people/vera", body, content_type="application/json")
+    right = own == PASSWORD
+    assert (page.status_code, answer.status_code) == ((302, 200) if right else (422, 422))
+    assert (opened, users.get(username="vera").is_active) == (right, right)
 
 
 def test_an_administrator_without_a_password_here_resets_soon_after_the_login(

@@ -9,8 +9,9 @@ import msgspec
 
 from broker_core.documents import requests
 from broker_core.documents.base import Document
-from broker_core.errors import OperatorError
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import OWN
+from console.choices import AuditResult
 from console.models import Instance
 from console.services import audit
 from console.services.actions.causes import PUBLISHED
@@ -34,9 +35,15 @@ def _publish(scene: Scene, options: Options) -> Done:
         raise OperatorError(
             "message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less."
         )
-    scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
     target = f"{scene.instance.name}: topic {options['topic']}"
-    audit.record(scene.actor, PUBLISHED, target, after={"bytes": len(body), "run": str(scene.run.pk)})
+    told = {"bytes": len(body), "run": str(scene.run.pk)}
+    try:
+        scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
+    except SluiceError as problem:  # the answer may be lost, and not the message: who is behind it is kept
+        failed = AuditResult.FAILED
+        audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
+        raise
+    audit.record(scene.actor, PUBLISHED, target, after=told)
     return Done({"topic": options["topic"], "bytes": len(body)})
 
 

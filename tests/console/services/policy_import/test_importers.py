@@ -590,10 +590,46 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
     assert any("set enforce" in one.into for one in imported.taken)
 
 
+@pytest.mark.parametrize("prefetch", ["${prefetch}", "many", "9" * 30])
+def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> None:
+    """Limits count beyond it, so ActiveMQ may act later. A narrower entry stays enforced."""
+    wide = f'<policyEntry topic=">" topicPrefetch="{prefetch}">{PENDING}</policyEntry>'
+    narrow = [f'<policyEntry topic="{name}" topicPrefetch="9">{PENDING}</policyEntry>' for name in "xy"]
+    imported = activemq_entries(narrow[0], wide, narrow[1])
+    entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
+    assert entries == {">": Mode.SHADOW, "x": Mode.ENFORCE, "y": Mode.ENFORCE}
+    assert any("prefetch can't be read" in one.into for one in imported.taken)
+
+
+def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
+    """The one that was left out may act later, and may be the one that counts there."""
+    entry = '<policyEntry topic="{}" topicPrefetch="{}"/>'
+    imported = activemq_entries(entry.format("x", 9), entry.format("y", 9), entry.format("a, x", 900))
+    assert {one.topic: one.mode for one in taken_of_topics(imported).activemq} == {
+        "x": Mode.SHADOW, "y": None,
+    }  # fmt: skip
+    assert any("another entry for its topic" in one.into for one in imported.taken)
+
+
+def test_limits_of_qpid_that_the_file_has_twice_are_in_shadow() -> None:
+    """As of two virtual hosts: here both have the same topics."""
+    everything = "<topics><slow-consumer-detection><depth>{}</depth></slow-consumer-detection></topics>"
+    topic = '<topic key="a.b"><consumer><depth>{}</depth></consumer></topic>'
+    queue = '<queue name="fix-1:desk"><consumer><depth>{}</depth></consumer></queue>'
+    once = '<topic key="c"><consumer><depth>5</depth></consumer></topic>'
+    policy = qpid(*(part.format(size) for part in (everything, topic, queue) for size in (10, 99)), once)
+    made = policy.document
+    modes = {one["topic"]: one["mode"] for one in made["qpid"]}
+    assert (modes["#"], modes["a.b"], modes["c"]) == ("shadow", "shadow", "enforce")
+    assert {rule["mode"] for rule in made["rules"]} == {"shadow"}
+    assert sum("another entry" in one.into for one in policy.taken) == 3
+
+
 def test_there_is_one_default_entry() -> None:
     default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
     imported = activemq_entries(around=default * 2)
-    assert len(taken_of_topics(imported).activemq) == 1
+    (taken,) = taken_of_topics(imported).activemq
+    assert taken.mode == Mode.SHADOW
 
 
 def qpid(*elements: str) -> Imported:
