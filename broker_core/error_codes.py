@@ -313,6 +313,15 @@ CODES: Final = MappingProxyType({
         "database",
         _OPERATOR,
     ),
+    "policy_set_back": ErrorCode(
+        "The database doesn't have the policy that a broker runs: it is a new one, or an older backup. The "
+        "broker keeps its policy until an operator decides; `running`, `database`",
+        _OPERATOR,
+    ),
+    "policy_not_set_back": ErrorCode(
+        "There is nothing to decide: the database has the policy of each broker that answers",
+        _OPERATOR,
+    ),
     "database_locked": ErrorCode(
         "Another session has locked a table of the database, or all of it, so that it can't be "
         "read or written",

@@ -32,7 +32,7 @@ from broker_core.documents.journals import (
 )
 from broker_core.documents.links import Links
 from broker_core.documents.messages import BrowsedPage, Published, PublishedBytes, Stopping
-from broker_core.documents.policies import PolicyEffect, Running
+from broker_core.documents.policies import PolicyEffect, PolicyInForce, Running
 from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry, ReplayName
 from broker_core.documents.stalls import Stalls
@@ -310,6 +310,12 @@ class Apply(Request[Running], frozen=True, kw_only=True, tag="apply"):
 
     policy: Raw
     staged: Staged | None = None
+    decided: bool = False
+    """Whether an operator has decided for this policy against one that the database lacked."""
+
+
+class GetPolicy(Request[PolicyInForce], frozen=True, kw_only=True, tag="policy"):
+    """The policy in force, with the hashes of passwords."""
 
 
 class Preview(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):
