@@ -128,6 +128,13 @@ class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrad
     by: _Operator = "an operator"
 
 
+class ForgetMember(Request[GroupStatus], frozen=True, kw_only=True, tag="forget_member"):
+    """Forget a member that was removed from the group for good."""
+
+    name: Name
+    by: _Operator = "an operator"
+
+
 class GetLinks(Request[Links], frozen=True, kw_only=True, tag="links"):
     """Its links to other sites."""
 

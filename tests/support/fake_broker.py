@@ -556,7 +556,7 @@ class FakeBroker:
         """None unless a test gives it some."""
         return {"links": msgspec.to_builtins(self.links)}
 
-    do_downgrade_member = do_upgrade_member = do_group
+    do_downgrade_member = do_upgrade_member = do_forget_member = do_group
     do_downgrade_link = do_upgrade_link = do_links
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
