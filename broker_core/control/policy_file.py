@@ -2,8 +2,9 @@
 
 One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
 staged policy if there is one, how much of a rollout's allowance may have been used, and how far which log was
-durable in which directory, and since when the database lacks this policy. It has password hashes, so the file is for its owner alone. It is replaced
-whole; a file that can't be believed is renamed, never used and never removed.
+durable in which directory, and since when the database lacks this policy. It has password hashes, so the
+file is for its owner alone. It is replaced whole; a file that can't be believed is renamed, never used and
+never removed.
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ from broker_core.errors import OperatorError
 CODE: Final = "policy_set_back"
 SUBJECT: Final = "policy.stored"
 FIX: Final = (
-    "Decide on the page Policies, or there with `manage.py policy resolve stored` (the broker's policy goes into"
-    " the database) or `manage.py policy resolve database` (the broker follows the database)."
+    "Decide on the page Policies, or there with `manage.py policy resolve stored` (the broker's policy goes"
+    " into the database) or `manage.py policy resolve database` (the broker follows the database)."
 )
 
 
 class SetBack(msgspec.Struct, frozen=True, kw_only=True):
-    """When the broker found that the database lacks its policy, ms UTC, and the database's newest revision."""
+    """Moment when the broker found that the database lacks its policy (ms UTC), and the database's newest
+    revision."""
 
     since: int
     database_revision: int

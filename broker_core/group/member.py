@@ -146,7 +146,7 @@ class Member:
         self._made.notices = notices
 
     def forget(self, name: str) -> None:
-        """Forget a member that was removed for good: it is no longer reported, named to clients or compared with.
+        """Forget a member that was removed for good: don't report it, name it to clients or compare with it.
 
         Raises OperatorError unknown_member and member_in_use.
         """

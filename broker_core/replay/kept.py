@@ -72,8 +72,8 @@ class Durable(Kept, tag="durable"):
 
 
 class DestinationSetBack(msgspec.Struct, frozen=True):
-    """Loss at a link's destination: when the link found it (ns UTC), and the newest record that the destination
-    had confirmed, and has."""
+    """Loss at a link's destination: when the link found it (ns UTC), and the newest record that the
+    destination had confirmed, and has."""
 
     at: int
     had: int

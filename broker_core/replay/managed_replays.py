@@ -340,8 +340,8 @@ class ManagedReplays:
         """Make a link's replay anew in its place: from `position`, of this topic and filter.
 
         `carried`: newest record that the destination has. `set_back`: what it lost, if that is why; else what
-        it lost last stays. The old definition gives way to the new one in one write, here and at a group's other members. Nothing is done while the replay is subscribed.
-        Raises OperatorError unknown_replay.
+        it lost last stays. The old definition gives way to the new one in one write, here and at a group's
+        other members. Nothing is done while the replay is subscribed. Raises OperatorError unknown_replay.
         """
         old = self.get(name)
         if name in self._active:

@@ -261,7 +261,7 @@ class Link:
         )
 
     def _report_set_back(self, had: int, has: int) -> DestinationSetBack:
-        """Report in the log and on `$SLUICE.clients` that the destination has lost records; return the loss."""
+        """Report on `$SLUICE.clients` and in the log that the destination lost records; return the loss."""
         now = self._clock.now_ns()
         log.warning("link_set_back", link=self.settings.name, had=had, has=has)
         name = self.settings.name

@@ -289,8 +289,8 @@ def _state(
         why = f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
     elif set_back:
         why = (
-            f"The broker keeps its own revision {running}, which this database doesn't have, until an operator"
-            " decides."
+            f"The broker keeps its own revision {running}, which this database doesn't have,"
+            " until an operator decides."
         )
     elif running != wanted:
         why = f"The broker runs revision {running}; it is asked again each minute."

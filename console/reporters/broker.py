@@ -267,8 +267,8 @@ class BrokerReporter:
         wanted = await self._thread.run(policies.orders, engine.instance)
         policy = PolicyDocument.from_dict(wanted["policy"])
         stage = read_stage(wanted["staged"], self._broker.member)
-        # Whole documents: another database may have another policy under the same number. A policy that doesn't
-        # come after the one in force there is never applied here: an operator decides.
+        # Whole documents: another database may have another policy under the same number. A database that
+        # lacks the policy in force isn't followed: an operator decides.
         if engine.policy != policy or not guard.follows(stage):
             shown = guard.stage.document if guard.stage is not None else engine.policy
             if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):

@@ -1,5 +1,6 @@
-"""Orders for a broker's start: the database's, or the policy on the broker's disk while that can't be read, or
-lacks it.
+"""Orders for a broker's start: the database's, or the policy on the broker's disk.
+
+The latter is used while the database can't be read, or lacks that policy.
 
 A broker without either waits for the database: it has nothing to start with, and a default policy would let
 in clients that the operators' policy refuses.

@@ -280,7 +280,7 @@ def reconcile() -> list[Change]:
 def store_revision(
     instance: Instance, document: Mapping[str, Any], number: int, actor: Actor, reason: str
 ) -> PolicyRevision:
-    """Store a document as that revision, as it is; the editable rows stay. Call it under the instance's lock."""
+    """Store a document unchanged as that revision, under the instance's lock. The editable rows stay."""
     return _store(instance, {**document, "revision": number}, actor, reason)
 
 

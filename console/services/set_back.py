@@ -1,7 +1,7 @@
 """The operators' decision between the policy that brokers keep and the one of a database that lacks it.
 
-Either way the policies that brokers keep become revisions of the database first: their documents aren't lost, the
-brokers find them there, and no number names two policies.
+Either way the policies that brokers keep become revisions of the database first: their documents aren't
+lost, the brokers find them there, and no number names two policies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from console.services.policies import Change
 Document = Mapping[str, Any]
 
 
-class Choice(StrEnum):
+class SetBackChoice(StrEnum):
     """The policy that an operator prefers."""
 
     STORED = "stored"
@@ -33,11 +33,11 @@ class Choice(StrEnum):
 
 
 def resolve_set_back(
-    actor: Actor, choice: Choice, *, reason: str = "", instance_name: str | None = None
+    actor: Actor, choice: SetBackChoice, *, reason: str = "", instance_name: str | None = None
 ) -> Change:
-    """Put the policy in force that an operator prefers, on all brokers of an instance; of several kept ones the
-    newest. A staged rollout, here or there, ends.
+    """Put the policy in force that an operator prefers, on all brokers of an instance.
 
+    Of several kept policies STORED means the newest. A staged rollout, here or there, ends.
     Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy.
     """
     name = policies.ensure_instance(instance_name or current.instance_name()).name
@@ -48,7 +48,7 @@ def resolve_set_back(
         for document in kept:
             number = max(newest.number + 1, _number(document))
             newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
-        if choice is Choice.STORED:
+        if choice is SetBackChoice.STORED:
             policy_rows.write(instance, {**in_force, "revision": 1})
         revision = policies.store_rows(instance, newest, actor, reason or _REASONS[choice])
         policies.end_rollout(instance, revision.number)
@@ -64,8 +64,8 @@ def resolve_set_back(
 
 
 _REASONS = {
-    Choice.STORED: "Restored from the broker's disk.",
-    Choice.DATABASE: "The database's policy, accepted in place of the broker's.",
+    SetBackChoice.STORED: "Restored from the broker's disk.",
+    SetBackChoice.DATABASE: "The database's policy, accepted in place of the broker's.",
 }
 
 

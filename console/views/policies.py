@@ -81,10 +81,10 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
 def resolve_set_back(request: HttpRequest) -> HttpResponse:
     """Decide between the policy that brokers keep and the database's, which lacks it."""
     try:
-        choice = set_back.Choice(request.POST.get("choice", ""))
+        choice = set_back.SetBackChoice(request.POST.get("choice", ""))
     except ValueError:
         return HttpResponseBadRequest("choice: stored or database")
-    if choice is set_back.Choice.DATABASE and not request.POST.get("confirmed"):
+    if choice is set_back.SetBackChoice.DATABASE and not request.POST.get("confirmed"):
         audit.changes_nothing(request)
         messages.error(request, "Confirm that clients may be cut off, and topics no longer journaled.")
         return redirect("policies")

@@ -1,4 +1,4 @@
-"""A broker whose database is replaced by a new one, or by an older backup, keeps its policy until an operator decides."""
+"""A broker whose database is replaced by a new one, or by an older backup, keeps its policy."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class GroupRequests:
         return member.status()
 
     async def forget_member(self, asked: requests.ForgetMember) -> GroupStatus:
-        """Forget a member that was removed for good. OperatorError no_group, unknown_member, member_in_use."""
+        """Forget a removed member. Raises OperatorError no_group, unknown_member, member_in_use."""
         member = self._there()
         member.forget(asked.name)
         log.warning("member_forgotten", member=asked.name, by=asked.by)

@@ -8,9 +8,8 @@ manage.py policy diff policy.yaml                       against the newest revis
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
 manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
                                                         what became of each setting is told on standard error
-manage.py policy resolve stored                         after the database was replaced: the policy that the brokers
-                                                        kept on their disks goes into the database
-manage.py policy resolve database                       or: the brokers follow the database's policy
+manage.py policy resolve stored     after the database was replaced: the brokers' policy goes into it
+manage.py policy resolve database   or: the brokers follow the database's policy
 """
 
 from __future__ import annotations
@@ -77,7 +76,10 @@ class Command(SafeCommand):
             "resolve", help="decide between the policy that brokers keep and the database's (policy_set_back)"
         )
         resolve.add_argument(
-            "choice", choices=list(set_back.Choice), type=set_back.Choice, metavar="{stored,database}"
+            "choice",
+            choices=list(set_back.SetBackChoice),
+            type=set_back.SetBackChoice,
+            metavar="{stored,database}",
         )
         resolve.add_argument("--reason", default="", help="kept with the revision")
         for one in (export, diff, load, resolve):

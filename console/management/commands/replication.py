@@ -1,7 +1,8 @@
 """`manage.py replication`: the group that the broker on this machine is a member of, its links to other sites, and what is done to a member
 that can't take part.
 
-`status`, `links`, `downgrade`, `upgrade` and `forget` ask running brokers. The others are for a broker that is stopped: each prints its plan, and does it with `--yes` alone.
+`status`, `links`, `downgrade`, `upgrade` and `forget` ask running brokers. The others are for a broker that
+is stopped: each prints its plan, and does it with `--yes` alone.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _CHANGE = """It holds until it is undone by hand, also over restarts, and goes t
   replication upgrade newyork        they do again
 
 Who did it and when is shown by `replication status`, and on disk before this ends."""
-_FORGET = """For a member whose broker is stopped for good, and that neither sync_members of the policy nor SLUICE_BROKERS lists any more.
-Each broker of the group forgets it: it is no longer reported as silent, and clients are no longer sent to it. A member that
-is started again takes part again, and is known again."""
+_FORGET = """For a member whose broker is stopped for good, and that neither sync_members of the policy nor
+SLUICE_BROKERS lists any more. Each broker of the group forgets it: it is no longer reported as silent, and
+clients are no longer sent to it. A member that is started again takes part again, and is known again."""
 
 
 class Command(SafeCommand):
