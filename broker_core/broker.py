@@ -44,6 +44,7 @@ from broker_core.control.requests.policy import PolicyRequests
 from broker_core.control.requests.replays import ReplayRequests
 from broker_core.control.requests.table import Handler, table_of
 from broker_core.control.server import ControlServer
+from broker_core.control.set_back import SetBack, older_revision_error, set_back_error, set_back_problem
 from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
 from broker_core.delivery.spool.places import refuse_unusable
@@ -109,6 +110,7 @@ class Broker:
         ports_apart: int = 0,
         link_secrets: Path | None = None,
         policy_file: PolicyFile | None = None,
+        set_back: SetBack | None = None,
     ) -> None:
         """Open the journal of an instance and make ready to serve it.
 
@@ -116,7 +118,8 @@ class Broker:
         `member`: of a group, whose log it shares. `link`: where control planes on other machines come in.
         `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
         that has what links to other sites prove themselves with. `policy_file`: where each policy is stored
-        when it is in force. Raises OperatorError outside_roots, and as `Journal.open`.
+        when it is in force. `set_back`: the database lacks `policy`, which stays in force until an operator
+        has decided. Raises OperatorError outside_roots, and as `Journal.open`.
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
@@ -170,6 +173,7 @@ class Broker:
         self._policy_file = policy_file
         self._storing_policy = asyncio.Lock()
         self._stored_frontier = 0
+        self._set_back = set_back
         self.policy_stored_at = 0
         """When the policy in force was last stored on this disk, ms UTC; 0 while it isn't."""
         self.on_shut_down: Callable[[], None] | None = None
@@ -226,7 +230,39 @@ class Broker:
         these."""
         now_ms = self.engine.clock.now_ns() // 1_000_000
         of_group = group_problems(self._member.status(), now_ms) if self._member is not None else []
-        return [*of_group, *link_problems(self.links.listed(), now_ms)]
+        of_policy = []
+        if self._set_back is not None:
+            of_policy = [set_back_problem(self._set_back, self.revision, self.member)]
+        return [*of_policy, *of_group, *link_problems(self.links.listed(), now_ms)]
+
+    @property
+    def revision(self) -> int:
+        """Revision in force: the staged one while there is one."""
+        stage = self.engine.guard.stage
+        return stage.document.revision if stage is not None else self.engine.policy.revision
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether the broker keeps a policy that the database lacks."""
+        return self._set_back is not None
+
+    async def keep_policy(self, database_revision: int) -> None:
+        """Keep the policy in force, which the database lacks, until an operator has decided; report that."""
+        known = self._set_back
+        if known is not None and known.database_revision == database_revision:
+            return
+        now_ms = self.engine.clock.now_ns() // 1_000_000
+        self._set_back = SetBack(
+            since=now_ms if known is None else known.since, database_revision=database_revision
+        )
+        log.error("policy_set_back", running=self.revision, database=database_revision)
+        await self._store_policy()
+
+    async def follow_database(self) -> None:
+        """Report that the database has the policy in force."""
+        if self._set_back is not None:
+            self._set_back = None
+            await self._store_policy()
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
@@ -237,8 +273,22 @@ class Broker:
             JournalRequests(self.engine, self.paths.archive),
             GroupRequests(self._member, self.engine.confirmations),
             LinkRequests(self.links, self.engine.confirmations),
-            PolicyRequests(self.engine, self.apply, self.check_spools, self.member),
+            PolicyRequests(
+                self.engine, self._apply_ordered, self.check_spools, self.member, lambda: self.is_set_back
+            ),
         )
+
+    async def _apply_ordered(self, policy: PolicyDocument, stage: Stage | None, *, decided: bool) -> None:
+        """Apply a policy of the console. Raises OperatorError policy_set_back for one that an operator has to
+        decide about first, and as `apply`.
+        """
+        offered = stage.document.revision if stage is not None else policy.revision
+        if not decided and self._set_back is not None:
+            raise set_back_error(self.revision, offered)
+        if not decided and offered < self.revision:
+            raise older_revision_error(self.revision, offered)
+        await self.apply(policy, stage)
+        await self.follow_database()
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says. One that can't be is
@@ -281,6 +331,7 @@ class Broker:
                 frontier=frontier,
                 journal=str(self.paths.journal),
                 archive=str(self.paths.archive),
+                set_back=self._set_back,
             )
             try:
                 await asyncio.to_thread(self._policy_file.save, stored)

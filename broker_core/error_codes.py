@@ -302,6 +302,9 @@ CODES: Final = MappingProxyType({
     "control_refused": ErrorCode("The broker doesn't accept the console's token, or no longer does", _OPERATOR, _AWAY, None, SHORTLY),
     "bad_control_link": ErrorCode("The control link between machines can't be set up as configured", _OPERATOR, _AWAY, None, SHORTLY),
     "unknown_member": ErrorCode("The instance has no such member, or its policy doesn't list it as sync (`listed`)", _OPERATOR, HTTPStatus.NOT_FOUND),
+    "member_in_use": ErrorCode(
+        "A member that takes part, or that sync_members of the policy lists, can't be forgotten", _OPERATOR
+    ),
     "database_away": ErrorCode("The control plane's database can't be reached or written, for example because its disk is full. A change may have been made nevertheless", Told(0), _AWAY, None, SHORTLY),
     "policy_from_disk": ErrorCode(
         "The broker runs the policy that is stored on its own disk, because it can't read the "
@@ -321,6 +324,15 @@ CODES: Final = MappingProxyType({
     "policy_not_stored": ErrorCode(
         "The broker can't store its policy on its own disk, so it can't start without the "
         "database",
+        _OPERATOR,
+    ),
+    "policy_set_back": ErrorCode(
+        "The database doesn't have the policy that a broker runs: it is a new one, or an older backup. The "
+        "broker keeps its policy until an operator decides; `running`, `database`",
+        _OPERATOR,
+    ),
+    "policy_not_set_back": ErrorCode(
+        "There is nothing to decide: the database has the policy of each broker that answers",
         _OPERATOR,
     ),
     "database_locked": ErrorCode(

@@ -129,6 +129,9 @@ class InForceSerializer(serializers.Serializer[Any]):
     wanted = serializers.IntegerField()
     running = serializers.IntegerField(allow_null=True)
     converged = serializers.BooleanField()
+    set_back = serializers.BooleanField(
+        help_text="Whether the broker keeps a policy that this database lacks, until an operator decides."
+    )
     staged = serializers.CharField(allow_blank=True)
     reported_at = serializers.DateTimeField(allow_null=True)
     why = serializers.CharField(allow_blank=True)

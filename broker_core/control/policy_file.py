@@ -2,8 +2,9 @@
 
 One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
 staged policy if there is one, how much of a rollout's allowance may have been used, and how far which log was
-durable in which directory. The policy has password hashes, so the file is for its owner alone. It is replaced
-whole; a file that can't be believed is renamed, never used and never removed.
+durable in which directory, and since when the database lacks this policy. It has password hashes, so the
+file is for its owner alone. It is replaced whole; a file that can't be believed is renamed, never used and
+never removed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from broker_core.config import PolicyDocument
+from broker_core.control.set_back import SetBack
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 from broker_core.journal.frontier import Known
@@ -49,12 +51,18 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     frontier: int = 0
     journal: str = ""
     archive: str = ""
+    set_back: SetBack | None = None
 
     @property
     def revision(self) -> int:
         """Revision that the operators see: the staged one while there is one."""
-        document = self.policy if self.staged is None else self.staged["policy"]
-        return int(document["revision"])
+        return int(self.shown_document["revision"])
+
+    @property
+    def shown_document(self) -> dict[str, Any]:
+        """Policy of that revision."""
+        document: dict[str, Any] = self.policy if self.staged is None else self.staged["policy"]
+        return document
 
     @property
     def document(self) -> PolicyDocument:

@@ -204,7 +204,8 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     ] = None
     stalls: StallTotals = StallTotals()
     problems: Annotated[
-        list[ProblemEntry], Meta(description="Problems of its group and of its links, while they last.")
+        list[ProblemEntry],
+        Meta(description="Problems of its policy, its group and its links, while they last."),
     ] = []
     database: Annotated[
         DatabaseEntry | None,

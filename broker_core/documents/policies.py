@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, Setting
+from broker_core.documents.base import Document, Json, Setting
 from broker_core.documents.records import DecisionEntry
 
 
@@ -14,6 +14,17 @@ class Running(Document, frozen=True, kw_only=True):
     """The revision a broker runs now."""
 
     revision: int
+
+
+class PolicyInForce(Document, frozen=True, kw_only=True):
+    """Policy that a broker runs. `staged`: the one in force for some clients first."""
+
+    policy: Json
+    staged: Json = None
+    is_set_back: Annotated[
+        bool,
+        Meta(description="Whether the broker keeps it until an operator decides: the database lacks it."),
+    ] = False
 
 
 class SettingValue(Document, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from broker_core.documents.journals import (
 )
 from broker_core.documents.links import Links
 from broker_core.documents.messages import BrowsedPage, Published, PublishedBytes, Stopping
-from broker_core.documents.policies import PolicyEffect, Running
+from broker_core.documents.policies import PolicyEffect, PolicyInForce, Running
 from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry, ReplayName
 from broker_core.documents.stalls import Stalls
@@ -123,6 +123,13 @@ class DowngradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="down
 
 class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrade_member"):
     """Wait for a member again."""
+
+    name: Name
+    by: _Operator = "an operator"
+
+
+class ForgetMember(Request[GroupStatus], frozen=True, kw_only=True, tag="forget_member"):
+    """Forget a member that was removed from the group for good."""
 
     name: Name
     by: _Operator = "an operator"
@@ -310,6 +317,12 @@ class Apply(Request[Running], frozen=True, kw_only=True, tag="apply"):
 
     policy: Raw
     staged: Staged | None = None
+    decided: bool = False
+    """Whether an operator has decided for this policy against one that the database lacked."""
+
+
+class GetPolicy(Request[PolicyInForce], frozen=True, kw_only=True, tag="policy"):
+    """The policy in force, with the hashes of passwords."""
 
 
 class Preview(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):

@@ -17,7 +17,7 @@ from broker_core.errors import OperatorError
 from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
 from broker_core.group.replicated_log import SKEW_TOLD_MS, ReplicatedLog
 from broker_core.group.settings import GroupSettings
-from broker_core.group.status import status_of
+from broker_core.group.status import SILENT_S, status_of
 from broker_core.journal.commit_log import CommitLog, Outlet, Owner
 from broker_core.journal.frontier import Known, read_mark
 from broker_core.journal.journal import Journal
@@ -144,6 +144,20 @@ class Member:
     def exchange(self, notices: NoticeExchange) -> None:
         """Exchange these with the other members."""
         self._made.notices = notices
+
+    def forget(self, name: str) -> None:
+        """Forget a member that was removed for good: don't report it, name it to clients or compare with it.
+
+        Raises OperatorError unknown_member and member_in_use.
+        """
+        assert self._clock is not None
+        if name in self._made.confirmations.members:
+            raise OperatorError(
+                "member_in_use",
+                f"The policy lists {name} in sync_members.",
+                "Take it out of sync_members first.",
+            )
+        self._made.members.forget(name, self._clock.seconds() - SILENT_S)
 
     def status(self) -> GroupStatus:
         """How this member sees its group."""

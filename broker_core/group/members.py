@@ -112,6 +112,27 @@ class Members:
         if told.chain and len(other.recent) < REMEMBERED:
             other.recent.append(told)
 
+    def forget(self, name: str, silent_since: float) -> None:
+        """Forget a member that was removed for good, until it sends something again.
+
+        Raises OperatorError unknown_member, and member_in_use for one that has sent something after
+        `silent_since` (s).
+        """
+        other = self.others.get(name)
+        if other is None:
+            raise OperatorError(
+                "unknown_member",
+                f"{self._settings.member} knows no other member {name[:64]!r}.",
+                "See `manage.py replication status`.",
+            )
+        if other.heard_at > silent_since:
+            raise OperatorError(
+                "member_in_use",
+                f"The member {name} takes part in the group: {self._settings.member} receives its statuses.",
+                "Stop its broker for good first, and try again some seconds later.",
+            )
+        del self.others[name]
+
     def compare(self, chain: Chain) -> None:
         """Hold what was told against this member's own chain."""
         newest = chain.newest

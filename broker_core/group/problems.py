@@ -73,7 +73,8 @@ def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
                 f"The member {one.name} takes no part in its group",
                 f"The member {status.member} receives nothing from it.",
                 "See whether its broker runs and reaches the log service:"
-                " `manage.py replication status` there.",
+                " `manage.py replication status` there. If it was removed for good:"
+                f" `manage.py replication forget {one.name}`.",
             )
 
 

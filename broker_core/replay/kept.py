@@ -71,6 +71,15 @@ class Durable(Kept, tag="durable"):
         return f"durable subscription {self.name} of {self.client}"
 
 
+class DestinationSetBack(msgspec.Struct, frozen=True):
+    """Loss at a link's destination: when the link found it (ns UTC), and the newest record that the
+    destination had confirmed, and has."""
+
+    at: int
+    had: int
+    has: int
+
+
 class ManagedReplay(Kept, tag="managed"):
     """One managed replay. Texts are as its creator wrote them; only its `client` may have it.
 
@@ -101,6 +110,8 @@ class ManagedReplay(Kept, tag="managed"):
     ended_at: int = 0
     carried: int = 0
     """Newest record that a link's destination has confirmed; not every record below `position` is carried."""
+    set_back: DestinationSetBack | None = None
+    """The last loss at a link's destination."""
     steered_at: int = 0
     """When it was last paused, resumed or paced."""
 
@@ -163,6 +174,8 @@ class ManagedReplay(Kept, tag="managed"):
         self.begun = self.begun or told.begun
         self.delivered_messages = max(self.delivered_messages, told.delivered_messages)
         self.carried = max(self.carried, told.carried)
+        found = [one for one in (self.set_back, told.set_back) if one is not None]
+        self.set_back = max(found, key=lambda one: (one.at, one.had, one.has), default=None)
         if (told.ended_at, told.ended) > (self.ended_at, self.ended):
             self.ended, self.ended_at = told.ended, told.ended_at
 

@@ -20,7 +20,7 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.kept import DestinationSetBack, ManagedReplay
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.pacer import parse_rate
 from broker_core.replay.replay_control import ReplayControl
@@ -328,12 +328,20 @@ class ManagedReplays:
         if _moving(replay) != before:
             self._kept.note(replay)
 
-    def restart(self, name: str, position: int, topic: str, filter: str | None, carried: int) -> None:
+    def restart(
+        self,
+        name: str,
+        position: int,
+        topic: str,
+        filter: str | None,
+        carried: int,
+        set_back: DestinationSetBack | None = None,
+    ) -> None:
         """Make a link's replay anew in its place: from `position`, of this topic and filter.
 
-        `carried`: newest record that the destination has. The old definition gives way to the new one in one
-        write, here and at a group's other members. Nothing is done while the replay is subscribed.
-        Raises OperatorError unknown_replay.
+        `carried`: newest record that the destination has. `set_back`: what it lost, if that is why; else what
+        it lost last stays. The old definition gives way to the new one in one write, here and at a group's
+        other members. Nothing is done while the replay is subscribed. Raises OperatorError unknown_replay.
         """
         old = self.get(name)
         if name in self._active:
@@ -341,6 +349,7 @@ class ManagedReplays:
         made = msgspec.structs.replace(
             old, topic=topic, filter=filter, position=position, first=min(old.first, position), certain=0,
             began_at=0, recorded_at=0, begun=True, caught_up=False, carried=carried,
+            set_back=set_back or old.set_back,
             created_at=max(self._clock.now_ns(), old.created_at + 1),
         )  # fmt: skip
         self._kept.drop(old, tell=False)

@@ -36,6 +36,7 @@ from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.names import BROKER_NAME, LINK_PREFIX, site_client
 from broker_core.protocols import commands
+from broker_core.replay.kept import DestinationSetBack
 from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
 from broker_core.sites.records import parts_of
 from broker_core.sites.secrets import secret_of
@@ -62,14 +63,6 @@ class UnderWay(NamedTuple):
     accepted_at: int
     carried: int
     """Messages of it that were sent."""
-
-
-class SetBack(NamedTuple):
-    """Loss at a destination: when it was found (ns), and up to which record the destination had, and has."""
-
-    at: int
-    had: int
-    has: int
 
 
 class Store(MemoryPublishStore):
@@ -108,7 +101,6 @@ class Link:
         self._state_since = engine.clock.now_ns()
         self._error: SluiceError | None = None
         self._instance = ""
-        self._set_back: SetBack | None = None
         self._connected_at = 0
         self._carried = self._gaps = 0
         self._near: NearEnd | None = None
@@ -247,10 +239,13 @@ class Link:
             lost = stored < kept.carried
             if not kept.ended and (changed or lost):
                 position = min(stored + 1, kept.position) if lost else kept.position
-                if lost:
-                    self._note_set_back(kept.carried, stored)
                 managed.restart(
-                    self._client, position, settings.topic, settings.filter, min(stored, kept.carried)
+                    self._client,
+                    position,
+                    settings.topic,
+                    settings.filter,
+                    min(stored, kept.carried),
+                    self._report_set_back(kept.carried, stored) if lost else None,
                 )
         near.begin(
             self._client,
@@ -265,14 +260,14 @@ class Link:
             ),
         )
 
-    def _note_set_back(self, had: int, has: int) -> None:
-        """Report that the destination has lost records: in the log, on `$SLUICE.clients` and in the entry."""
+    def _report_set_back(self, had: int, has: int) -> DestinationSetBack:
+        """Report on `$SLUICE.clients` and in the log that the destination lost records; return the loss."""
         now = self._clock.now_ns()
-        self._set_back = SetBack(now, had, has)
         log.warning("link_set_back", link=self.settings.name, had=had, has=has)
         name = self.settings.name
         sentence = f"{name} had confirmed record {had} and has {has}: {has + 1} to {had} are carried again"
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
+        return DestinationSetBack(now, had, has)
 
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
@@ -386,9 +381,10 @@ class Link:
         """As it stands now."""
         settings, engine, error = self.settings, self._engine, self._error
         position, recorded_at, newest = 1, 0, engine.frontier.durable
+        set_back: DestinationSetBack | None = None
         with suppress(OperatorError):
             kept = engine.managed.get(self._client)
-            position, recorded_at = kept.position, kept.recorded_at
+            position, recorded_at, set_back = kept.position, kept.recorded_at, kept.set_back
         # What is kept moves with what was carried. Records that the filter leaves out are passed without a
         # word.
         passed = self._near.position(newest) if self._near is not None else None
@@ -419,15 +415,10 @@ class Link:
             carried=self._carried,
             gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
             connected_at=self._connected_at // 1_000_000 or None,
-            **self._shown_set_back(),
+            set_back_at=set_back.at // 1_000_000 if set_back is not None else None,
+            set_back_had=set_back.had if set_back is not None else 0,
+            set_back_has=set_back.has if set_back is not None else 0,
         )
-
-    def _shown_set_back(self) -> dict[str, Any]:
-        """Return what `LinkEntry` says of the last time that the destination came back with less."""
-        found = self._set_back
-        if found is None:
-            return {}
-        return {"set_back_at": found.at // 1_000_000, "set_back_had": found.had, "set_back_has": found.has}
 
     def _confirming(self) -> dict[str, Any]:
         """What `LinkEntry` says of whether it is waited for."""

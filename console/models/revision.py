@@ -52,6 +52,7 @@ class RevisionReport(models.Model):
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="reports")
     member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
     number = models.PositiveIntegerField()
+    set_back = models.BooleanField(default=False)  # it keeps a policy that this database lacks
     pid = models.BigIntegerField(default=0)
     reported_at = models.DateTimeField()
     seen_at = models.DateTimeField()

@@ -42,7 +42,8 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     since: MomentOrNone = None
     """Since when that is so, where it is known."""
     problems: Annotated[
-        list[ProblemEntry], Meta(description="Of its group and its links, as this broker sees them.")
+        list[ProblemEntry],
+        Meta(description="Of its policy, its group and its links, as this broker sees them."),
     ] = []
     revision: Annotated[int, Meta(description="The policy that it runs.")] = 0
     refused_revision: Annotated[

@@ -141,7 +141,7 @@ def _stalls(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
 def _problems(broker: Name, status: InstanceStatus) -> Metric:
     gauge = GaugeMetricFamily(
         "sluice_problem_since_seconds",
-        "When a problem of the group or of a link began, s since 1970; there while it lasts",
+        "When a problem of the policy, the group or a link began, s since 1970; there while it lasts",
         labels=["instance", "member", "code", "subject", "severe"],
     )
     for one in status.problems:

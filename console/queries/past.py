@@ -184,7 +184,8 @@ def policy(instance: Instance, when: Moment) -> Policy:
     revisions = PolicyRevision.objects.filter(instance=instance)
     reports = RevisionReport.objects.filter(instance=instance, reported_at__lte=when.at, seen_at__gte=when.at)
     report = reports.order_by("-reported_at").first()
-    running = revisions.filter(number=report.number).first() if report is not None else None
+    known = report is not None and not report.set_back  # else that number names another policy here
+    running = revisions.filter(number=report.number).first() if report is not None and known else None
     return Policy(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
 
 

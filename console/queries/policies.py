@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
@@ -47,6 +47,8 @@ class InForce(TypedDict):
     wanted: int
     running: int | None
     converged: bool
+    set_back: bool
+    """Whether it keeps a policy that this database lacks, until an operator decides."""
     staged: str
     """While a rollout runs: which revision is for whom."""
     withdrawn: PolicyRollout | None
@@ -185,6 +187,7 @@ def in_force(instance: Instance, now: datetime | None = None, *, without: Collec
         "member": "",
         "running": min(running, default=None),
         "converged": all(state["converged"] for state in states),
+        "set_back": any(state["set_back"] for state in states),
         "reported_at": min(heard, default=None),
         "why": " ".join(f"{state['member']}: {state['why']}" for state in states if state["why"]),
     }
@@ -197,9 +200,13 @@ def run_by(instance: Instance, now: datetime | None = None) -> dict[int, list[st
         _states(Instance.objects.filter(pk=instance.pk), now),
         (now or timezone.now()) - REPORT_FRESH,
     )
-    known = {state["member"]: state["running"] for state in states if state["running"] is not None}
+    known = {
+        state["member"]: state["running"]
+        for state in states
+        if state["running"] is not None and not state["set_back"]
+    }
     heard = {state["member"] for state in states if state["reported_at"] and state["reported_at"] >= least}
-    numbers = {known[one] for one in heard} or set(known.values())
+    numbers = {known[one] for one in heard if one in known} or set(known.values())
     if len(numbers) == 1:
         return {number: [] for number in numbers}
     return {number: [one for one in known if known[one] == number and one in heard] for number in numbers}
@@ -237,17 +244,23 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce
     ]
 
 
-_Heard = tuple[int, datetime]
+class _Heard(NamedTuple):
+    """Newest report of a broker."""
+
+    running: int
+    seen_at: datetime
+    set_back: bool
 
 
 def _heard(instances: list[int]) -> dict[int, dict[str, _Heard]]:
     """What each member of each instance reported last, and when."""
     same = RevisionReport.objects.filter(instance=OuterRef("instance"), member=OuterRef("member"))
-    numbers = same.order_by("-seen_at", "-id").values("number")[:1]
+    numbers, kept = (same.order_by("-seen_at", "-id").values(field)[:1] for field in ("number", "set_back"))
     rows = RevisionReport.objects.filter(instance__in=instances).order_by().values("instance", "member")
     found: dict[int, dict[str, _Heard]] = {pk: {} for pk in instances}
-    for row in rows.annotate(newest=Max("seen_at"), running=Subquery(numbers)):
-        found[row["instance"]][row["member"]] = (row["running"], row["newest"])
+    newest = rows.annotate(newest=Max("seen_at"), running=Subquery(numbers), set_back=Subquery(kept))
+    for row in newest:
+        found[row["instance"]][row["member"]] = _Heard(row["running"], row["newest"], row["set_back"])
     return found
 
 
@@ -256,7 +269,7 @@ def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...
     listed = members_of(instance_name)
     if any(listed) or not heard:
         return listed
-    return (max(heard, key=lambda name: heard[name][1]),)
+    return (max(heard, key=lambda name: heard[name].seen_at),)
 
 
 def _state(
@@ -267,13 +280,18 @@ def _state(
     withdrawn: PolicyRollout | None,
     moment: datetime,
 ) -> InForce:
-    wanted, (running, seen_at) = row["wanted"] or 0, heard or (None, None)
+    wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""
     if seen_at is None:
         why = "The broker has never reported."
     elif not fresh:
         why = f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
+    elif set_back:
+        why = (
+            f"The broker keeps its own revision {running}, which this database doesn't have,"
+            " until an operator decides."
+        )
     elif running != wanted:
         why = f"The broker runs revision {running}; it is asked again each minute."
     return {
@@ -281,7 +299,8 @@ def _state(
         "member": member,
         "wanted": wanted,
         "running": running,
-        "converged": fresh and running == wanted,
+        "converged": fresh and running == wanted and not set_back,
+        "set_back": fresh and set_back,
         "staged": _staged(rollout),
         "withdrawn": withdrawn,
         "reported_at": seen_at,

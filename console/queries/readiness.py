@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import Error
 from django.utils import timezone
 
+from broker_core.control import set_back
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
@@ -158,7 +159,10 @@ def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:
 
 
 def problem_name(instance: str, problem: ProblemEntry) -> str:
-    """Return the name of a problem's part: `group INSTANCE/MEMBER`, `group INSTANCE` or `link INSTANCE/NAME`."""
+    """Return the name of a problem's part: `group INSTANCE/MEMBER`, `group INSTANCE`, `link INSTANCE/NAME` or
+    `policy INSTANCE`."""
+    if problem.subject == set_back.SUBJECT:
+        return f"policy {instance}"
     if problem.subject.startswith(LINK_PREFIX):
         return f"link {instance}/{problem.subject.removeprefix(LINK_PREFIX)}"
     return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"

@@ -267,10 +267,16 @@ class BrokerReporter:
         wanted = await self._thread.run(policies.orders, engine.instance)
         policy = PolicyDocument.from_dict(wanted["policy"])
         stage = read_stage(wanted["staged"], self._broker.member)
-        # Whole documents: a database that was restored may have another policy under the same number.
+        # Whole documents: another database may have another policy under the same number. A database that
+        # lacks the policy in force isn't followed: an operator decides.
         if engine.policy != policy or not guard.follows(stage):
-            if policy.revision < engine.policy.revision and stage is None:
-                log.warning("policy_set_back", running=engine.policy.revision, database=policy.revision)
+            shown = guard.stage.document if guard.stage is not None else engine.policy
+            if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):
+                await self._broker.keep_policy(
+                    stage.document.revision if stage is not None else policy.revision
+                )
+                self._set(policy="disk")
+                return
             try:
                 await self._broker.apply(policy, stage)
             except SluiceError as problem:  # the status has it (`refused`); reports go on
@@ -278,6 +284,7 @@ class BrokerReporter:
                     "policy_refused", revision=policy.revision, code=problem.code, why=problem.sentence
                 )
                 return
+        await self._broker.follow_database()
         if self._database.policy == "disk":
             log.info("policy_from_database", revision=policy.revision)
             self._set(policy="database")

@@ -1,4 +1,6 @@
-"""Orders for a broker's start: the database's, or while that can't be read the policy on the broker's disk.
+"""Orders for a broker's start: the database's, or the policy on the broker's disk.
+
+The latter is used while the database can't be read, or lacks that policy.
 
 A broker without either waits for the database: it has nothing to start with, and a default policy would let
 in clients that the operators' policy refuses.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ from django.db import Error
 
 from broker_core.config import PolicyDocument
 from broker_core.control.policy_file import PolicyFile, StoredPolicy
+from broker_core.control.set_back import FIX, SetBack
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import KnownGroup
@@ -34,7 +37,7 @@ from console.services.journal_places import (
     known_group,
     known_log,
 )
-from console.services.policies import orders
+from console.services.policies import has_policy, orders
 
 START_TIMEOUT_S: Final = 15.0
 """How long a start waits for the database before it takes the stored policy."""
@@ -54,6 +57,8 @@ class StartOrders:
     known: Known | None
     group: KnownGroup
     database: DatabaseEntry
+    set_back: SetBack | None = None
+    """Set while the database lacks the stored policy, which is in force then."""
 
 
 async def read_start_orders(
@@ -111,15 +116,33 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
     if stored is not None:
         stage = stored.continue_stage(stage)
         revision = stage.document.revision if stage is not None else policy.revision
-        if revision < stored.revision:
-            # Restored from a backup, or another database: console and broker have to agree all the same.
-            log.warning("policy_set_back", stored=stored.revision, database=revision)
+        if not has_policy(instance, stored.shown_document):
+            return _from_set_back(stored, revision)
         if not group.logs and stored.known is not None:
             known, group = stored.known, KnownGroup.of(stored.known)
     return StartOrders(policy, stage, directories_to_open(instance), known, group, DatabaseEntry())
 
 
+def _from_set_back(stored: StoredPolicy, revision: int) -> StartOrders:
+    """Return the stored policy for a broker whose database lacks it, and has another one of that revision."""
+    since = stored.set_back.since if stored.set_back is not None else time.time_ns() // 1_000_000
+    log.error(
+        "policy_set_back", running=stored.revision, stored_at=stored.stored_at, database=revision, fix=FIX
+    )
+    entry = DatabaseEntry(policy="disk", policy_stored_at=stored.stored_at)
+    return replace(_from_stored(stored, entry), set_back=SetBack(since=since, database_revision=revision))
+
+
 def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
+    shown = policy_from_disk(stored.revision, away)
+    entry = DatabaseEntry(
+        away_since=time.time_ns() // 1_000_000, code=shown.code, message=shown.sentence, fix=shown.fix,
+        policy="disk", policy_stored_at=stored.stored_at,
+    )  # fmt: skip
+    return _from_stored(stored, entry)
+
+
+def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
     policy, default = stored.document, default_directories()
     directories = Directories(
         Path(policy.instance.journal_directory or default.journal),
@@ -130,12 +153,7 @@ def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
         if earlier != directories.journal and discover(earlier, stored.instance):
             raise elsewhere(stored.instance, directories.journal, earlier)
     group = KnownGroup.of(stored.known) if stored.known is not None else KnownGroup()
-    shown = policy_from_disk(stored.revision, away)
-    entry = DatabaseEntry(
-        away_since=time.time_ns() // 1_000_000, code=shown.code, message=shown.sentence, fix=shown.fix,
-        policy="disk", policy_stored_at=stored.stored_at,
-    )  # fmt: skip
-    return StartOrders(policy, stored.stage, directories, stored.known, group, entry)
+    return StartOrders(policy, stored.stage, directories, stored.known, group, entry, stored.set_back)
 
 
 def policy_from_disk(revision: int, why: SluiceError) -> OperatorError:

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 
 from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.links import LinkEntry, Links
-from broker_core.documents.requests import DowngradeLink, DowngradeMember, UpgradeLink, UpgradeMember
+from broker_core.documents.requests import (
+    DowngradeLink,
+    DowngradeMember,
+    ForgetMember,
+    UpgradeLink,
+    UpgradeMember,
+)
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX
-from console.broker_link import Link
+from console.broker_link import Link, Told, ask_each
 from console.queries.group import group_now
 from console.queries.links import links_now
 
@@ -44,6 +50,18 @@ def named(instance_name: str, name: str) -> str:
 def change_member(brokers: Link, change: str, name: str, by: str) -> GroupStatus:
     """Of a group. OperatorError no_group, unknown_member; BrokerAway."""
     return brokers.call(CHANGES[change](name=name, by=by))
+
+
+def forget_member(instance_name: str, name: str, by: str) -> list[Told[GroupStatus]]:
+    """Have each broker forget a member that was removed for good; return each one's answer.
+
+    Raises what a broker refused, where none did it: OperatorError unknown_member, member_in_use and no_group.
+    """
+    told = ask_each(instance_name, ForgetMember(name=name, by=by))
+    refused = [one.error for one in told if one.error is not None]
+    if len(refused) == len(told):
+        raise refused[0]
+    return told
 
 
 def change_link(brokers: Link, change: str, name: str, by: str) -> Links:

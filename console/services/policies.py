@@ -26,7 +26,7 @@ from broker_core.config.roots import (
     outside_roots,
 )
 from broker_core.documents.requests import Apply, Staged
-from broker_core.errors import OperatorError
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
 from broker_core.subscriptions.destinations import destination_problems
 from console import current
@@ -68,6 +68,23 @@ def newest_of(instance: Instance) -> PolicyRevision:
     if newest is None:
         raise OperatorError("unknown_revision", f"{instance.name} has no revision.", "Restore the database.")
     return newest
+
+
+def has_policy(instance_name: str, document: Mapping[str, Any]) -> bool:
+    """Return whether the database has a policy, as the revision of its number or of a later one.
+
+    If not, the broker that runs it was ordered to by another database, or by this one before it was restored.
+    """
+    rows = PolicyRevision.objects.filter(instance__name=instance_name, number__gte=document["revision"])
+    documents = rows.order_by("number").values_list("document", flat=True)
+    return any(_is_stored_as(document, one) for one in documents.iterator(100))
+
+
+def _is_stored_as(document: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    try:
+        return same_policy(document, stored)
+    except SluiceError:  # an old revision that this release can't read
+        return False
 
 
 def orders(instance_name: str) -> dict[str, Any]:
@@ -218,10 +235,14 @@ def publish(
     return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first)
 
 
-def tell_broker(revision: PolicyRevision) -> Change:
-    """Ask the running broker, of a group each, to take up a revision, and store what it reports."""
+def tell_broker(revision: PolicyRevision, *, decided: bool = False) -> Change:
+    """Ask the running broker, of a group each, to take up a revision, and store what it reports.
+
+    `decided`: an operator has preferred it to a policy that a broker kept.
+    """
     instance, problems = revision.instance, []
-    for told in ask_each(instance.name, Apply(**in_words_of_the_broker(orders(instance.name)))):
+    order = Apply(**in_words_of_the_broker(orders(instance.name)), decided=decided)
+    for told in ask_each(instance.name, order):
         if told.answer is None:
             problems.append(told.error.sentence if told.error is not None else "")
             continue
@@ -256,6 +277,23 @@ def reconcile() -> list[Change]:
     return [tell_broker(one) for one in newest if one is not None]
 
 
+def store_revision(
+    instance: Instance, document: Mapping[str, Any], number: int, actor: Actor, reason: str
+) -> PolicyRevision:
+    """Store a document unchanged as that revision, under the instance's lock. The editable rows stay."""
+    return _store(instance, {**document, "revision": number}, actor, reason)
+
+
+def store_rows(instance: Instance, newest: PolicyRevision, actor: Actor, reason: str) -> PolicyRevision:
+    """Store the editable rows as the revision after `newest`; return that where they are equal.
+
+    Call it under the instance's lock. Raises OperatorError bad_policy.
+    """
+    document = read.desired_document(instance, newest.number + 1)
+    _reviewed(document)
+    return newest if same_policy(document, newest.document) else _store(instance, document, actor, reason)
+
+
 def _change(
     actor: Actor,
     action: str,
@@ -281,9 +319,9 @@ def _change(
         edit(instance)
         document = read.desired_document(instance, before.number + 1)
         findings = _reviewed(document)
-        if _same(document, before.document):
+        if same_policy(document, before.document):
             return _unchanged(before)
-        _end_rollout(instance, before)
+        end_rollout(instance, before.number + 1)
         revision = _store(instance, document, actor, reason)
         if first is not None:
             first(revision, before)
@@ -298,12 +336,12 @@ def _change(
     return replace(tell_broker(revision), findings=tuple(findings))
 
 
-def _end_rollout(instance: Instance, newest: PolicyRevision) -> None:
-    """A new revision takes the place of a staged one: its rollout is over."""
+def end_rollout(instance: Instance, number: int) -> None:
+    """End the rollout of a staged revision whose place revision `number` takes."""
     rollout = read.running_rollout(instance)
     if rollout is not None:
         rollout.state, rollout.ended_at = RolloutState.STOPPED, timezone.now()
-        rollout.why = f"Revision {newest.number + 1} took its place."
+        rollout.why = f"Revision {number} took its place."
         rollout.save()
 
 
@@ -375,11 +413,10 @@ def _default_directories() -> DirectoryDefaults:
     )
 
 
-def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether two documents mean the same."""
-    return PolicyDocument.from_dict({**document, "revision": 1}) == PolicyDocument.from_dict(
-        {**before, "revision": 1}
-    )
+def same_policy(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether two documents have equal settings, whatever their revisions."""
+    first, second = {**document, "revision": 1}, {**before, "revision": 1}
+    return first == second or PolicyDocument.from_dict(first) == PolicyDocument.from_dict(second)
 
 
 def _unchanged(newest: PolicyRevision) -> Change:

@@ -18,6 +18,7 @@ import redis
 from django.conf import settings
 from django.db import close_old_connections, connection
 
+from broker_core.control.set_back import CODE
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
@@ -37,7 +38,8 @@ class _Heard:
     """What this process already stored of one instance, so that most reports need no database."""
 
     instance_id: int
-    revision: int = -1
+    revision: tuple[int, bool] = (-1, False)
+    """Revision that is in force, and whether the database lacks it."""
     slot: int = -1
     idle_since: dict[str, int] = field(default_factory=dict)  # client → slot of its last stored idle sample
 
@@ -52,7 +54,9 @@ def record_report(snapshot: Snapshot) -> None:
     key = (status.instance, status.member)
     heard = _heard.get(key)
     slot = at_ms - at_ms % SAMPLE_MS
-    if heard is not None and heard.revision == status.revision and heard.slot == slot:
+    set_back = any(one.code == CODE for one in status.problems)
+    revision = (status.revision, set_back)
+    if heard is not None and heard.revision == revision and heard.slot == slot:
         return
     _fresh_connection()
     instance = Instance.objects.filter(name=status.instance).first()
@@ -60,7 +64,7 @@ def record_report(snapshot: Snapshot) -> None:
         return  # the policy was never asked for: the broker isn't one of this database's
     if heard is None or heard.instance_id != instance.pk:
         heard = _heard[key] = _Heard(instance.pk)
-    record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member)
+    record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
     if heard.slot != slot:
         if status.log:
             record_log(instance.name, UUID(status.log), status.durable_sequence, status.member)
@@ -68,23 +72,33 @@ def record_report(snapshot: Snapshot) -> None:
         record_places(instance, snapshot, slot)
         if snapshot.replays is not None:
             replays.record(instance, snapshot.replays, complete=True, member=status.member)
-    heard.revision, heard.slot = status.revision, slot
+    heard.revision, heard.slot = revision, slot
 
 
 def record_revision(
-    instance: Instance, number: int, now: datetime, pid: int | None = None, member: str = ""
+    instance: Instance,
+    number: int,
+    now: datetime,
+    pid: int | None = None,
+    member: str = "",
+    *,
+    set_back: bool = False,
 ) -> RevisionReport:
-    """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`."""
+    """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`.
+
+    `set_back`: the broker keeps a policy that this database lacks, whatever revision has its number here.
+    """
     rows = RevisionReport.objects.filter(instance=instance, member=member)
     newest = rows.order_by("-seen_at", "-id").first()
-    if newest is not None and newest.number == number and pid in (None, newest.pid):
+    known_as = (newest.number, newest.set_back) if newest is not None else None
+    if newest is not None and known_as == (number, set_back) and pid in (None, newest.pid):
         newest.seen_at = max(now, newest.seen_at)
         newest.save(update_fields=["seen_at"])
         return newest
     known = newest.pid if newest is not None else 0
     return RevisionReport.objects.create(
-        instance=instance, member=member, number=number, pid=known if pid is None else pid, reported_at=now,
-        seen_at=now,
+        instance=instance, member=member, number=number, set_back=set_back, pid=known if pid is None else pid,
+        reported_at=now, seen_at=now,
     )  # fmt: skip
 
 

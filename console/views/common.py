@@ -170,5 +170,6 @@ def in_force() -> dict[str, Any]:
     return {
         "in_force": states, "wanted": wanted, "instances_count": len(states), "converged_count": converged,
         "counted": "member" if any(state["member"] for state in states) else "instance",
+        "set_back": any(state["set_back"] for state in states),
         "converged_all": bool(states) and converged == len(states),
     }  # fmt: skip

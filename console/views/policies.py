@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
@@ -21,7 +22,7 @@ from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
 from console.queries.document_diff import Change, changes
-from console.services import audit
+from console.services import audit, set_back
 from console.services import policies as service
 from console.services import tray as tray_service
 from console.units import words
@@ -73,6 +74,28 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def resolve_set_back(request: HttpRequest) -> HttpResponse:
+    """Decide between the policy that brokers keep and the database's, which lacks it."""
+    try:
+        choice = set_back.SetBackChoice(request.POST.get("choice", ""))
+    except ValueError:
+        return HttpResponseBadRequest("choice: stored or database")
+    if choice is set_back.SetBackChoice.DATABASE and not request.POST.get("confirmed"):
+        audit.changes_nothing(request)
+        messages.error(request, "Confirm that clients may be cut off, and topics no longer journaled.")
+        return redirect("policies")
+    try:
+        change = set_back.resolve_set_back(common.actor_of(request), choice)
+    except SluiceError as problem:
+        audit.changes_nothing(request)
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
+    return redirect("policies")
 
 
 def _plan(

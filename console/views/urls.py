@@ -84,6 +84,7 @@ urlpatterns = [
     path("policies/rules/new/", rules.new, name="policies_rule_new"),
     path("policies/rules/try/", rules.attempt, name="policies_rule_try"),
     path("policies/rules/<int:place>/remove/", rules.remove, name="policies_rule_remove"),
+    path("policies/resolve/", policies.resolve_set_back, name="policies_resolve"),
     path("policies/revisions/<int:number>/roll-back/", policies.roll_back, name="policies_roll_back"),
     path("policies/rollout/promote/", rollouts.promote, name="rollout_promote"),
     path("policies/rollout/stop/", rollouts.stop, name="rollout_stop"),

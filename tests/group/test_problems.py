@@ -147,6 +147,38 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
                     await asyncio.sleep(0.1)
 
 
+async def test_a_member_that_was_removed_for_good_is_forgotten_and_one_that_takes_part_is_not(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(
+            tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS, sync_members=("a", "never")
+        ) as (a, b):
+            c = await start_member(tmp_path, "c", engines.urls, hold_ms=HOLD_MS)
+            await until(
+                lambda: all("c" in {o.name for o in m.member.status().members if o.there} for m in (a, b))
+            )
+            for name, code in (
+                ("c", "member_in_use"),
+                ("never", "member_in_use"),
+                ("typo", "unknown_member"),
+            ):
+                with pytest.raises(AssertionError, match=code):
+                    await ask(a.broker, "forget_member", name=name)
+            await c.stop()
+            for member in (a, b):
+                await until_told(member, "member_silent", "c")
+                await ask(member.broker, "forget_member", name="c", by="ada")
+            await asyncio.sleep(2)
+            for member in (a, b):
+                assert ("member_silent", "c") not in await problems(member)
+                assert "c" not in {one.name for one in member.member.status().members}
+                assert len(member.member.addresses("tcp")) == 1, "clients aren't sent to it"
+            c = await start_member(tmp_path, "c", engines.urls, hold_ms=HOLD_MS)
+            await until(lambda: "c" in {one.name for one in a.member.status().members if one.there})
+            await c.stop()
+
+
 async def test_a_lost_quorum_is_reported_without_a_gap_from_its_beginning_on(tmp_path: Path) -> None:
     """Frozen servers keep their connections: each attempt ends in another way."""
     async with running_engines(tmp_path, 3) as engines:

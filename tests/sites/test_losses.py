@@ -169,3 +169,7 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_wa
                 await has(newyork, 210)
             told = await until_shown(broker, state="carrying", behind=0, gaps=0)
             assert told["set_back_at"] and told["set_back_has"] < told["set_back_had"]
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            again = await until_shown(broker, state="carrying", behind=0)
+            marks = ("set_back_at", "set_back_had", "set_back_has")
+            assert [again[mark] for mark in marks] == [told[mark] for mark in marks], "it outlives a restart"

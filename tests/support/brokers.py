@@ -15,6 +15,7 @@ from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
 from broker_core.control.link import LinkSettings
 from broker_core.control.policy_file import PolicyFile
+from broker_core.control.set_back import SetBack
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import Files
 from broker_core.slow_clients.rules.staging import Stage
@@ -48,6 +49,7 @@ async def running_broker(
     link_secrets: Path | None = None,
     policy_file: PolicyFile | None = None,
     stage: Stage | None = None,
+    set_back: SetBack | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
     have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
@@ -66,6 +68,7 @@ async def running_broker(
             link=link,
             link_secrets=link_secrets,
             policy_file=policy_file,
+            set_back=set_back,
         )
         law = Law(broker)
         errors: list[str] = []

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from broker_core.bookmark import sequence_in
 from broker_core.control import listing
+from broker_core.control.set_back import set_back_error
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
 from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.instance import DatabaseEntry, InstanceStatus, RefusedRevision, Snapshot
@@ -225,6 +226,8 @@ class FakeBroker:
         self.group: GroupStatus | None = None
         self.links: list[LinkEntry] = []
         self.problems: list[ProblemEntry] = []
+        self.kept: tuple[dict[str, Any], dict[str, Any] | None] | None = None
+        """Policy, and staged one, that it keeps because the database lacks it."""
         self.stalls: list[StallEntry] = []
         self.log: list[dict[str, Any]] = []
         for number in range(194):
@@ -553,7 +556,7 @@ class FakeBroker:
         """None unless a test gives it some."""
         return {"links": msgspec.to_builtins(self.links)}
 
-    do_downgrade_member = do_upgrade_member = do_group
+    do_downgrade_member = do_upgrade_member = do_forget_member = do_group
     do_downgrade_link = do_upgrade_link = do_links
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -573,8 +576,16 @@ class FakeBroker:
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
         """Take up a revision."""
         staged = request.get("staged")
+        if self.kept is not None and not request.get("decided"):
+            raise set_back_error(self.revision, request["policy"]["revision"])
+        self.kept = None
         self.revision = (staged["policy"] if staged else request["policy"])["revision"]
         return {"revision": self.revision}
+
+    def do_policy(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the policy in force."""
+        policy, staged = self.kept or ({"revision": self.revision}, None)
+        return {"policy": policy, "staged": staged, "is_set_back": self.kept is not None}
 
     def do_preview(self, request: dict[str, Any]) -> dict[str, Any]:
         """A policy that would have the capacity of the slowest reached."""

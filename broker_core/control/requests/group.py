@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import structlog
+
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import requests
 from broker_core.documents.group import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.member import Member
+
+log = structlog.get_logger("sluice.group")
 
 
 class GroupRequests:
@@ -29,6 +33,13 @@ class GroupRequests:
         """OperatorError no_group, unknown_member; JournalError not_kept."""
         member = self._there()
         await self._confirmations.upgrade(asked.name, asked.by)
+        return member.status()
+
+    async def forget_member(self, asked: requests.ForgetMember) -> GroupStatus:
+        """Forget a removed member. Raises OperatorError no_group, unknown_member, member_in_use."""
+        member = self._there()
+        member.forget(asked.name)
+        log.warning("member_forgotten", member=asked.name, by=asked.by)
         return member.status()
 
     def _there(self) -> Member:

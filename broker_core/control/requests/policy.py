@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Mode
 from broker_core.documents import requests
-from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running
+from broker_core.documents.policies import CutOffEntry, PolicyEffect, PolicyInForce, Running
 from broker_core.engine.engine import Engine
 from broker_core.slow_clients.evaluate.telling import decision_entry
 from broker_core.slow_clients.rules.compare import compare
@@ -21,17 +21,27 @@ MOST_PREVIEWED = 500
 """Clients and decisions that a preview lists; it counts them all."""
 
 
+class ApplyPolicy(Protocol):
+    """Puts an ordered policy in force; `decided`: an operator has preferred it to the one that is."""
+
+    async def __call__(self, policy: PolicyDocument, stage: Stage | None, *, decided: bool) -> None:
+        """Raises OperatorError policy_set_back, and what makes it unusable."""
+
+
 class PolicyRequests:
     """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
     def __init__(
         self,
         engine: Engine,
-        apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]],
+        apply: ApplyPolicy,
         check: Callable[[PolicyDocument], Awaitable[None]],
         member: str,
+        is_set_back: Callable[[], bool],
     ) -> None:
+        """`is_set_back` returns whether the broker keeps a policy that the database lacks."""
         self._engine = engine
+        self._is_set_back = is_set_back
         self._member = member
         self._apply = apply
         self._check = check
@@ -39,9 +49,18 @@ class PolicyRequests:
     async def apply(self, asked: requests.Apply) -> Running:
         """Put it in force, whole."""
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
-        await self._apply(policy, stage)
+        await self._apply(policy, stage, decided=asked.decided)
         stage = self._engine.guard.stage  # none when it has used up its allowance here
         return Running(revision=stage.document.revision if stage is not None else policy.revision)
+
+    async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
+        """Return the policy in force, with the hashes of passwords, and whether the database lacks it."""
+        stage = self._engine.guard.stage
+        return PolicyInForce(
+            policy=self._engine.policy.to_dict(),
+            staged=stage.document.to_dict() if stage is not None else None,
+            is_set_back=self._is_set_back(),
+        )
 
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""

@@ -8,6 +8,8 @@ manage.py policy diff policy.yaml                       against the newest revis
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
 manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
                                                         what became of each setting is told on standard error
+manage.py policy resolve stored     after the database was replaced: the brokers' policy goes into it
+manage.py policy resolve database   or: the brokers follow the database's policy
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from console.management.safe_command import SafeCommand
 from console.models import Action, Instance
 from console.queries import policies as read
 from console.queries.document_diff import changes
-from console.services import drafts, policies, policy_files, policy_import
+from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
 from console.services.policy_files import MOST_BYTES
 
@@ -70,7 +72,17 @@ class Command(SafeCommand):
                 choices=sorted(policy_import.READERS),
                 help="the system whose configuration it is",
             )
-        for one in (export, diff, load):
+        resolve = commands.add_parser(
+            "resolve", help="decide between the policy that brokers keep and the database's (policy_set_back)"
+        )
+        resolve.add_argument(
+            "choice",
+            choices=list(set_back.SetBackChoice),
+            type=set_back.SetBackChoice,
+            metavar="{stored,database}",
+        )
+        resolve.add_argument("--reason", default="", help="kept with the revision")
+        for one in (export, diff, load, resolve):
             one.add_argument("--instance", help="default: this installation's own")
 
     def handle(self, *arguments: Any, **options: Any) -> None:
@@ -155,6 +167,13 @@ class Command(SafeCommand):
         self.stdout.write(f"{said} {change.problem or 'It is in force.'}")
         for one in change.findings:
             self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
+
+    def _resolve(self, options: dict[str, Any]) -> None:
+        instance = read.instance_named(options["instance"])
+        change = set_back.resolve_set_back(
+            SYSTEM, options["choice"], reason=options["reason"], instance_name=instance.name
+        )
+        self.stdout.write(f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
 
     def _loaded(
         self, options: dict[str, Any], instance: Instance, *, tell: bool = True

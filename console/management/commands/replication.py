@@ -1,7 +1,8 @@
 """`manage.py replication`: the group that the broker on this machine is a member of, its links to other sites, and what is done to a member
 that can't take part.
 
-`status`, `links`, `downgrade` and `upgrade` ask running brokers. The others are for a broker that is stopped: each prints its plan, and does it with `--yes` alone.
+`status`, `links`, `downgrade`, `upgrade` and `forget` ask running brokers. The others are for a broker that
+is stopped: each prints its plan, and does it with `--yes` alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from console.management.replication_text import links_as_json, show_group, show_
 from console.management.safe_command import SafeCommand, SafeConsole
 from console.queries.group import group_now, is_well
 from console.queries.links import links_now
-from console.services.group import change_link, change_member, is_link, named
+from console.services.group import change_link, change_member, forget_member, is_link, named
 from console.services.journal_places import accept_log, directories_now, known_group, known_log_now
 
 BY_ITSELF = "a broker by itself"
@@ -58,6 +59,9 @@ _CHANGE = """It holds until it is undone by hand, also over restarts, and goes t
   replication upgrade newyork        they do again
 
 Who did it and when is shown by `replication status`, and on disk before this ends."""
+_FORGET = """For a member whose broker is stopped for good, and that neither sync_members of the policy nor
+SLUICE_BROKERS lists any more. Each broker of the group forgets it: it is no longer reported as silent, and
+clients are no longer sent to it. A member that is started again takes part again, and is known again."""
 
 
 class Command(SafeCommand):
@@ -72,7 +76,7 @@ class Command(SafeCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(
-            dest="command", required=True, metavar="status|links|downgrade|upgrade|init|join|reseed"
+            dest="command", required=True, metavar="status|links|downgrade|upgrade|forget|init|join|reseed"
         )
         status = commands.add_parser(
             "status",
@@ -106,6 +110,13 @@ class Command(SafeCommand):
             one.add_argument(
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
             )
+        forget = commands.add_parser(
+            "forget",
+            help="let the running brokers forget a member that was removed for good",
+            description=_FORGET,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        forget.add_argument("member", metavar="MEMBER", help="its name; its broker must be stopped")
         init = commands.add_parser(
             "init",
             help="make a new log that continues the journal on this machine; the broker must be stopped",
@@ -115,7 +126,7 @@ class Command(SafeCommand):
             "reseed",
             help="move the journal on this machine aside, and take another member's; the broker must be stopped",
         )
-        for one in (status, links, init, join, renew):
+        for one in (status, links, forget, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
                 "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
@@ -153,6 +164,8 @@ class Command(SafeCommand):
                 self._status(**options)
             elif command == "links":
                 self._links(**options)
+            elif command == "forget":
+                self._forget(**options)
             elif command in ("downgrade", "upgrade"):
                 self._change(command, **options)
             else:
@@ -198,6 +211,20 @@ class Command(SafeCommand):
         else:
             status = change_member(brokers, change, name, by)
             self._line(status) if json else show_group(status, self._console())
+
+    def _forget(self, instance: str, member: str, json: bool, **options: Any) -> None:
+        told = forget_member(instance, member, f"{getuser()} at a terminal")
+        done = [one.address.name for one in told if one.error is None]
+        failed = {
+            one.address.name: f"{one.error.sentence} {one.error.fix}" for one in told if one.error is not None
+        }
+        if json:
+            self._line({"forgotten_by": done, "failed": failed})
+        else:
+            for name in done:
+                self._line(f"{name} has forgotten {member}.")
+            for name, why in failed.items():
+                self._line(f"{name}: {why}")
 
     def _console(self) -> Console:
         return SafeConsole(file=self.stdout._out, width=140)

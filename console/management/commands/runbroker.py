@@ -133,7 +133,7 @@ async def _run(instance: str) -> None:
         reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
         member=member, link=link, ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
-        policy_file=file,
+        policy_file=file, set_back=orders.set_back,
     )  # fmt: skip
     broker.on_shut_down = stopping.set
     reporter = BrokerReporter(broker, thread, orders.database)

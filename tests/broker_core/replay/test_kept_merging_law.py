@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_one_topic, stamp
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.held import Pins
-from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.kept import DestinationSetBack, Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_in_common import KeptInCommon
 from broker_core.replay.kept_positions import KeptPositions
@@ -152,15 +152,17 @@ def test_no_position_moves_back_and_in_the_end_all_members_have_the_same(
 
 
 managed = st.builds(
-    lambda position, certain, begun, at, paused, steered, ended, ended_at: ManagedReplay(
+    lambda position, certain, begun, at, paused, steered, ended, ended_at, lost: ManagedReplay(
         **REPLAY
         | {
             "position": position, "certain": min(certain, position), "begun": begun, "recorded_at": at, "paused": paused,
             "steered_at": steered, "ended": ended, "ended_at": ended_at if ended else 0,
+            "set_back": lost,
         }
     ),
     places, st.integers(0, 60), st.booleans(), places, st.booleans(), st.integers(0, 3),
     st.sampled_from(["", "completed", "cancelled"]), st.integers(1, 3),
+    st.none() | st.builds(DestinationSetBack, st.integers(1, 3), st.integers(1, 3), st.integers(0, 1)),
 )  # fmt: skip
 
 

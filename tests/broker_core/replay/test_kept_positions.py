@@ -30,7 +30,7 @@ REPLAY = {
     "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3, "not_before": 0,
     "last": MAX_SEQUENCE, "not_after": NEVER, "position": 9, "begun": True, "created_at": 13, "began_at": 3,
     "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0, "carried": 0,
-    "steered_at": 15,
+    "set_back": None, "steered_at": 15,
 }  # fmt: skip
 EARLIER_DURABLES = orjson.dumps({"version": 1, "durables": [DURABLE]})
 EARLIER_REPLAYS = orjson.dumps(

@@ -97,3 +97,11 @@ def test_a_name_means_a_member_else_a_link(
     run("downgrade", name)
     told: list[dict[str, Any]] = [one for one in broker.asked if one["do"].startswith("downgrade")]
     assert [(one["do"], one["name"]) for one in told] == [asked]
+
+
+def test_a_removed_member_is_forgotten_by_each_broker_and_each_refusal_is_told(machines: Machines) -> None:
+    text, code = run("forget", "c")
+    assert code == 0 and "sluice-1/a has forgotten c." in text and "sluice-1/b has forgotten c." in text
+    machines.play("away a")
+    text, _ = run("forget", "c")
+    assert "sluice-1/b has forgotten c." in text and "sluice-1/a: " in text

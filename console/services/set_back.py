@@ -1,0 +1,93 @@
+"""The operators' decision between the policy that brokers keep and the one of a database that lacks it.
+
+Either way the policies that brokers keep become revisions of the database first: their documents aren't
+lost, the brokers find them there, and no number names two policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from django.db import transaction
+
+from broker_core.documents.requests import GetPolicy
+from broker_core.errors import OperatorError
+from console import current
+from console.access.policy_secrets import redacted
+from console.broker_link import ask_each
+from console.models import Instance
+from console.services import audit, policies, policy_rows
+from console.services.actors import Actor
+from console.services.policies import Change
+
+Document = Mapping[str, Any]
+
+
+class SetBackChoice(StrEnum):
+    """The policy that an operator prefers."""
+
+    STORED = "stored"
+    DATABASE = "database"
+
+
+def resolve_set_back(
+    actor: Actor, choice: SetBackChoice, *, reason: str = "", instance_name: str | None = None
+) -> Change:
+    """Put the policy in force that an operator prefers, on all brokers of an instance.
+
+    Of several kept policies STORED means the newest. A staged rollout, here or there, ends.
+    Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy.
+    """
+    name = policies.ensure_instance(instance_name or current.instance_name()).name
+    kept, in_force = _kept_policies(name)
+    with transaction.atomic():
+        instance = Instance.objects.select_for_update().get(name=name)
+        before = newest = policies.newest_of(instance)
+        for document in kept:
+            number = max(newest.number + 1, _number(document))
+            newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
+        if choice is SetBackChoice.STORED:
+            policy_rows.write(instance, {**in_force, "revision": 1})
+        revision = policies.store_rows(instance, newest, actor, reason or _REASONS[choice])
+        policies.end_rollout(instance, revision.number)
+        audit.record(
+            actor,
+            f"policy.resolve_{choice}",
+            f"{name}: revision {revision.number}",
+            before=redacted(before.document),
+            after=redacted(revision.document),
+            reason=reason,
+        )
+    return policies.tell_broker(revision, decided=True)
+
+
+_REASONS = {
+    SetBackChoice.STORED: "Restored from the broker's disk.",
+    SetBackChoice.DATABASE: "The database's policy, accepted in place of the broker's.",
+}
+
+
+def _kept_policies(name: str) -> tuple[list[Document], Document]:
+    """Return the policies that brokers keep, oldest first, staged ones too; and the newest that isn't staged.
+
+    Raises OperatorError policy_not_set_back.
+    """
+    answers = [told.answer for told in ask_each(name, GetPolicy()) if told.answer is not None]
+    kept = [one for one in answers if one.is_set_back]
+    if not kept:
+        raise OperatorError(
+            "policy_not_set_back",
+            f"No broker of {name} that answers keeps a policy that the database lacks.",
+            "Look at the page Policies: it says which revision is in force.",
+        )
+    found: list[Document] = []
+    for document in [one.policy for one in kept] + [one.staged for one in kept if one.staged is not None]:
+        if document not in found:
+            found.append(document)
+    return sorted(found, key=_number), max((one.policy for one in kept), key=_number)
+
+
+def _number(document: Document) -> int:
+    return int(document["revision"])
