@@ -63,6 +63,7 @@ def start(
     *,
     reason: str,
     expected_revision: int | None,
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
@@ -78,6 +79,7 @@ def start(
         instance_name=instance.name,
         expected_revision=expected_revision,
         first=begin,
+        guard=guard,
     )
 
 
@@ -96,9 +98,21 @@ def share_out(most: int, members: Sequence[str]) -> dict[str, int]:
 
 
 def promote(
-    actor: Actor, instance: Instance, *, expected_revision: int | None = None, reason: str = ""
+    actor: Actor,
+    instance: Instance,
+    *,
+    expected_revision: int | None = None,
+    reason: str = "",
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
-    """Put the staged revision in force everywhere. Raises OperatorError no_rollout, or revision_changed."""
+    """Put the staged revision in force everywhere.
+
+    Raises OperatorError no_rollout, revision_changed, and what `guard` raises.
+    """
+    if guard is not None:
+        staged = _running(instance, expected_revision).revision
+        guard(instance, staged.document)
+        expected_revision = staged.number
     with transaction.atomic():
         Instance.objects.select_for_update().get(pk=instance.pk)  # or the rollout returns meanwhile
         rollout = _running(instance, expected_revision)
@@ -108,10 +122,15 @@ def promote(
 
 
 def stop(
-    actor: Actor, instance: Instance, *, reason: str, expected_revision: int | None = None
+    actor: Actor,
+    instance: Instance,
+    *,
+    reason: str,
+    expected_revision: int | None = None,
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
     """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
-    return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason)
+    return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason, guard)
 
 
 def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
@@ -153,7 +172,13 @@ def decisions_of(rollout: PolicyRollout) -> int:
     return sum(read.decisions_by_member(rollout).values())
 
 
-def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:
+def _go_back(
+    actor: Actor,
+    rollout: PolicyRollout,
+    state: RolloutState,
+    why: str,
+    guard: policies.Guard | None = None,
+) -> policies.Change:
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
         if PolicyRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
@@ -168,6 +193,7 @@ def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str
         instance_name=rollout.instance.name,
         expected_revision=rollout.revision.number,
         first=ended,
+        guard=guard,
     )
 
 
