@@ -23,6 +23,8 @@ from console.models import Decision, Instance, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.services import audit, policies
 from console.services.actors import SYSTEM, Actor
+from console.units import words
+from console.units.format import number_exact
 
 ENDED: Final = ("no_rollout", "revision_changed")
 """Errors of a rollout that somebody else has ended meanwhile."""
@@ -154,17 +156,18 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
 
 def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
     """Say why a rollout returned. `made` lacks acts that aren't reported yet: it is said only if it is too many."""
-    allowed = (
-        "1 decision was" if rollout.most_decisions == 1 else f"{rollout.most_decisions:,} decisions were"
-    )
-    if made > rollout.most_decisions:
-        return f"{allowed} allowed, and {made:,} carried out."
+    most = rollout.most_decisions
+    allowed = f"{number_exact(most)} decision{'' if most == 1 else 's'}"
+    was = "was" if most == 1 else "were"
+    if made > most:
+        return f"{allowed} {was} allowed, and {number_exact(made)} carried out."
     if held is None:
-        return f"{allowed} allowed, and the next one was not carried out."
-    why = f"{allowed} allowed."
-    part = rollout.allowances.get(held.member, 0)
-    whose = f" (the part of member {held.member} was {part:,})" if held.member else ""
-    return f"{why} The next one, on client {held.client} by {held.rule}, was not carried out{whose}."
+        return f"{allowed} {was} allowed, and the next one was not carried out."
+    next_one = f"The next one, on client {held.client} by {words.setting(held.rule)}, was not carried out."
+    if not held.member:
+        return f"{allowed} {was} allowed. {next_one}"
+    part = number_exact(rollout.allowances.get(held.member, 0))
+    return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
 
 
 def decisions_of(rollout: PolicyRollout) -> int:
