@@ -31,7 +31,7 @@ def guard_publishing(
 
 
 def guard_ending_rollout(request: Request, *, confirmed: bool) -> Guard | None:
-    """Return what refuses the end of a rollout that cuts clients off or acts on them; as `guard_publishing`."""
+    """Return what refuses to end a rollout if that cuts clients off or acts on them; as `guard_publishing`."""
     return None if confirmed else _guard(request, effect_of_ending_rollout, None)
 
 

@@ -22,5 +22,5 @@ class ConfirmationSerializer(StrictSerializer):
 
     confirmed = serializers.BooleanField(
         required=False, default=False,
-        help_text="Make the change although its preview has warnings; without it they are told, and nothing is done.",
+        help_text="Make the change although its preview has warnings. Without it, nothing is done.",
     )  # fmt: skip

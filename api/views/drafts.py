@@ -144,8 +144,9 @@ class DraftPublishView(ApiView):
 
     @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request, draft_id: int) -> Response:
-        """Make a draft the policy, as a new revision; with `rollout` for some clients first. If-Match is needed.
-        409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        """Make a draft the policy, as a new revision; with `rollout` for some clients first.
+
+        If-Match is needed. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPublishSerializer, request.data)
         plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None

@@ -64,8 +64,9 @@ class TransportView(ApiView):
 
     @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, name: str) -> Response:
-        """Change a transport; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *.
-        409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        """Change a transport; makes a new revision and tells the broker.
+
+        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         changes = read(TransportChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_transport(
@@ -99,8 +100,9 @@ class PolicyView(ApiView):
 
     @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request) -> Response:
-        """Change the policy; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *.
-        409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        """Change the policy; makes a new revision and tells the broker.
+
+        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         changes = read(PolicyChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_instance_policy(

@@ -327,7 +327,7 @@ def _ask_guard(
 def _edited(
     name: str, edit: Callable[[Instance], None], expected_revision: int | None
 ) -> tuple[Instance, PolicyRevision, dict[str, Any], list[Finding]]:
-    """Lock the instance, edit its rows, and return it, the newest revision, the document they make, and its findings.
+    """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
 
     Raises OperatorError revision_changed, bad_policy, and what `edit` raises.
     """
