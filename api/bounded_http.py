@@ -12,7 +12,6 @@ A connection that has become a WebSocket is no longer bound by any of this.
 from __future__ import annotations
 
 import json
-from http import HTTPStatus
 from io import BytesIO
 from typing import Any, Final
 
@@ -41,6 +40,8 @@ MAX_BODY_PARTS: Final = 16 * 1024
 """Chunks of a chunked body, or reads of another one. Each takes some microseconds of the event loop."""
 MAX_HEADERS: Final = 100
 MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_LENGTH_DIGITS: Final = 18
+"""Of a Content-Length, leading zeros aside."""
 
 reactor: Any = _reactor
 
@@ -95,6 +96,15 @@ class BoundedChannel(HTTPChannel):
         unparsed, self._unparsed = self._unparsed, b""
         if unparsed:
             self.dataReceived(unparsed)
+
+    def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
+        """Refuse a length of more digits than Python converts; Twisted would close without an answer."""
+        if header == b"Content-Length" and data.isdigit():
+            data = data.lstrip(b"0") or b"0"
+            if len(data) > MAX_LENGTH_DIGITS:
+                self.refuse_body()
+                return False
+        return bool(super()._maybeChooseTransferDecoder(header, data))
 
     def allHeadersReceived(self) -> None:
         if self.length is not None and self.length > self.factory.max_body_bytes:
@@ -174,10 +184,11 @@ class BoundedChannel(HTTPChannel):
             self.refuse("web_busy", "Too many requests of this address are unfinished.")
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        if not self._refused:
-            self._refused = True
-            self.transport.write(f"HTTP/1.1 {HTTPStatus.BAD_REQUEST.value} Bad Request\r\n\r\n".encode())
-            self._end(LINGER_S)
+        self.refuse(
+            "bad_request",
+            "The head or a chunk of the request can't be read, or the head has more than "
+            f"{MAX_HEADERS} headers or {MAX_HEAD_BYTES:,} bytes.",
+        )
 
     def _end(self, linger_s: float) -> None:
         """Close for writing, so that the peer reads the answer.

@@ -276,7 +276,7 @@ CODES: Final = MappingProxyType({
     "replay_not_ended": ErrorCode("The managed replay hasn't ended", _OPERATOR, _CONFLICT),
     "run_ended": ErrorCode("The run has ended", _OPERATOR, _CONFLICT),
     "run_in_progress": ErrorCode("Another run is using what this one needs; `run`", _OPERATOR, _CONFLICT, None, SHORTLY),
-    "confirm_needed": ErrorCode("The tray's warnings weren't confirmed", _OPERATOR, _CONFLICT),
+    "confirm_needed": ErrorCode("A change's warnings weren't confirmed; `warnings`, `preview`", _OPERATOR, _CONFLICT),
     "tray_blocked": ErrorCode("An act in the tray can't be done as it is", _OPERATOR, _CONFLICT),
     "tray_full": ErrorCode("The tray holds no more acts", _OPERATOR, _CONFLICT),
     "nobody_matches": ErrorCode("No client that you may act on matches the filter", _OPERATOR, _CONFLICT),

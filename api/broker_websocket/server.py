@@ -323,6 +323,13 @@ class Doorway(HTTPChannel):
         except ClientError:
             self.drop()
 
+    def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
+        """Drop a request with a body before Twisted converts its length, which fails from 4,301 digits on."""
+        if header == b"Content-Length" and data.isdigit() and data.strip(b"0"):
+            self.drop()
+            return False
+        return bool(super()._maybeChooseTransferDecoder(header, data))
+
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
         self.passed()

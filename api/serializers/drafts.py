@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from api.documents import serializer_of
 from api.serializers.policy_entries import DocumentField
-from api.serializers.strict import StrictSerializer
+from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.documents.policies import PolicyEffect
 from console.services.policy_files import MOST_SENT, SYSTEMS
 
@@ -103,7 +103,7 @@ class RolloutPlanSerializer(StrictSerializer):
     most_decisions = serializers.IntegerField(min_value=0, max_value=1_000_000, required=False, default=0)
 
 
-class DraftPublishSerializer(StrictSerializer):
+class DraftPublishSerializer(ConfirmationSerializer):
     """Why, and for whom first."""
 
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
@@ -116,8 +116,8 @@ class DraftPreviewSerializer(StrictSerializer):
     rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
 
 
-class ReasonSerializer(StrictSerializer):
-    """Why."""
+class RolloutStopSerializer(ConfirmationSerializer):
+    """Reason for the end of a rollout."""
 
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
 

@@ -14,12 +14,12 @@ from api.serializers.policy_entries import (
     TransportAccessSerializer,
 )
 from api.serializers.settings import SettingsSerializer
-from api.serializers.strict import StrictSerializer
+from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.config.instance import LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS, MOST_SYNC
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.transports import LEAST_BODY, MOST_BODY, ResumeFrom
 
-__all__ = ["StrictSerializer"]
+__all__ = ["ConfirmationSerializer", "StrictSerializer"]
 
 
 class PoolSerializer(SettingsSerializer):
@@ -78,7 +78,7 @@ class JournalSettingsSerializer(StrictSerializer):
     )  # fmt: skip
 
 
-class TransportChangeSerializer(TransportAccessSerializer):
+class TransportChangeSerializer(ConfirmationSerializer, TransportAccessSerializer):
     """PATCH of a transport."""
 
     host = serializers.CharField(max_length=255, required=False)
@@ -93,7 +93,7 @@ class TransportChangeSerializer(TransportAccessSerializer):
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
 
 
-class PolicyChangeSerializer(EntriesSerializer):
+class PolicyChangeSerializer(ConfirmationSerializer, EntriesSerializer):
     """PATCH of the instance's policy."""
 
     instance = JournalSettingsSerializer(required=False)

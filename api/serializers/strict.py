@@ -15,3 +15,12 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, dict) and (unknown := sorted(map(str, set(data) - set(self.fields)))):
             raise serializers.ValidationError({name: ["There is no such setting."] for name in unknown})
         return super().to_internal_value(data)
+
+
+class ConfirmationSerializer(StrictSerializer):
+    """A change of the policy, whose warnings may be confirmed."""
+
+    confirmed = serializers.BooleanField(
+        required=False, default=False,
+        help_text="Make the change although its preview has warnings. Without it, nothing is done.",
+    )  # fmt: skip

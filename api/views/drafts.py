@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
@@ -11,8 +9,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
+from api.confirmation import guard_ending_rollout, guard_publishing, preview_document
 from api.contract import IF_MATCH
-from api.documents import plain
 from api.permissions import allow
 from api.serializers.drafts import (
     DraftPatchSerializer,
@@ -24,10 +22,10 @@ from api.serializers.drafts import (
     ImportedSerializer,
     ImportSerializer,
     PreviewSerializer,
-    ReasonSerializer,
     RolloutSerializer,
+    RolloutStopSerializer,
 )
-from api.serializers.policies import ChangeSerializer
+from api.serializers.policies import ChangeSerializer, ConfirmationSerializer
 from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from api.views.view import ApiView
 from console.choices import Permission
@@ -136,7 +134,7 @@ class DraftPreviewView(ApiView):
         patterns = access_of_request(request).client_patterns(draft.instance.name)
         asked = read(DraftPreviewSerializer, request.data)
         plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
-        return Response(shown(drafts.visible(drafts.preview(draft, plan), patterns)))
+        return Response(preview_document(drafts.visible(drafts.preview(draft, plan), patterns)))
 
 
 class DraftPublishView(ApiView):
@@ -146,7 +144,9 @@ class DraftPublishView(ApiView):
 
     @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request, draft_id: int) -> Response:
-        """Make a draft the policy, as a new revision; with `rollout` for some clients first. If-Match is needed."""
+        """Make a draft the policy, as a new revision; with `rollout` for some clients first.
+
+        If-Match is needed. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPublishSerializer, request.data)
         plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
@@ -156,6 +156,7 @@ class DraftPublishView(ApiView):
             reason=asked["reason"],
             expected_version=needed_revision(request),
             rollout=plan,
+            guard=guard_publishing(request, confirmed=asked["confirmed"], rollout=plan),
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
@@ -177,11 +178,18 @@ class RolloutPromoteView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=None, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(request=ConfirmationSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request) -> Response:
-        """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *."""
+        """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *.
+        409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
+        asked = read(ConfirmationSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
-        change = rollouts.promote(actor_of(request), instance, expected_revision=needed_revision(request))
+        change = rollouts.promote(
+            actor_of(request),
+            instance,
+            expected_revision=needed_revision(request),
+            guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
+        )
         return Response(ChangeSerializer(change).data)
 
 
@@ -190,22 +198,18 @@ class RolloutStopView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=ReasonSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(request=RolloutStopSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request) -> Response:
-        """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *."""
-        asked = read(ReasonSerializer, request.data)
+        """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *.
+        409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
+        asked = read(RolloutStopSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         reason = asked["reason"] or "Stopped by an operator."
         change = rollouts.stop(
-            actor_of(request), instance, reason=reason, expected_revision=needed_revision(request)
+            actor_of(request),
+            instance,
+            reason=reason,
+            expected_revision=needed_revision(request),
+            guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
         )
         return Response(ChangeSerializer(change).data)
-
-
-def shown(preview: drafts.Preview) -> dict[str, Any]:
-    """A preview as JSON."""
-    return {
-        "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
-        "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
-        "effect": None if preview.effect is None else plain(preview.effect), "away": preview.away,
-    }  # fmt: skip

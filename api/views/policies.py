@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
+from api.confirmation import guard_publishing
 from api.contract import IF_MATCH
 from api.documents import plain
 from api.pagination import Pages
@@ -63,9 +64,11 @@ class TransportView(ApiView):
 
     @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, name: str) -> Response:
-        """Change a transport; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
+        """Change a transport; makes a new revision and tells the broker.
+
+        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         changes = read(TransportChangeSerializer, request.data)
-        reason = changes.pop("reason")
+        reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_transport(
             actor_of(request),
             name,
@@ -73,6 +76,7 @@ class TransportView(ApiView):
             reason=reason,
             instance_name=instance_name(request),
             expected_revision=needed_revision(request),
+            guard=guard_publishing(request, confirmed=confirmed),
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
@@ -96,15 +100,18 @@ class PolicyView(ApiView):
 
     @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request) -> Response:
-        """Change the policy; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
+        """Change the policy; makes a new revision and tells the broker.
+
+        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         changes = read(PolicyChangeSerializer, request.data)
-        reason = changes.pop("reason")
+        reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_instance_policy(
             actor_of(request),
             changes,
             reason=reason,
             instance_name=instance_name(request),
             expected_revision=needed_revision(request),
+            guard=guard_publishing(request, confirmed=confirmed),
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 

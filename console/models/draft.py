@@ -70,3 +70,8 @@ class PolicyRollout(models.Model):
 
     def __str__(self) -> str:
         return f"{self.revision} first for {self.client or f'{self.share} % of the clients'}"
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """Members of a group with their parts of the allowance, by name; empty for a single broker."""
+        return sorted((member, part) for member, part in self.allowances.items() if member)

@@ -30,7 +30,12 @@ _since: dict[str, float] = {}
 
 
 class Standing(NamedTuple):
-    """One thing that isn't as it should be. `blind`: what pages show of clients may be old."""
+    """One thing that isn't as it should be.
+
+    since     when it began, or for an event (`is_event`) when it happened
+    blind     what pages show of clients may be old
+    is_event  it happened once and is over
+    """
 
     key: str
     word: str
@@ -39,6 +44,7 @@ class Standing(NamedTuple):
     since: datetime | None
     severe: bool
     blind: bool = False
+    is_event: bool = False
 
 
 _PARTS = {  # the worst first
@@ -179,6 +185,7 @@ def _stood_still(part: Part) -> Standing:
         f"{text.fix} See Decisions for its last work.",
         datetime.fromtimestamp(stall.at / 1_000, UTC),
         severe=False,
+        is_event=True,
     )
 
 
@@ -262,7 +269,7 @@ def _restarted(instance: Instance) -> list[Standing]:
         Standing(
             "restart", "The broker was restarted",
             "Clients log on again; what was only in memory, such as accounts and health, began anew.",
-            "", at, severe=False,
+            "", at, severe=False, is_event=True,
         )
         for at in newest
     ]  # fmt: skip
@@ -287,19 +294,23 @@ def _withdrawn(state: policies.InForce) -> list[Standing]:
         Standing(
             "rollout", f"Staged revision {number} was withdrawn",
             f"{rollout.why} Revision {base} is back for all.",
-            "See Policies and the decisions.", rollout.ended_at, severe=False,
+            "See Policies and the decisions.", rollout.ended_at, severe=False, is_event=True,
         )
     ]  # fmt: skip
 
 
+def is_overdue(instance: Instance) -> bool:
+    """Whether brokers have had the time to take up the newest revision."""
+    wanted = policies.newest_revision(instance)
+    return wanted is None or timezone.now() - wanted.created_at >= TAKES_UP
+
+
 def _not_in_force(instance: Instance, state: policies.InForce) -> list[Standing]:
     """Say that the wanted revision isn't in force; members that don't answer are told of already."""
+    if state["converged"] or not is_overdue(instance):
+        return []
     wanted = policies.newest_revision(instance)
-    if state["converged"]:
-        return []
     since = wanted.created_at if wanted is not None else None
-    if since is not None and timezone.now() - since < TAKES_UP:
-        return []
     return [
         Standing("policy", f"Revision {state['wanted']} isn't in force", state["why"], "See Policies.", since, severe=True)
     ]  # fmt: skip

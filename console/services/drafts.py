@@ -225,22 +225,25 @@ def publish(
     reason: str,
     expected_version: int | None = None,
     rollout: rollouts.Plan | None = None,
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
-    Raises OperatorError revision_changed when somebody published since the draft was made, and bad_policy.
+    `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
+    made, bad_policy, and what `guard` raises.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base
     # Only one of two that publish at once finds the revision it expects.
     if rollout is not None:
         change = rollouts.start(
-            actor, instance, draft.document, rollout, reason=reason, expected_revision=base
+            actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard
         )
     else:
         change = policies.publish(
-            actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base
-        )
+            actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base,
+            guard=guard,
+        )  # fmt: skip
     draft.delete()
     return change
 

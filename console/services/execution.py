@@ -31,7 +31,10 @@ PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
 
 
 def execute(run_id: UUID | str) -> ActionRun | None:
-    """Take up a run and end it; None when another worker has it, or it was cancelled."""
+    """Take up a run and end it; None when another worker has it, or it was cancelled.
+
+    A run that must wait for another before a later step is returned as it waits. Its plan isn't checked anew.
+    """
     waiting = ActionRun.objects.select_related("instance").filter(pk=run_id, state=RunState.WAITING).first()
     if waiting is not None and runs.is_elsewhere(waiting):
         runs.enqueue(waiting)  # a broker on another machine asked for it, and didn't know whose it is
@@ -41,8 +44,11 @@ def execute(run_id: UUID | str) -> ActionRun | None:
         return None
     progress = Progress(run)
     try:
-        planning.check_unchanged(run)
+        if waiting is None or waiting.started_at is None:
+            planning.check_unchanged(run)
         result = PERFORM[run.kind](run, progress)
+    except performing.PutBack:
+        run.refresh_from_db()
     except Cancelled:
         run.log += "stopped on request\n"
         runs.finish(run, RunState.CANCELLED)

@@ -23,7 +23,7 @@ from console.access.networks import parse_networks, within
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
 from console.models.access import check_networks
-from console.services import audit
+from console.services import audit, second_factor
 from console.services.actors import SYSTEM, Actor, access_of
 
 MAX_TOKEN_AGE = timedelta(days=366)
@@ -69,6 +69,24 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
         user.save(update_fields=["password"])
         audit.record(actor, "operator.reset_password", f"operator {name}")
     return password
+
+
+def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
+    """Switch off an operator's second factor from the host, for somebody who lost the authenticator app.
+
+    Raises OperatorError unknown_operator, reason_needed or second_factor_missing.
+    """
+    if not reason.strip():
+        raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
+    user = get_user_model().objects.filter(username=name).first()
+    if user is None:
+        raise OperatorError("unknown_operator", f"There is no operator {name!r}.", "Check the name.")
+    if not second_factor.remove(actor, user, reason.strip()):
+        raise OperatorError(
+            "second_factor_missing",
+            f"The operator {name!r} has no second factor.",
+            "Nothing has to be removed.",
+        )
 
 
 def change_password(actor: Actor, form: Any) -> None:

@@ -40,6 +40,8 @@ from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
+Guard = Callable[[Instance, Mapping[str, Any]], None]
+"""Called with the document that would become the policy, before anything is stored. Raises to refuse it."""
 OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in ("name", "kind"))
 PATH_MAX: Final = 4_096
 """Characters of a directory's path, as Linux has it."""
@@ -131,6 +133,7 @@ def change_transport(
     reason: str = "",
     instance_name: str | None = None,
     expected_revision: int | None = None,
+    guard: Guard | None = None,
 ) -> Change:
     """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`."""
 
@@ -145,8 +148,9 @@ def change_transport(
         policy_rows.edit_limits(instance, transport, changes)
 
     return _change(
-        actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision
-    )
+        actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision,
+        guard=guard,
+    )  # fmt: skip
 
 
 def change_instance_policy(
@@ -156,6 +160,7 @@ def change_instance_policy(
     reason: str = "",
     instance_name: str | None = None,
     expected_revision: int | None = None,
+    guard: Guard | None = None,
 ) -> Change:
     """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
 
@@ -178,7 +183,9 @@ def change_instance_policy(
             whole = kept({"access": changes["access"]}, newest_of(instance).document)
             policy_rows.write_access(instance, whole["access"])
 
-    return _change(actor, "policy.change", "policy", edit, reason, instance_name, expected_revision)
+    return _change(
+        actor, "policy.change", "policy", edit, reason, instance_name, expected_revision, guard=guard
+    )
 
 
 def restore(
@@ -189,6 +196,7 @@ def restore(
     instance_name: str | None = None,
     expected_revision: int | None = None,
     first: First | None = None,
+    guard: Guard | None = None,
 ) -> Change:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
@@ -200,7 +208,15 @@ def restore(
         policy_rows.write(instance, read.revision_numbered(instance, number).document)
 
     return _change(
-        actor, "policy.restore", f"revision {number}", edit, reason, instance_name, expected_revision, first
+        actor,
+        "policy.restore",
+        f"revision {number}",
+        edit,
+        reason,
+        instance_name,
+        expected_revision,
+        first,
+        guard,
     )
 
 
@@ -223,6 +239,7 @@ def publish(
     instance_name: str | None = None,
     expected_revision: int | None = None,
     first: First | None = None,
+    guard: Guard | None = None,
 ) -> Change:
     """Make a whole document the policy, as a new revision: of a draft, or of an import.
 
@@ -232,7 +249,9 @@ def publish(
     def edit(instance: Instance) -> None:
         policy_rows.write(instance, {**kept(document, newest_of(instance).document), "revision": 1})
 
-    return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first)
+    return _change(
+        actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first, guard
+    )
 
 
 def tell_broker(revision: PolicyRevision, *, decided: bool = False) -> Change:
@@ -303,22 +322,14 @@ def _change(
     instance_name: str | None,
     expected_revision: int | None,
     first: First | None = None,
+    guard: Guard | None = None,
 ) -> Change:
     """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
     name = ensure_instance(instance_name or current.instance_name()).name
+    if guard is not None:
+        expected_revision = _ask_guard(guard, name, edit, expected_revision)
     with transaction.atomic():
-        instance = Instance.objects.select_for_update().get(name=name)
-        before = newest_of(instance)
-        if expected_revision is not None and expected_revision != before.number:
-            raise OperatorError(
-                "revision_changed",
-                f"The policy is at revision {before.number}, not {expected_revision}.",
-                "Read it again and repeat the change.",
-                revision=before.number,
-            )
-        edit(instance)
-        document = read.desired_document(instance, before.number + 1)
-        findings = _reviewed(document)
+        instance, before, document, findings = _edited(name, edit, expected_revision)
         if same_policy(document, before.document):
             return _unchanged(before)
         end_rollout(instance, before.number + 1)
@@ -334,6 +345,42 @@ def _change(
             reason=reason,
         )
     return replace(tell_broker(revision), findings=tuple(findings))
+
+
+def _ask_guard(
+    guard: Guard, name: str, edit: Callable[[Instance], None], expected_revision: int | None
+) -> int:
+    """Call `guard` with the document that an edit would make, and return the revision that it is based on.
+
+    The edit is rolled back: a guard may ask the broker, which takes too long for the instance's lock.
+    """
+    with transaction.atomic():
+        instance, before, document, _ = _edited(name, edit, expected_revision)
+        transaction.set_rollback(True)
+    if not same_policy(document, before.document):
+        guard(instance, document)
+    return before.number
+
+
+def _edited(
+    name: str, edit: Callable[[Instance], None], expected_revision: int | None
+) -> tuple[Instance, PolicyRevision, dict[str, Any], list[Finding]]:
+    """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
+
+    Raises OperatorError revision_changed, bad_policy, and what `edit` raises.
+    """
+    instance = Instance.objects.select_for_update().get(name=name)
+    before = newest_of(instance)
+    if expected_revision is not None and expected_revision != before.number:
+        raise OperatorError(
+            "revision_changed",
+            f"The policy is at revision {before.number}, not {expected_revision}.",
+            "Read it again and repeat the change.",
+            revision=before.number,
+        )
+    edit(instance)
+    document = read.desired_document(instance, before.number + 1)
+    return instance, before, document, _reviewed(document)
 
 
 def end_rollout(instance: Instance, number: int) -> None:

@@ -23,6 +23,8 @@ from console.models import Decision, Instance, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.services import audit, policies
 from console.services.actors import SYSTEM, Actor
+from console.units import words
+from console.units.format import number_exact
 
 ENDED: Final = ("no_rollout", "revision_changed")
 """Errors of a rollout that somebody else has ended meanwhile."""
@@ -63,6 +65,7 @@ def start(
     *,
     reason: str,
     expected_revision: int | None,
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
@@ -78,6 +81,7 @@ def start(
         instance_name=instance.name,
         expected_revision=expected_revision,
         first=begin,
+        guard=guard,
     )
 
 
@@ -96,9 +100,21 @@ def share_out(most: int, members: Sequence[str]) -> dict[str, int]:
 
 
 def promote(
-    actor: Actor, instance: Instance, *, expected_revision: int | None = None, reason: str = ""
+    actor: Actor,
+    instance: Instance,
+    *,
+    expected_revision: int | None = None,
+    reason: str = "",
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
-    """Put the staged revision in force everywhere. Raises OperatorError no_rollout, or revision_changed."""
+    """Put the staged revision in force everywhere.
+
+    Raises OperatorError no_rollout, revision_changed, and what `guard` raises.
+    """
+    if guard is not None:
+        staged = _running(instance, expected_revision).revision
+        guard(instance, staged.document)
+        expected_revision = staged.number
     with transaction.atomic():
         Instance.objects.select_for_update().get(pk=instance.pk)  # or the rollout returns meanwhile
         rollout = _running(instance, expected_revision)
@@ -108,10 +124,15 @@ def promote(
 
 
 def stop(
-    actor: Actor, instance: Instance, *, reason: str, expected_revision: int | None = None
+    actor: Actor,
+    instance: Instance,
+    *,
+    reason: str,
+    expected_revision: int | None = None,
+    guard: policies.Guard | None = None,
 ) -> policies.Change:
     """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
-    return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason)
+    return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason, guard)
 
 
 def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
@@ -135,17 +156,18 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
 
 def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
     """Say why a rollout returned. `made` lacks acts that aren't reported yet: it is said only if it is too many."""
-    allowed = (
-        "1 decision was" if rollout.most_decisions == 1 else f"{rollout.most_decisions:,} decisions were"
-    )
-    if made > rollout.most_decisions:
-        return f"{allowed} allowed, and {made:,} carried out."
+    most = rollout.most_decisions
+    allowed = f"{number_exact(most)} decision{'' if most == 1 else 's'}"
+    was = "was" if most == 1 else "were"
+    if made > most:
+        return f"{allowed} {was} allowed, and {number_exact(made)} carried out."
     if held is None:
-        return f"{allowed} allowed, and the next one was not carried out."
-    why = f"{allowed} allowed."
-    part = rollout.allowances.get(held.member, 0)
-    whose = f" (the part of member {held.member} was {part:,})" if held.member else ""
-    return f"{why} The next one, on client {held.client} by {held.rule}, was not carried out{whose}."
+        return f"{allowed} {was} allowed, and the next one was not carried out."
+    next_one = f"The next one, on client {held.client} by {words.setting(held.rule)}, was not carried out."
+    if not held.member:
+        return f"{allowed} {was} allowed. {next_one}"
+    part = number_exact(rollout.allowances.get(held.member, 0))
+    return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
 
 
 def decisions_of(rollout: PolicyRollout) -> int:
@@ -153,7 +175,13 @@ def decisions_of(rollout: PolicyRollout) -> int:
     return sum(read.decisions_by_member(rollout).values())
 
 
-def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:
+def _go_back(
+    actor: Actor,
+    rollout: PolicyRollout,
+    state: RolloutState,
+    why: str,
+    guard: policies.Guard | None = None,
+) -> policies.Change:
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
         if PolicyRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
@@ -168,6 +196,7 @@ def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str
         instance_name=rollout.instance.name,
         expected_revision=rollout.revision.number,
         first=ended,
+        guard=guard,
     )
 
 

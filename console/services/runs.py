@@ -2,14 +2,15 @@
 
 A run is taken up by one conditional UPDATE (waiting → running) together with the holds it needs (`RunHold`: one of a kind
 per instance), so a task that the queue delivers twice does nothing the second time, and a run that waits may be queued
-again at any time. Whoever ends a run queues those that waited for what it held.
+again at any time. An action holds what its current step needs, and waits again before a step that needs what another
+run holds. The end of a run, or of a step, queues those that waited for what it held.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from celery import current_app
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
@@ -42,6 +44,7 @@ from console.services import access, audit
 from console.services.actions import causes, definition
 from console.services.actions.definition import exclusives
 from console.services.actors import SYSTEM, Actor
+from console.services.progress import Cancelled
 
 EXECUTE_TASK = "console.tasks.execute_run"
 LOST_AFTER = timedelta(minutes=2)
@@ -138,6 +141,7 @@ def enqueue(run: ActionRun) -> None:
         ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(
             state=RunState.FAILED, error=error, ended_at=timezone.now()
         )
+        _release(run)
         run.refresh_from_db()
 
     if queue != USUAL_QUEUE:
@@ -193,30 +197,70 @@ def _say_who_serves(run: ActionRun, queue: str) -> None:
 
 
 def holds_of(run: ActionRun) -> set[str]:
-    """What a run must have for itself: its kind, or its action and what its steps are exclusive for. Pure."""
+    """Return what a run must hold to go on: its kind, or its action and what its next step needs. Pure."""
     if run.kind != RunKind.ACTION:
         return {run.kind, JOURNAL_FILES} if run.kind in JOURNAL_ACTIONS else {run.kind}
+    done = len(run.steps)
     return {
         f"action:{run.action_id or run.parameters.get('action', '')}"[:80],
-        *exclusives(run.parameters["steps"]),
+        *exclusives(run.parameters["steps"][done : done + 1]),
     }
 
 
 def claim(run_id: UUID | str, now: datetime) -> ActionRun | None:
-    """Take up a waiting run; None when it isn't waiting any more, or must go on waiting for another's end."""
+    """Take up a waiting run; None when it isn't waiting any more, or must go on waiting for another's end.
+
+    A run that was put back keeps the moment of its first start.
+    """
     try:
         with transaction.atomic():
             claimed = ActionRun.objects.filter(pk=run_id, state=RunState.WAITING).update(
-                state=RunState.RUNNING, started_at=now, heard_at=now, error=None
+                state=RunState.RUNNING, started_at=Coalesce("started_at", now), heard_at=now, error=None
             )
             if not claimed:
                 return None
             run = ActionRun.objects.select_related("instance", "action").get(pk=run_id)
-            for kind in sorted(holds_of(run)):
-                RunHold.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
+            _hold(run)
     except IntegrityError:
         return None
     return run
+
+
+def prepare_step(run: ActionRun) -> bool:
+    """Give back what a run's next step doesn't need, and take what it needs.
+
+    A webhook thus keeps no other run from the journals. False when another run has it: this run then waits
+    again, and its worker must leave it. Raises Cancelled when it was cancelled.
+    """
+    spare = set(RunHold.objects.filter(run=run).values_list("kind", flat=True)) - holds_of(run)
+    if spare:
+        _release(run, spare)
+    try:
+        with transaction.atomic():
+            _hold(run)
+    except IntegrityError:
+        _put_back(run)
+        return False
+    return True
+
+
+def _hold(run: ActionRun) -> None:
+    """Take what a run needs and hasn't yet. Raises IntegrityError when another run has it."""
+    held = set(RunHold.objects.filter(run=run).values_list("kind", flat=True))
+    for kind in sorted(holds_of(run) - held):
+        RunHold.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
+
+
+def _put_back(run: ActionRun) -> None:
+    """Have a run wait for what another holds. It keeps its action, so that no later run overtakes it."""
+    moved = ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING, cancel_requested=False).update(
+        state=RunState.WAITING, log=run.log, steps=run.steps, step="waiting for another run"
+    )
+    if not moved:
+        raise Cancelled
+    others = RunHold.objects.filter(instance=run.instance, member=run.member).exclude(run=run)
+    if not others.filter(kind__in=holds_of(run)).exists():
+        enqueue(run)  # the other run ended before this one waited
 
 
 def finish(
@@ -263,6 +307,8 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
             raise OperatorError(
                 "run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel."
             )
+        if stopped:
+            _release(run)
         audit.record(actor, "run.cancel", f"{run.instance.name}: run {run.pk}", reason=reason)
     run.refresh_from_db()
     return run
@@ -336,19 +382,12 @@ def find_lost(now: datetime) -> list[ActionRun]:
         if marked:
             audit.record(SYSTEM, "run.lost", f"{run.instance.name}: run {run.pk}")
             _release(run)
-    RunHold.objects.exclude(run__state=RunState.RUNNING).delete()
+    RunHold.objects.exclude(run__state__in=(RunState.RUNNING, RunState.WAITING)).delete()
     for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[
         :MOST_WAITING
     ]:
         enqueue(run)
     return lost
-
-
-def release_spare(run: ActionRun, rest: Sequence[Mapping[str, str]]) -> None:
-    """Give back what the steps that are left don't need, so that others don't wait for a webhook."""
-    spare = exclusives(run.parameters["steps"]) - exclusives(rest)
-    if spare:
-        _release(run, spare)
 
 
 def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
@@ -361,12 +400,12 @@ def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
     if not freed:
         return
     same = {"instance": run.instance, "member": run.member}
-    taken = set(RunHold.objects.filter(**same).values_list("kind", flat=True))
+    taken = list(RunHold.objects.filter(**same).values_list("kind", "run_id"))
     waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")
     for other in waiting[:MOST_WAITING]:
         wanted = holds_of(other)
-        if wanted & freed and not wanted & taken:
-            taken |= wanted
+        if wanted & freed and not any(kind in wanted and holder != other.pk for kind, holder in taken):
+            taken += [(kind, other.pk) for kind in wanted]
             transaction.on_commit(lambda other=other: enqueue(other))
 
 

@@ -96,12 +96,19 @@ def check(user: Any, code: str) -> None:
         raise _bad()
 
 
-def remove(actor: Actor, user: Any) -> None:
-    """Switch it off: by the person, or by an administrator when the app is lost."""
+def remove(actor: Actor, user: Any, reason: str = "") -> bool:
+    """Switch the second factor off, and return whether it was on.
+
+    Called for the person, for an administrator when the app is lost, and on the host.
+    """
     with transaction.atomic():
+        was_on = has_one(user)
         gone, _ = TOTPDevice.objects.filter(user=user).delete()
         if gone:
-            audit.record(actor, "operator.second_factor_off", f"operator {user.get_username()}")
+            audit.record(
+                actor, "operator.second_factor_off", f"operator {user.get_username()}", reason=reason
+            )
+    return was_on
 
 
 def _lock_account(user: Any) -> None:

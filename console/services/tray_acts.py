@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
-from django.conf import settings
 
 from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry, Delivery
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.review import Severity
 from console.choices import Permission, TrayKind
 from console.models import TrayItem
 from console.queries import clients as client_queries
@@ -25,12 +21,13 @@ from console.queries.document_diff import GONE, Change, gathered
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actions import planning
 from console.services.actors import Actor
+from console.services.policy_effects import effect_of_publishing
 from console.services.tray_access_acts import ACCESS_ACTS
 from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
 from console.services.tray_matching_acts import MATCHING_ACTS
 from console.services.tray_told import Act, Told, plain
 from console.units import words
-from console.units.format import in_words, number_exact, size
+from console.units.format import number_exact, size
 
 MOST_LINES: Final = 12
 
@@ -246,11 +243,6 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
     first = rollout_plan(item.parameters)
     found = drafts.visible(drafts.preview(draft, first), patterns)
     newest = policies.newest_of(draft.instance)
-    rules = {
-        str(rule.get("name")): str(rule.get("signal") or "")
-        for rule in draft.document.get("rules") or []
-        if isinstance(rule, Mapping)
-    }
     blocked = list(found.problems)
     if draft.base != newest.number:
         blocked.append(
@@ -258,30 +250,19 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
         )
     if not found.differences:
         blocked.append("Nothing differs from the newest revision.")
-    warnings = [
-        in_words(f"{one.where}: {one.sentence}") for one in found.findings if one.severity is Severity.WARN
-    ]
-    warnings += beyond_the_machine(draft.document)
-    lines: list[effect.Line] = []
-    headline = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
-    severe = False
+    told = effect_of_publishing(found, draft.document)
+    settings_changed = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
+    headline = settings_changed
     if found.effect is not None:
-        told = effect.lines(found.effect, rules)
-        lines = [*told.at_once, *told.changes[:MOST_LINES]]
-        headline = told.headline.rstrip(".") if told.at_once else f"{headline}, nobody cut off or acted on"
-        severe = told.severe
-        if severe:
-            warnings.append(told.headline)
-    if found.unknown:
-        warnings.append(found.unknown)
+        headline = told.headline or f"{settings_changed}, nobody cut off or acted on"
     whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
     return Told(
         draft.title + whom,
         headline,
-        lines,
-        warnings,
+        [*told.lines, *told.changes[:MOST_LINES]],
+        told.warnings,
         blocked,
-        severe,
+        told.severe,
         fixed=False,
         address=str(draft.pk),
         differences=_differences(found, newest.document, draft.document),
@@ -320,32 +301,6 @@ def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
     if change.applied:
         return f"Revision {change.revision.number} is published and in force."
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
-
-
-def beyond_the_machine(
-    document: Mapping[str, Any], memory: int | None = None, disk: int | None = None
-) -> list[str]:
-    """Limits that this machine can't reach, so that nothing would ever be done about what they bound."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
-    disk = shutil.disk_usage(settings.SLUICE_SPOOL_DIRECTORY.parent).total if disk is None else disk
-    places = [("instance", document.get("pool"))]
-    places += [
-        (f"transport {one.get('name')}", one.get("pool"))
-        for one in document.get("transports") or []
-        if isinstance(one, Mapping)
-    ]
-    found = []
-    for place, pool in places:
-        for key, word, most in (
-            ("message_memory_limit", "memory", memory),
-            ("message_disk_limit", "disk", disk),
-        ):
-            limit = pool.get(key) if isinstance(pool, Mapping) else None
-            if isinstance(limit, int) and limit > most:
-                found.append(
-                    f"{place}: a {word} limit of {size(limit)} is more than this machine has ({size(most)})."
-                )
-    return found
 
 
 ACTS: Mapping[TrayKind, Act] = {

@@ -11,7 +11,6 @@ from broker_core.errors import OperatorError
 from console.choices import Permission, RunState, TrayKind
 from console.models import Instance, TrayItem
 from console.queries import actions as action_queries
-from console.queries import effect
 from console.queries import policies as policy_queries
 from console.queries import runs as run_queries
 from console.queries.document_diff import changes, gathered
@@ -19,6 +18,7 @@ from console.services import alerts, drafts, policies, rollouts, runs
 from console.services.actions import editing
 from console.services.actions.schedules import next_firings
 from console.services.actors import Actor
+from console.services.policy_effects import effect_of_ending_rollout
 from console.services.tray_told import Act, Told, plain
 
 MOST_LINES: Final = 12
@@ -59,7 +59,7 @@ def _do_action(actor: Actor, item: TrayItem, reason: str) -> str:
 
 
 def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
-    def told(item: TrayItem, patterns: list[str] | None) -> Told:
+    def tell(item: TrayItem, patterns: list[str] | None) -> Told:
         staged, base, whom, wrong = _staged(item)
         if wrong:
             return Told(str(item), blocked=[wrong])
@@ -73,25 +73,16 @@ def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
         differences = gathered(
             changes(base.document, staged.document) if word == "promote" else found.differences
         )
-        lines, warnings, headline, severe = (
-            [],
-            [],
-            f"revision {staged.number} {'for everybody' if word == 'promote' else 'stopped'}",
-            False,
+        told = effect_of_ending_rollout(found, staged.document)
+        headline = (
+            told.headline or f"revision {staged.number} {'for everybody' if word == 'promote' else 'stopped'}"
         )
-        if found.effect is not None:
-            rules = _signals(staged.document)
-            effects = effect.lines(found.effect, rules)
-            lines = [*effects.at_once, *effects.changes[:MOST_LINES]]
-            if effects.at_once:
-                headline = effects.headline.rstrip(".")
-            severe = effects.severe
-            warnings = [effects.headline] if severe else []
-        if found.unknown:
-            warnings.append(found.unknown)
-        return Told(what, headline, lines, warnings, list(found.problems), severe, differences=differences)
+        lines = [*told.lines, *told.changes[:MOST_LINES]]
+        return Told(
+            what, headline, lines, told.warnings, list(found.problems), told.severe, differences=differences
+        )
 
-    return told
+    return tell
 
 
 def _staged(item: TrayItem) -> tuple[Any, Any, str, str]:
@@ -107,11 +98,6 @@ def _staged(item: TrayItem) -> tuple[Any, Any, str, str]:
             f"Revision {rollout.revision.number} is staged now, not {item.parameters.get('revision')}.",
         )
     return rollout.revision, rollout.base, rollout.client or f"{rollout.share} % of the clients", ""
-
-
-def _signals(document: Mapping[str, Any]) -> dict[str, str]:
-    rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
-    return {str(rule.get("name")): str(rule.get("signal") or "") for rule in rules}
 
 
 def _do_promote(actor: Actor, item: TrayItem, reason: str) -> str:

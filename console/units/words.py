@@ -183,7 +183,7 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
     if field == "signal":
         return signal(value)
     if isinstance(value, (list, tuple)):
-        return ", ".join(_rung(one) for one in value) or "none"
+        return ", ".join(rung(one) for one in value) or "none"
     if not isinstance(value, (int, float)):
         return str(value)
     return _measured(value, _unit(field, row.unit if row is not None else "", signal_code))
@@ -208,7 +208,7 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
         else setting_value(path, rule.get("limit"), rule.get("signal"))
     )
     said += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
-    does = [_rung(rung) for rung in rule.get("ladder") or ()]
+    does = [rung(one) for one in rule.get("ladder") or ()]
     return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
 
 
@@ -239,11 +239,18 @@ def _unit(field: str, known: str, signal_code: object) -> str:
     return Unit.BYTES if field.endswith(_BYTES) and field != "limit" else "%" if field == "percent" else ""
 
 
-def _rung(rung: Any) -> str:
-    if not isinstance(rung, Mapping):
-        return str(rung)
-    at = rung.get("at_percent")
-    return act(rung.get("action")).does + (f" at {at} %" if at not in (None, 100) else "")
+def rung(one: Any) -> str:
+    """Return an act of a rule with its share of the limit and its times: "disconnect it after 10.0 s"."""
+    if not isinstance(one, Mapping):
+        return str(one)
+    told = [act(one.get("action")).does]
+    told += [f"at {one['at_percent']} %"] if one.get("at_percent") not in (None, 100) else []
+    told += [
+        f"{word} {duration(one[key])}"
+        for key, word in (("after_ms", "after"), ("for_ms", "for"))
+        if isinstance(one.get(key), int) and one[key]
+    ]
+    return " ".join(told)
 
 
 def _plain(code: object) -> str:

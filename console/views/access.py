@@ -23,7 +23,7 @@ from console.choices import AuditResult
 from console.forms.account import CodeForm
 from console.forms.login import LoginForm
 from console.services import audit, oidc, proof, second_factor
-from console.services.actors import actor_of
+from console.services.actors import Actor, actor_of
 from console.views.common import permitted
 
 HALF_IN = "half_in"
@@ -55,6 +55,13 @@ class _Login(LoginView):
             "user": user.pk, "hash": user.get_session_auth_hash(), "at": time.time(), "backend": user.backend,
             "next": self.get_success_url(),
         }  # fmt: skip
+        asked = actor_of(self.request)
+        audit.record(
+            Actor(asked.kind, user.get_username(), user.pk, asked.source, asked.request_id),
+            "login.password",
+            f"operator {user.get_username()}",
+            message="The password was right. The code is asked for next.",
+        )
         return redirect("second_factor")
 
 
@@ -81,6 +88,8 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
         return redirect("login")
     fresh = not second_factor.has_one(user)
     form = CodeForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and not form.is_valid():
+        audit.changes_nothing(request)  # no code was tried
     if request.method == "POST":
         proof.refuse_if_locked(request, user.get_username())
         if form.is_valid():

@@ -24,7 +24,7 @@ from console import current
 from console.access.rights import Need, Open
 from console.choices import Permission
 from console.models import Instance, Preferences
-from console.queries import policies
+from console.queries import policies, standing
 from console.services import access
 from console.services.actors import access_of_request, actor_of
 from console.services.preferences import preferences_of
@@ -162,7 +162,10 @@ def tell(request: HttpRequest, problem: SluiceError) -> None:
 
 
 def in_force() -> dict[str, Any]:
-    """ "Revision 7 in force on 1 of 3 members", and why not where not."""
+    """Return how many members run the wanted revision, and why the others don't.
+
+    `overdue`: one that doesn't has had the time to take it up.
+    """
     own = current.instance_name()
     states = [state for state in policies.in_force_everywhere() if state["instance"] == own]
     converged = sum(state["converged"] for state in states)
@@ -172,4 +175,5 @@ def in_force() -> dict[str, Any]:
         "counted": "member" if any(state["member"] for state in states) else "instance",
         "set_back": any(state["set_back"] for state in states),
         "converged_all": bool(states) and converged == len(states),
+        "overdue": converged < len(states) and standing.is_overdue(policies.instance_named(own)),
     }  # fmt: skip

@@ -8,13 +8,14 @@ from typing import Any
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
 from broker_core.config.transports import OF_SOME_KINDS, SILENT
-from broker_core.config.vocabulary import Signal
+from broker_core.config.vocabulary import Mode, Signal
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.worst_case import Act, worst_cases
 from console.forms.journaled_topics import write_line
 from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
 from console.services.draft_parts import about_transport, listed
+from console.units import words
 from console.units.format import duration, size
 
 _TITLES = {
@@ -221,7 +222,7 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[lis
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
-    mode = str(entry.get("mode") or table["mode"].default)
+    mode = words.mode(entry.get("mode") or table["mode"].default)
     return [[word for word in scope if word] or ["instance"], _settings(table, entry), [mode], _within(acts)]
 
 
@@ -245,35 +246,31 @@ def _rule(rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[Act]) 
     named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
     return [
-        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [_rung(rung) for rung in ladder] or ["as its rule"],
-        [str(rule.get("mode") or ("shadow" if not named else "as its rule"))], _within(acts),
+        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [words.rung(rung) for rung in ladder] or ["as its rule"],
+        [_mode_of(rule, named)], _within(acts),
     ]  # fmt: skip
+
+
+def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
+    """Return the mode of a rule; one with a scope and no mode has that of the rule it is for."""
+    if rule.get("mode"):
+        return words.mode(rule["mode"])
+    return "as its rule" if named else words.mode(Mode.SHADOW)
 
 
 def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
-    words = [signal] if signal in set(Signal) else []
-    words += [str(rule["shape"])] if rule.get("shape") else []
+    told = [words.signal(signal)] if signal in set(Signal) else []
+    told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
     for key in ("limit", "clear"):
         if isinstance(rule.get(key), int):
-            words.append(f"{key} {written(rule[key], signal)}")
-    words += [f"{rule['percent']} %"] if rule.get("percent") else []
-    words += [f"count {rule['count']}"] if rule.get("count") else []
+            told.append(f"{words.OF_RULES[key]} {written(rule[key], signal)}")
+    told += [f"{rule['percent']} % of the pool’s limit"] if rule.get("percent") else []
+    told += [f"{rule['count']} times"] if rule.get("count") else []
     for key in ("hold_ms", "window_ms", "check_ms", "cooldown_ms"):
         if isinstance(rule.get(key), int) and rule[key]:
-            words.append(f"{key.removesuffix('_ms')} {duration(rule[key])}")
-    return words
-
-
-def _rung(rung: Mapping[str, Any]) -> str:
-    words = [str(rung.get("action"))]
-    words += [f"at {rung['at_percent']} %"] if rung.get("at_percent") not in (None, 100) else []
-    words += [
-        f"{word} {duration(rung[key])}"
-        for key, word in (("after_ms", "after"), ("for_ms", "for"))
-        if isinstance(rung.get(key), int) and rung[key]
-    ]
-    return " ".join(words)
+            told.append(f"{words.OF_RULES[key]} {duration(rule[key])}")
+    return told
 
 
 def _proofs(user: Mapping[str, Any]) -> list[str]:
@@ -286,9 +283,10 @@ def _word(value: Any) -> str:
 
 
 def _within(acts: list[Act]) -> list[str]:
-    """The longest from crossing the limit to each act."""
+    """Return each act with the longest time from crossing the limit to it."""
     return [
-        f"{act.action} {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}" for act in acts
+        f"{words.act(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
+        for act in acts
     ]
 
 

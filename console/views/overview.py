@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.queries import brokers, history, policies
+from console.queries import brokers, history, policies, standing
 from console.queries import overview as read
 from console.services import audit, handover
 from console.services.actors import access_of_request
@@ -91,11 +91,14 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 
 
 def _brokers(request: HttpRequest) -> dict[str, Any]:
-    """Where there are several: each with the revision that it is to run."""
+    """Where there are several: each with the revision that it is to run, and whether that is overdue."""
     if len(told := brokers.brokers(access_of_request(request))) < 2:
         return {}
-    wanted = {state["instance"]: state["wanted"] for state in policies.in_force_everywhere()}
+    states = policies.in_force_everywhere()
+    wanted = {state["instance"]: state["wanted"] for state in states}
+    behind = {state["instance"] for state in states if not state["converged"]}
+    overdue = {name for name in behind if standing.is_overdue(policies.instance_named(name))}
     return {
-        "brokers": [(one, wanted.get(one.instance)) for one in told],
+        "brokers": [(one, wanted.get(one.instance), one.instance in overdue) for one in told],
         "answering": sum(one.answers for one in told), "asked_at": timezone.now(),
     }  # fmt: skip

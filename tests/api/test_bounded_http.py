@@ -121,6 +121,48 @@ def test_a_body_that_is_sent_whole_takes_neither_memory_nor_a_file(web: Web, kin
     assert web.answers()
 
 
+@pytest.mark.parametrize("digits", [19, 5_000])
+def test_a_length_of_many_digits_is_refused_by_a_sentence(web: Web, digits: int) -> None:
+    with web.connect() as line:
+        line.sendall(
+            b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+            + b"9" * digits
+            + b"\r\nA: b\r\n\r\n"
+        )
+        status, problem = read_answer(line)
+    assert (status, problem["code"]) == (413, "body_too_large")
+    assert "at most" in str(problem["detail"])
+    assert web.answers()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /login/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /login/ HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_a_head_that_cant_be_read_is_refused_by_a_sentence(web: Web, head: bytes) -> None:
+    with web.connect() as line:
+        line.sendall(head)
+        status, problem = read_answer(line)
+    assert (status, problem["code"]) == (400, "bad_request")
+    assert "can't be read" in str(problem["detail"])
+    assert web.answers()
+
+
+def test_a_length_with_leading_zeros_is_a_length(web: Web) -> None:
+    with web.connect() as line:
+        line.sendall(
+            b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"0" * 5_000 + b"\r\n\r\n"
+        )
+        assert read_answer(line)[0] in (403, 404)
+
+
 def test_a_chunked_body_is_refused_at_the_bound_and_leaves_no_file(web: Web) -> None:
     before, files = web.resident_mib(), set(Path(tempfile.gettempdir()).iterdir())
     open_before = web.open_files()

@@ -40,7 +40,8 @@ def test_a_draft_goes_from_its_making_to_a_revision(
         {"path": "client_policy.client_max_capacity", "before": "50 %", "after": "5 %"}
     ]
     assert preview.data["effect"]["acted_on"][0]["client"] == "board-jfk"
-    published = api.post(f"{address}/publish", {"reason": "asked for"}, headers={"If-Match": '"2"'})
+    body = {"reason": "asked for", "confirmed": True}
+    published = api.post(f"{address}/publish", body, headers={"If-Match": '"2"'})
     assert (published.status_code, published.data["revision"], published.data["applied"]) == (200, 2, True)
     assert api.get(address).status_code == 404
     assert policies.newest_of(instance).reason == "asked for"

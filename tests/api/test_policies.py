@@ -78,7 +78,7 @@ def test_revisions_are_listed_newest_first_and_can_be_read(api: APIClient, broke
 
 
 def test_change_while_the_broker_is_away_is_kept_and_says_so(api: APIClient, instance: object) -> None:
-    answer = change(api, "transports/tcp", {"enabled": False})
+    answer = change(api, "transports/tcp", {"enabled": False, "confirmed": True})
     assert answer.status_code == 200
     assert answer.data["applied"] is False
     assert "can't be reached" in answer.data["problem"]

@@ -91,6 +91,7 @@ def fake_broker(run: Path) -> Iterator[Any]:
     instance = seed_history(INSTANCE)
     seed_runs_of_jobs()
     with FakeBroker(run / f"{instance.name}.sock") as broker:
+        broker.cut_off = ["lake-loader"]
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
         signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())

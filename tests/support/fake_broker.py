@@ -218,6 +218,8 @@ class FakeBroker:
         self.revision = 1
         self.unrecorded: list[str] = []
         """Clients that a preview says would be left without new records."""
+        self.cut_off: list[str] = []
+        """Clients that a preview says would be cut off."""
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
         self.durable = 1_336_576
@@ -588,8 +590,9 @@ class FakeBroker:
         return {"policy": policy, "staged": staged, "is_set_back": self.kept is not None}
 
     def do_preview(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A policy that would have the capacity of the slowest reached."""
-        capacity = request["policy"]["client_policy"]["client_max_capacity"]
+        """A policy that would have the capacity of the slowest reached; a staged one where there is one."""
+        policy = (request.get("staged") or request)["policy"]
+        capacity = policy["client_policy"]["client_max_capacity"]
         change = {
             "setting": "amps.client_max_capacity",
             "before": {"value": 50, "origin": "instance"},
@@ -619,8 +622,11 @@ class FakeBroker:
             "acted_on": acted_on if capacity < 10 else [],
             "acted_on_in_all": int(capacity < 10),
             "enforced_in_all": int(capacity < 10),
-            "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}],
-            "cut_off_in_all": 1,
+            "cut_off": [
+                {"client": name, "transport": "websocket", "code": "transport_closed"}
+                for name in self.cut_off
+            ],
+            "cut_off_in_all": len(self.cut_off),
             "unrecorded": [
                 {
                     "client": name,

@@ -31,6 +31,7 @@ class Machines:
 
     def __init__(self, run: Path) -> None:
         self.members = {name: FakeBroker(run / f"{GROUP}.{name}.sock", GROUP, name) for name in MEMBERS}
+        self.members[MEMBERS[0]].cut_off = ["lake-loader"]
         self.other = FakeBroker(run / f"{OTHER}.sock", OTHER)
         self.gone: dict[str, float] = {}
         """Members that are away, and since when, s since 1970."""

@@ -26,8 +26,15 @@ from console.services.actors import Actor
 from console.services.progress import Cancelled, Progress
 
 
+class PutBack(Exception):
+    """A run that waits again, because another holds what its next step needs. Not an error."""
+
+
 def perform(run: ActionRun, progress: Progress, happened: Callable[..., list[ActionRun]]) -> dict[str, Any]:
-    """Carry out a run; `happened` starts the runs of events that steps raise. Raises a failing step's error."""
+    """Carry out a run; `happened` starts the runs of events that steps raise.
+
+    Raises a failing step's error, Cancelled, or PutBack when a step must wait for another run.
+    """
     parts: list[dict[str, str]] = run.parameters["steps"]
     actor = Actor(ActorKind(run.actor_kind), run.actor, run.actor_user_id)
     scene = Scene(run.instance, actor, run, progress, dict(run.parameters["variables"]), happened=happened)
@@ -38,11 +45,12 @@ def perform(run: ActionRun, progress: Progress, happened: Callable[..., list[Act
             continue  # a repetition: done by the run before
         scene.number = number
         _, kind = definition.kind_of(part)
+        if not runs.prepare_step(run):
+            raise PutBack
         progress.stage(number, len(parts), kind.label)
         if not _one(scene, part):
             progress.log("the condition doesn't hold: the rest is left out")
             break
-        runs.release_spare(run, parts[number + 1 :])
     return {"steps": len(run.steps), "of": len(parts)}
 
 

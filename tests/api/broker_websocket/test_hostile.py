@@ -96,7 +96,11 @@ async def test_unfinished_messages_before_the_logon_have_one_budget_and_others_g
 
 
 @pytest.mark.parametrize("kind", PATHS)
-@pytest.mark.parametrize("head", ["Content-Length: 15000000", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize(
+    "head",
+    ["Content-Length: 15000000", f"Content-Length: {'9' * 5_000}", "Transfer-Encoding: chunked"],
+    ids=["long", "of many digits", "chunked"],
+)
 async def test_a_request_with_a_body_is_not_listened_to(ports: dict[str, int], kind: str, head: str) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", ports[kind])
     writer.write(f"POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import AlertAbout
-from console.models import Alert, AlertRule, Decision, Instance, PolicyRollout
+from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, PolicyRollout
 from console.queries import policies as read
 from console.queries import standing
 from console.services import alerts, drafts, policies, rollouts, tray
@@ -92,6 +93,29 @@ def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
         "Back from staged revision 2: 1 decision was allowed. "
         "The next one, on client desk-1 by age, was not carried out."
     )
+
+
+def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_the_audit(
+    broker: FakeBroker, actor: Actor, instance: Instance, operator: Any
+) -> None:
+    staged(actor, client="desk-*", most_decisions=5)
+    rollout = PolicyRollout.objects.get()
+    rollout.allowances = {"a": 3, "b": 2}
+    rollout.save()
+    browser = Client()
+    browser.force_login(operator)
+    page = browser.get("/policies/").content.decode()
+    assert "Each member has its part of them: a 3, b 2." in page
+    decide(instance, 2, 2, mode="enforce", member="b")
+    decide(instance, 2, 1, mode="shadow", rule="age", member="b", details={"held_at": 2})
+    assert rollouts.check(instance) is not None
+    why = (
+        "Member b used its part of 2 of the 5 decisions allowed. "
+        "The next one, on client desk-1 by age, was not carried out."
+    )
+    assert AuditEvent.objects.get(action="rollout.returned").reason == why
+    page = browser.get("/policies/").content.decode()
+    assert why in page
 
 
 def test_the_reason_of_a_return_claims_nothing_about_acts_that_are_not_reported_yet(

@@ -14,8 +14,8 @@ from console.choices import Permission, Role, TrayKind
 from console.models import Grant, Instance, PolicyDraft, TrayItem
 from console.services import drafts, operators, people, tray
 from console.services.actors import Actor, access_of
+from console.services.policy_effects import beyond_the_machine
 from console.services.rollouts import Plan
-from console.services.tray_acts import beyond_the_machine
 from tests.support.fake_broker import FakeBroker
 
 

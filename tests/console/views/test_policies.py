@@ -198,7 +198,7 @@ def test_an_entry_is_known_by_what_it_is_for_and_a_secret_only_by_being_set() ->
     }
     assert [tuple(change) for change in changes(before, after)] == [
         ("rules new.limit", "not there", "2"),
-        ("rules behind.ladder", "not there", "action warn, action refuse for_ms 30.0 s"),
+        ("rules behind.ladder", "not there", "warn it, then disconnect and refuse it for 30.0 s"),
         ("access.users m.password", "set", "set anew"),
         ("access.users m.token", "not there", "set"),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from console.models import (
 from console.queries import policies as read
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.services import execution, policies, runs
-from console.services.actions import editing, events
+from console.services.actions import editing, events, planning
 from console.services.actions.steps import outside
 from console.services.actions.triggers import Event
 from console.services.actors import Actor
@@ -318,3 +319,67 @@ def test_a_webhook_after_the_last_step_on_journals_holds_up_no_other_run_of_jour
     execution.execute(run.pk)
     assert held == [{f"action:{run.action_id}"}]
     assert not RunHold.objects.exists()
+
+
+HOOK_FIRST = [{"do": "webhook", "url": "http://127.0.0.1:9/"}, {"do": "archive", "age": "7d"}]
+
+
+def test_a_webhook_before_a_step_on_journals_holds_up_no_other_run_of_journals(
+    instance: Instance, broker: FakeBroker, actor: Actor, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:9"]
+    direct = runs.request(actor, instance, runs.RunKind.ARCHIVE, {"age": "7d", "age_s": 604_800})
+    held: list[set[str]] = []
+
+    def post(*_: Any, **__: Any) -> SimpleNamespace:
+        held.append(set(RunHold.objects.values_list("kind", flat=True)))
+        assert runs.claim(direct.pk, timezone.now()) is not None
+        return SimpleNamespace(status=200, text="")
+
+    monkeypatch.setattr("console.services.webhooks.post", post)
+    monkeypatch.setattr("console.services.journals.perform", lambda *_: {"segments": [], "bytes": 0})
+    action = make(instance, HOOK_FIRST)
+    run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    plan = planning.plan(instance, action.steps, run.parameters["variables"])
+    ActionRun.objects.filter(pk=run.pk).update(plan_hash=plan["hash"])
+    waits = execution.execute(run.pk)
+    assert held == [{f"action:{action.pk}"}]
+    assert waits is not None
+    assert (waits.state, [step["do"] for step in waits.steps]) == (RunState.WAITING, ["webhook"])
+    second = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    assert runs.claim(second.pk, timezone.now()) is None, "it overtook the first run of its action"
+    assert runs.find_lost(timezone.now()) == []
+    assert execution.execute(run.pk) is None, "another run still has the journals"
+    runs.finish(direct, RunState.SUCCEEDED)
+    done = execution.execute(run.pk)
+    assert done is not None
+    assert (done.state, [step["do"] for step in done.steps]) == (RunState.SUCCEEDED, ["webhook", "archive"])
+    assert (len(held), done.started_at) == (1, waits.started_at)
+    assert not RunHold.objects.exists()
+
+
+@pytest.mark.parametrize("when", ["running", "waiting"])
+def test_a_run_that_is_cancelled_before_its_step_on_journals_holds_nothing_any_more(
+    instance: Instance,
+    broker: FakeBroker,
+    actor: Actor,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:9"]
+    direct = runs.request(actor, instance, runs.RunKind.ARCHIVE, {"age": "7d", "age_s": 604_800})
+    run = events.start(MARIA, make(instance, HOOK_FIRST), {"on": "hand"}, {}, timezone.now())
+
+    def post(*_: Any, **__: Any) -> SimpleNamespace:
+        runs.claim(direct.pk, timezone.now())
+        if when == "running":
+            runs.cancel(MARIA, run)
+        return SimpleNamespace(status=200, text="")
+
+    monkeypatch.setattr("console.services.webhooks.post", post)
+    ended = execution.execute(run.pk)
+    if when == "waiting":
+        ended = runs.cancel(MARIA, run)
+    assert ended is not None and ended.state == RunState.CANCELLED
+    assert not RunHold.objects.filter(run=run).exists()

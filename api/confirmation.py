@@ -1,0 +1,68 @@
+"""Confirmation of policy changes by API: the warnings of the console's preview, refused unless confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rest_framework.request import Request
+
+from api.documents import plain
+from broker_core.errors import OperatorError
+from console.models import Instance
+from console.services import drafts, rollouts
+from console.services.actors import access_of_request
+from console.services.policies import Guard
+from console.services.policy_effects import (
+    PolicyChangeEffect,
+    effect_of_ending_rollout,
+    effect_of_publishing,
+)
+
+
+def guard_publishing(
+    request: Request, *, confirmed: bool, rollout: rollouts.Plan | None = None
+) -> Guard | None:
+    """Return what refuses a document with warnings; None when the request has confirmed them.
+
+    `rollout`: for whom first. The guard raises OperatorError confirm_needed.
+    """
+    return None if confirmed else _guard(request, effect_of_publishing, rollout)
+
+
+def guard_ending_rollout(request: Request, *, confirmed: bool) -> Guard | None:
+    """Return what refuses to end a rollout if that cuts clients off or acts on them; as `guard_publishing`."""
+    return None if confirmed else _guard(request, effect_of_ending_rollout, None)
+
+
+def _guard(
+    request: Request,
+    effect_of: Callable[[drafts.Preview, Mapping[str, Any]], PolicyChangeEffect],
+    rollout: rollouts.Plan | None,
+) -> Guard:
+    def refuse_unconfirmed(instance: Instance, document: Mapping[str, Any]) -> None:
+        patterns = access_of_request(request).client_patterns(instance.name)
+        preview = drafts.visible(drafts.preview_of(instance, document, rollout), patterns)
+        if warnings := effect_of(preview, document).warnings:
+            raise OperatorError(
+                "confirm_needed",
+                " ".join(["The change was not made.", *(_sentence(one) for one in warnings)]),
+                'Read `preview`. To make the change all the same, send it again with "confirmed": true.',
+                warnings=warnings,
+                preview=preview_document(preview),
+            )
+
+    return refuse_unconfirmed
+
+
+def _sentence(words: str) -> str:
+    return words if words.endswith(".") else f"{words}."
+
+
+def preview_document(preview: drafts.Preview) -> dict[str, Any]:
+    """Return a preview as JSON."""
+    return {
+        "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
+        "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
+        "effect": None if preview.effect is None else plain(preview.effect), "away": preview.away,
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""Effects of putting a policy in force, and the warnings that must be confirmed first.
+
+Pages (`tray_acts`, `tray_control_acts`) and API (`api.confirmation`) both ask here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+
+from broker_core.slow_clients.rules.review import Severity
+from console.queries import effect
+from console.services.drafts import Preview
+from console.units.format import in_words, size
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChangeEffect:
+    """Effect of a policy that isn't in force yet.
+
+    lines     what happens at once, worst first
+    changes   what differs for clients
+    headline  its first words; "" when nothing happens at once
+    warnings  sentences that must be confirmed before the policy is put in force
+    severe    clients are cut off, acted on, or left without records
+    """
+
+    lines: list[effect.Line] = field(default_factory=list)
+    changes: list[effect.Line] = field(default_factory=list)
+    headline: str = ""
+    warnings: list[str] = field(default_factory=list)
+    severe: bool = False
+
+
+def effect_of_publishing(found: Preview, document: Mapping[str, Any]) -> PolicyChangeEffect:
+    """Return the effect of a document that becomes the policy, with warnings about its settings first."""
+    unwise = [
+        in_words(f"{one.where}: {one.sentence}") for one in found.findings if one.severity is Severity.WARN
+    ]
+    return _effect(found, document, [*unwise, *beyond_the_machine(document)])
+
+
+def effect_of_ending_rollout(found: Preview, document: Mapping[str, Any]) -> PolicyChangeEffect:
+    """Return the effect of a stored revision that every client gets. Its settings were confirmed before."""
+    return _effect(found, document, [])
+
+
+def _effect(found: Preview, document: Mapping[str, Any], warnings: list[str]) -> PolicyChangeEffect:
+    unknown = [found.unknown] if found.unknown else []
+    if found.effect is None:
+        return PolicyChangeEffect(warnings=[*warnings, *unknown])
+    told = effect.lines(found.effect, _signals(document))
+    severe = [told.headline] if told.severe else []
+    headline = told.headline.rstrip(".") if told.at_once else ""
+    warnings = [*warnings, *severe, *unknown]
+    return PolicyChangeEffect(told.at_once, told.changes, headline, warnings, told.severe)
+
+
+def _signals(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return each rule's signal by the rule's name."""
+    rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
+    return {str(rule.get("name")): str(rule.get("signal") or "") for rule in rules}
+
+
+def beyond_the_machine(
+    document: Mapping[str, Any], memory: int | None = None, disk: int | None = None
+) -> list[str]:
+    """Return a sentence for each limit that this machine can't reach, so that no client ever exceeds it.
+
+    `memory` and `disk` are bytes; None: those of this machine.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
+    disk = shutil.disk_usage(settings.SLUICE_SPOOL_DIRECTORY.parent).total if disk is None else disk
+    places = [("instance", document.get("pool"))]
+    places += [
+        (f"transport {one.get('name')}", one.get("pool"))
+        for one in document.get("transports") or []
+        if isinstance(one, Mapping)
+    ]
+    found = []
+    for place, pool in places:
+        for key, word, most in (
+            ("message_memory_limit", "memory", memory),
+            ("message_disk_limit", "disk", disk),
+        ):
+            limit = pool.get(key) if isinstance(pool, Mapping) else None
+            if isinstance(limit, int) and limit > most:
+                found.append(
+                    f"{place}: a {word} limit of {size(limit)} is more than this machine has ({size(most)})."
+                )
+    return found
