@@ -286,6 +286,7 @@ CODES: Final = MappingProxyType({
     "too_many_drafts": ErrorCode("The instance has as many drafts as it may", _OPERATOR, _CONFLICT),
     "draft_changed": ErrorCode("Somebody else changed it first; `version`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
     "revision_changed": ErrorCode("Somebody else published first; `revision`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
+    "rollout_running": ErrorCode("A staged rollout must be promoted or stopped first; `revision`", _OPERATOR, _CONFLICT),
     "revision_withdrawn": ErrorCode("The revision's staged rollout returned by itself", _OPERATOR, _CONFLICT),
     "idempotency_key_reused": ErrorCode("This `Idempotency-Key` was used for another request; `run`", Told(0), HTTPStatus.UNPROCESSABLE_ENTITY),
     "if_match_needed": ErrorCode("A change must say which version it is based on (`If-Match`)", Told(0), HTTPStatus.PRECONDITION_REQUIRED),

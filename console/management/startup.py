@@ -25,7 +25,7 @@ from console.broker_addresses import name_of
 from console.database_limits import database_error, limit_waits
 from console.management import banner
 from console.queue_names import journal_queue
-from console.services import policies
+from console.services import policies, rollouts
 from console.services.actors import SYSTEM
 from console.services.journal_places import policy_file
 from console.supervisor import ports, ready, redis_source, sockets
@@ -137,8 +137,16 @@ def policy_in_force() -> PolicyDocument:
         wanted = os.environ.get(variable, "")
         if wanted and int(wanted) != transport.port:
             reason = f"{variable}={wanted} was set when Sluice was started"
+            _stop_rollout(reason)
             policies.change_transport(SYSTEM, transport.name, {"port": int(wanted)}, reason=reason)
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
+
+
+def _stop_rollout(reason: str) -> None:
+    """Return staged clients to the revision before, or a changed port would put the staged one in force everywhere."""
+    instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
+    with contextlib.suppress(OperatorError):  # no_rollout
+        rollouts.stop(SYSTEM, instance, reason=reason)
 
 
 def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:

@@ -135,9 +135,13 @@ def change_transport(
     expected_revision: int | None = None,
     guard: Guard | None = None,
 ) -> Change:
-    """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`."""
+    """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`.
+
+    Raises OperatorError rollout_running while a staged rollout runs, and unknown_transport.
+    """
 
     def edit(instance: Instance) -> None:
+        refuse_during_rollout(instance)
         transport = Transport.objects.filter(instance=instance, name=name).first()
         if transport is None:
             raise OperatorError(
@@ -165,10 +169,11 @@ def change_instance_policy(
     """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
 
     The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole; a password or token that reads
-    "set" stays as it is.
+    "set" stays as it is. Raises OperatorError rollout_running while a staged rollout runs.
     """
 
     def edit(instance: Instance) -> None:
+        refuse_during_rollout(instance)
         policy_rows.only(
             changes, ("pool", "client_policy", "instance", "access", *EntryKind.values), "policy"
         )
@@ -218,6 +223,21 @@ def restore(
         first,
         guard,
     )
+
+
+def refuse_during_rollout(instance: Instance) -> None:
+    """Raise OperatorError rollout_running while a staged rollout runs.
+
+    A partial change is based on the newest revision, the staged one: every client would get that with it.
+    """
+    rollout = read.running_rollout(instance)
+    if rollout is not None:
+        raise OperatorError(
+            "rollout_running",
+            f"Revision {rollout.revision.number} is staged; a change now would put it in force everywhere.",
+            "Promote or stop the rollout first.",
+            revision=rollout.revision.number,
+        )
 
 
 def refuse_withdrawn(instance: Instance, number: int) -> None:

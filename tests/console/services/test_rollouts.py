@@ -10,10 +10,12 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import AlertAbout
+from console.management import startup
 from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, PolicyRollout
 from console.queries import policies as read
 from console.queries import standing
 from console.services import alerts, drafts, policies, rollouts, tray
+from console.services.actions import planning
 from console.services.actors import Actor, access_of
 from tests.support.fake_broker import FakeBroker
 
@@ -22,6 +24,13 @@ def staged(actor: Actor, **plan: Any) -> policies.Change:
     draft = drafts.make(actor, "staged")
     drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
     return drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(**plan))
+
+
+def publish_another(actor: Actor) -> None:
+    """Publish a revision for every client, whatever is staged."""
+    draft = drafts.make(actor, "another")
+    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 20}})
+    drafts.publish(actor, draft.pk, reason="another")
 
 
 def decide(instance: Instance, revision: int, number: int, **more: Any) -> None:
@@ -140,7 +149,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
         if meanwhile == "promote":
             rollouts.promote(actor, instance)
         else:
-            policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+            publish_another(actor)
         return count(rollout)
 
     monkeypatch.setattr(rollouts, "decisions_of", count_while_somebody_acts)
@@ -189,7 +198,7 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
         tray.roll_back(actor, 2)
     assert caught.value.code == "revision_withdrawn"
     tray.roll_back(actor, 1)
-    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    publish_another(actor)
     assert [one for one in standing.standings() if one.key == "rollout"] == []
 
 
@@ -224,7 +233,7 @@ def test_a_newer_revision_takes_the_place_of_a_staged_one(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
     staged(actor, share=50)
-    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    publish_another(actor)
     assert PolicyRollout.objects.get().state == "stopped"
     assert policies.orders(instance.name)["staged"] is None
 
@@ -237,3 +246,45 @@ def test_a_plan_for_nobody_or_everybody_is_refused_and_nothing_is_published(
         staged(actor, **plan)
     assert caught.value.code == "bad_rollout"
     assert policies.newest_of(instance).number == 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_partial_change_does_not_put_the_staged_revision_in_force_everywhere(
+    broker: FakeBroker, actor: Actor, instance: Instance, whole: bool
+) -> None:
+    staged(actor, client="desk-*", most_decisions=1)
+    with pytest.raises(OperatorError) as refused:
+        if whole:
+            policies.change_instance_policy(actor, {"client_policy": {"client_message_age_limit_ms": 5}})
+        else:
+            policies.change_transport(actor, "websocket", {"enabled": False})
+    assert (refused.value.code, refused.value.details["revision"]) == ("rollout_running", 2)
+    orders = policies.orders(instance.name)
+    assert (orders["policy"]["revision"], orders["staged"]["policy"]["revision"]) == (1, 2)
+    assert PolicyRollout.objects.get().state == "running"
+    rollouts.stop(actor, instance, reason="first")
+    assert policies.change_transport(actor, "websocket", {"enabled": False}).revision.number == 4
+
+
+def test_a_port_of_the_environment_stops_a_rollout_and_never_promotes_it(
+    broker: FakeBroker, actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(actor, client="desk-*", most_decisions=1)
+    monkeypatch.setenv("SLUICE_TCP_PORT", "9107")
+    document = startup.policy_in_force()
+    assert [one.port for one in document.transports if one.name == "tcp"] == [9107]
+    assert document.client_policy.client_max_capacity == 50
+    assert PolicyRollout.objects.get().state == "stopped"
+
+
+def test_the_plan_of_a_step_that_changes_the_policy_says_whom_it_acts_on(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 5}})
+    steps = [{"do": "transport", "name": "tcp", "enabled": "no"}, {"do": "revision", "number": "2"}]
+    made = planning.plan(instance, steps, {})
+    assert all("1 client" in one["sentence"] for one in made["steps"]), made["steps"]
+    assert made["steps"][0]["sentence"].startswith("switch the transport tcp: enabled no. ")
+    broker.__exit__()
+    away = planning.plan(instance, steps, {})
+    assert away["hash"] == made["hash"]

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from console.models import Instance
 from console.queries.policies import newest_revision, revision_numbered
-from console.services import policies
-from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
+from console.services import drafts, policies
+from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.services.policy_effects import effect_of_ending_rollout
+
+
+def _plan_transport(instance: Instance, options: Options) -> Planned:
+    name, enabled = options["name"], options["enabled"] == "yes"
+    document = policies.newest_of(instance).document
+    changed = [
+        {**one, "enabled": enabled} if one.get("name") == name else one for one in document["transports"]
+    ]
+    told = _with_effect(
+        f"switch the transport {name}: enabled {options['enabled']}", instance,
+        {**document, "transports": changed},
+    )  # fmt: skip
+    return Planned(told)
+
+
+def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any]) -> str:
+    """Append the warnings that the console shows before it applies a document.
+
+    Clients come and go, so the plan's hash leaves them out.
+    """
+    warnings = effect_of_ending_rollout(drafts.preview_of(instance, document), document).warnings
+    return ". ".join([sentence, *(one.rstrip(".") for one in warnings)])
 
 
 def _transport(scene: Scene, options: Options) -> Done:
@@ -35,11 +61,12 @@ def _done(scene: Scene, change: policies.Change) -> Done:
 def _plan_revision(instance: Instance, options: Options) -> Planned:
     wanted, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
     return Planned(
-        f"make revision {wanted.number} the policy again", [wanted.number, newest.number if newest else 0]
+        _with_effect(f"make revision {wanted.number} the policy again", instance, wanted.document),
+        [wanted.number, newest.number if newest else 0],
     )
 
 
 STEPS = {
-    "transport": Step(says("switch the transport {name}: enabled {enabled}"), _transport),
+    "transport": Step(_plan_transport, _transport),
     "revision": Step(_plan_revision, _revision),
 }
