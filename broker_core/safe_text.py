@@ -31,6 +31,8 @@ _JSON_CONTROLS: Final = re.compile(
 _FORMULA: Final = re.compile(r"[\t\r]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 """A spreadsheet takes a cell that begins so for a formula. Some leave out whitespace first, and some read
 full-width signs."""
+_LATER_FORMULA: Final = re.compile(r";(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where the list separator is a semicolon, as in German Excel, a spreadsheet splits cells there, quoted or not."""
 _INDENT: Final = "  "
 
 
@@ -64,13 +66,18 @@ def to_json_line(document: Any) -> bytes:
 
 
 def to_csv_cell(value: Any) -> Any:
-    """Return one CSV cell: None is empty, nested values are JSON, texts are one line and no formula."""
+    """Return one CSV cell: None is empty, nested values are JSON, texts are one line and no formula.
+
+    A formula behind a semicolon is defused too: by an apostrophe, and in JSON by writing the semicolon as `\\u003b`.
+    """
     if value is None or isinstance(value, bool | int | float):
         return "" if value is None else value
     if isinstance(value, dict | list | tuple):
-        return escape_json(orjson.dumps(value, default=str)).decode()
+        document = escape_json(orjson.dumps(value, default=str)).decode()
+        return _LATER_FORMULA.sub(r"\\u003b", document)
     text = str(value)
-    return f"'{escape_line(text)}" if _FORMULA.match(text) else escape_line(text)
+    line = _LATER_FORMULA.sub(";'", escape_line(text))
+    return f"'{line}" if _FORMULA.match(text) else line
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -20,12 +20,13 @@ def check_address(text: str) -> SplitResult:
     if address.scheme not in ("http", "https") or not host or address.username is not None or refers(text):
         raise _refused(f"{text[:100]!r} is no http or https address without a user.")
     declared = [one.lower() for one in settings.SLUICE_WEBHOOK_HOSTS]
+    written = f"[{host}]" if ":" in host else host
     names = (
-        f"{host}:{port or (443 if address.scheme == 'https' else 80)}",
-        *((host,) if port is None else ()),
+        f"{written}:{port or (443 if address.scheme == 'https' else 80)}",
+        *((written,) if port is None else ()),
     )
     if not any(name in declared for name in names):
-        raise _refused(f"{host[:100]} isn't a declared host.")
+        raise _refused(f"{written[:100]} isn't a declared host.")
     if any(one <= " " or one == "\x7f" for one in text):
         raise _refused("An address has no spaces or control characters.")
     return address
@@ -33,5 +34,7 @@ def check_address(text: str) -> SplitResult:
 
 def _refused(sentence: str) -> OperatorError:
     return OperatorError(
-        "webhook_refused", sentence, "Declare hosts in SLUICE_WEBHOOK_HOSTS, as name or name:port."
+        "webhook_refused",
+        sentence,
+        "Declare hosts in SLUICE_WEBHOOK_HOSTS, as name, name:port or [::1]:port.",
     )

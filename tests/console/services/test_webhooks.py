@@ -19,6 +19,7 @@ from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import audit_export, bounded_call, bounded_mail, execution, runs, webhooks
 from console.services.actions import editing, events
+from console.services.actions.webhook_address import check_address
 from console.services.actors import SYSTEM
 from console.services.progress import Cancelled
 
@@ -206,3 +207,25 @@ def test_the_audit_s_export_has_a_deadline_and_follows_no_redirect(db: None) -> 
     with host(redirect) as port, pytest.raises(OperatorError) as failed:
         audit_export._to_webhook(f"http://127.0.0.1:{port}/", {"digest": "d"})
     assert failed.value.details["status"] == 302
+
+
+@pytest.mark.parametrize(
+    ("declared", "url", "taken"),
+    [
+        ("[::1]:8080", "http://[::1]:8080/x", True),
+        ("[::1]", "https://[::1]/x", True),
+        ("[::1]", "https://[::1]:8443/x", False),
+        ("[::1]:443", "https://[::1]/x", True),
+        ("[::1]:8080", "http://[::1]:8081/x", False),
+        ("::1:8080", "http://[::1:8080]/x", False),
+    ],
+)
+def test_an_address_in_brackets_is_declared_as_it_is_written(
+    settings: Any, declared: str, url: str, taken: bool
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = [declared]
+    if taken:
+        assert check_address(url).hostname == "::1"
+    else:
+        with pytest.raises(OperatorError, match=r"\[::1"):
+            check_address(url)
