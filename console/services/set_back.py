@@ -18,6 +18,7 @@ from console import current
 from console.access.policy_secrets import redacted
 from console.broker_link import ask_each
 from console.models import Instance
+from console.queries import policies as read
 from console.services import audit, policies, policy_rows
 from console.services.actors import Actor
 from console.services.policies import Change
@@ -37,7 +38,8 @@ def resolve_set_back(
 ) -> Change:
     """Put the policy in force that an operator prefers, on all brokers of an instance.
 
-    Of several kept policies STORED means the newest. A staged rollout, here or there, ends.
+    Of several kept policies STORED means the newest. A staged rollout, here or there, ends: the revision
+    before it is put in force.
     Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy.
     """
     name = policies.ensure_instance(instance_name or current.instance_name()).name
@@ -48,8 +50,11 @@ def resolve_set_back(
         for document in kept:
             number = max(newest.number + 1, _number(document))
             newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
+        rollout = read.running_rollout(instance)
         if choice is SetBackChoice.STORED:
             policy_rows.write(instance, {**in_force, "revision": 1})
+        elif rollout is not None:  # the rows are those of the staged revision
+            policy_rows.write(instance, {**rollout.base.document, "revision": 1})
         revision = policies.store_rows(instance, newest, actor, reason or _REASONS[choice])
         policies.end_rollout(instance, revision.number)
         audit.record(

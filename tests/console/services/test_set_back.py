@@ -9,7 +9,7 @@ import pytest
 from broker_core.control.set_back import SetBack, set_back_problem
 from broker_core.errors import OperatorError
 from console.models import AuditEvent, PolicyRevision
-from console.services import policies
+from console.services import drafts, policies, rollouts
 from console.services.actors import Actor
 from console.services.set_back import SetBackChoice, resolve_set_back
 from tests.support.fake_broker import FakeBroker
@@ -63,6 +63,17 @@ def test_a_kept_staged_revision_is_stored_and_its_rollout_ends(
     expected = document if choice is SetBackChoice.STORED else policies.document_in_force("sluice-1")
     assert policies.same_policy(change.revision.document, expected)
     assert policies.has_policy("sluice-1", staged)
+
+
+def test_a_rollout_of_the_database_ends_with_the_revision_before_it(broker: FakeBroker, actor: Actor) -> None:
+    before = policies.document_in_force("sluice-1")
+    draft = drafts.make(actor, "staged")
+    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=1))
+    keep(broker, 40)
+    change = resolve_set_back(actor, SetBackChoice.DATABASE)
+    assert policies.same_policy(change.revision.document, before), "never the staged one, for every client"
+    assert policies.orders("sluice-1")["staged"] is None
 
 
 def test_a_database_with_as_many_revisions_lacks_it_all_the_same(broker: FakeBroker, actor: Actor) -> None:
