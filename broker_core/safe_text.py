@@ -32,7 +32,7 @@ _FORMULA: Final = re.compile(r"[\t\r]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 """A spreadsheet takes a cell that begins so for a formula. Some leave out whitespace first, and some read
 full-width signs."""
 _LATER_FORMULA: Final = re.compile(r";(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
-"""Where the list separator is a semicolon, as in German Excel, a spreadsheet splits cells there, quoted or not."""
+"""Spreadsheets whose list separator is a semicolon, as in German, split cells there, quoted or not."""
 _INDENT: Final = "  "
 
 
@@ -68,7 +68,7 @@ def to_json_line(document: Any) -> bytes:
 def to_csv_cell(value: Any) -> Any:
     """Return one CSV cell: None is empty, nested values are JSON, texts are one line and no formula.
 
-    A formula behind a semicolon is defused too: by an apostrophe, and in JSON by writing the semicolon as `\\u003b`.
+    A formula behind a semicolon is defused too: by an apostrophe; in JSON the semicolon becomes `\\u003b`.
     """
     if value is None or isinstance(value, bool | int | float):
         return "" if value is None else value

@@ -143,7 +143,7 @@ def policy_in_force() -> PolicyDocument:
 
 
 def _stop_rollout(reason: str) -> None:
-    """Return staged clients to the revision before, or a changed port would put the staged one in force everywhere."""
+    """Stop a staged rollout, which a changed port would otherwise put in force everywhere."""
     instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
     with contextlib.suppress(OperatorError):  # no_rollout
         rollouts.stop(SYSTEM, instance, reason=reason)
