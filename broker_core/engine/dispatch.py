@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -347,15 +348,22 @@ class Dispatch:
         self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
 
     def show(self, group: Sequence[Pending[Waiting]], before: Iterable[Pending[Waiting]]) -> None:
-        """Deliver what is on its way to the disk to subscriptions that don't wait for that."""
+        """Deliver what is on its way to the disk to subscriptions that don't wait for that.
+
+        What the disk of a group's member refused comes again with the same sequences: they have that already.
+        """
+        shown, newest = self._frontier.shown, group[-1].batch.last_sequence
+        if newest < shown:
+            return
+        first_new = next((at for at, one in enumerate(group) if one.batch.first_sequence > shown), len(group))
         new = self._subscribed.changes_over()
         if new is not None:
-            for pending in before:
+            for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
-        self._frontier.shown = group[-1].batch.last_sequence
+        self._frontier.shown = newest
         early = self._subscribed.early
         if len(early):
-            for pending in group:
+            for pending in group[first_new:]:
                 self._deliver(pending.batch, None, early)
             self._settles.settle()
 
@@ -531,7 +539,8 @@ class Dispatch:
 
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
-        if self._frontier.shown > self._frontier.durable:
+        if self.following is None and self._frontier.shown > self._frontier.durable:
+            # In a group the log has them, with these sequences: they are applied again.
             self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
             self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
