@@ -62,8 +62,8 @@ lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, 
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-types: $(VENV)/dev.stamp  ## mypy --strict of the engine, the data source, the pipeline and the benchmarks
-	$(VENV)/bin/mypy --strict broker_core pipeline sluice_spark
+types: $(VENV)/dev.stamp  ## mypy --strict of the engine, the data source, the pipeline, the control plane and the benchmarks
+	$(VENV)/bin/mypy --strict broker_core pipeline sluice_spark console api
 	$(VENV)/bin/mypy --strict --follow-imports=silent --ignore-missing-imports bench
 
 imports: $(VENV)/dev.stamp  ## the rooms point one way

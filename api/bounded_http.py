@@ -20,6 +20,7 @@ from daphne.ws_protocol import WebSocketProtocol
 from django.conf import settings
 from twisted.internet import reactor as _reactor
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 
 from api.unfinished_requests import UnfinishedRequests
@@ -51,6 +52,7 @@ class BoundedChannel(HTTPChannel):
 
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
+    transport: Any
 
     def connectionMade(self) -> None:
         self._deadline: Any = None
@@ -143,7 +145,7 @@ class BoundedChannel(HTTPChannel):
             self._unfinished.enter(self._address, self)
         super().requestDone(request)
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Any = connectionDone) -> None:
         self._set_deadline(None)
         self._unfinished.leave(self._address, self)
         self.release_body()
@@ -201,7 +203,7 @@ class BoundedChannel(HTTPChannel):
         self._networkProducer.unregisterProducer()
         self._networkProducer.resumeProducing()
         if isinstance(transport, FileDescriptor):
-            transport.loseWriteConnection()  # type: ignore[attr-defined]
+            transport.loseWriteConnection()
         else:
             transport.loseConnection()
 

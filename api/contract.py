@@ -87,7 +87,10 @@ class ContractSchema(AutoSchema):
         refused = OpenApiResponse(ProblemSerializer, description="Refused: why, and what to do about it.")
         failed = OpenApiResponse(ProblemSerializer, description="It isn't the request's fault.")
         for status, response in (("4XX", refused), ("5XX", failed)):
-            bodies[status] = self._get_response_for_code(response, status, media_types=[PROBLEM])
+            # drf-spectacular annotates nothing.
+            bodies[status] = self._get_response_for_code(  # type: ignore[no-untyped-call]
+                response, status, media_types=[PROBLEM]
+            )
         return bodies
 
 

@@ -33,8 +33,9 @@ from api.live_deltas import delta
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
 from broker_core.errors import SluiceError
+from broker_core.names import name_fits
 from console import broker_merge, current
-from console.access.rights import Access, name_fits
+from console.access.rights import Access
 from console.broker_link import addresses_of
 from console.choices import Permission
 from console.live import newest
@@ -282,7 +283,8 @@ class LiveFeed(AsyncWebsocketConsumer):
                 return
 
     async def _still_welcome(self) -> bool:
-        return await database_sync_to_async(self._session_holds)()
+        holds: bool = await database_sync_to_async(self._session_holds)()
+        return holds
 
     def _session_holds(self) -> bool:
         """Whether the session still holds and its account is still active; renews what the account may see."""

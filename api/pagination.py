@@ -96,5 +96,6 @@ def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def _name(ordering: Any) -> str:
     if isinstance(ordering, OrderBy) and isinstance(ordering.expression, F):
-        return ("-" if ordering.descending else "") + ordering.expression.name
+        name: str = ordering.expression.name  # type: ignore[attr-defined]  # missing in the stubs
+        return f"-{name}" if ordering.descending else name
     return str(ordering)

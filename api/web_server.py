@@ -59,11 +59,13 @@ class WebServer(Server):
             websocket_max_frame_size=MAX_FEED_MESSAGE_BYTES,
             **options,
         )
-        self.endpoints = []  # daphne would make its own out of texts; it only insists that there be one
+        self.endpoints: list[
+            Any
+        ] = []  # daphne would make its own out of texts; it only insists that there be one
 
     def run(self) -> None:
         """Listen and serve until a signal."""
-        reactor.callWhenRunning(self._listen)  # type: ignore[attr-defined]
+        reactor.callWhenRunning(self._listen)
         super().run()
 
     def _listen(self) -> None:

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 from django.conf import settings
@@ -249,7 +249,7 @@ class MembersLink:
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
         """Raises as a broker alone would: what no member could do, or BrokerAway when none that might have can be asked."""
         if isinstance(request, broker_merge.ANY_ONE):
-            return self._first(request, timeout_s)
+            return self._first(cast("Request[T]", request), timeout_s)  # narrowed to a union
         addresses = [link.address for link in self._links]
         told = ask(addresses, broker_merge.for_each(request), timeout_s=timeout_s)
         answers = [one.answer for one in told if one.answer is not None]

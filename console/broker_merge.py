@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import structs
 
@@ -74,7 +74,8 @@ def for_each(request: Request[T]) -> Request[T]:
         )
     if isinstance(request, requests.PageClients):
         most = min(request.offset + request.limit, requests.MOST_CLIENTS)
-        return structs.replace(request, offset=0, limit=most)
+        page = structs.replace(request, offset=0, limit=most)
+        return cast("Request[T]", page)  # T is what pages are answered with
     return request
 
 
@@ -237,10 +238,11 @@ def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
             "unrecorded_in_all",
         ),
     )
-    return PolicyEffect(
-        **{name: list(chain.from_iterable(getattr(one, name) for one in parts)) for name in lists},
-        **{name: sum(getattr(one, name) for one in parts) for name in counts},
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        name: list(chain.from_iterable(getattr(one, name) for one in parts)) for name in lists
+    }
+    fields |= {name: sum(getattr(one, name) for one in parts) for name in counts}
+    return PolicyEffect(**fields)
 
 
 def _all(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:

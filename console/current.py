@@ -16,7 +16,7 @@ KEY = "instance"
 class Session(Protocol):
     """Django's, as far as it is needed here. It is read when it is asked."""
 
-    def get(self, key: str, default: Any = None) -> Any: ...
+    def get(self, key: str, default: Any, /) -> Any: ...
 
 
 _session: ContextVar[Session | None] = ContextVar("session", default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 from django.db import DatabaseError, connections
@@ -98,6 +97,4 @@ def _first_line(problem: BaseException) -> str:
 def _sqlstate(problem: BaseException) -> str:
     """PostgreSQL's five characters for what went wrong; "" where there are none."""
     cause = problem.__cause__ if isinstance(problem, DatabaseError) else problem
-    with suppress(AttributeError):
-        return str(cause.sqlstate or "")  # type: ignore[union-attr]
-    return ""
+    return str(getattr(cause, "sqlstate", None) or "")

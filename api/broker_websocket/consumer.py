@@ -149,6 +149,7 @@ class WebSocketSink:
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
 
     def logged_on(self) -> None:
+        assert self.connection is not None
         self._logged_on(self.connection.input_share)
 
     def lost(self) -> None:

@@ -36,6 +36,8 @@ from broker_core.connections.door import ACCEPTED_A_TURN, GUEST_READ_BYTES, Door
 class UvloopReactor(AsyncioSelectorReactor):
     """asyncio's, which loses every connection that is lost, and lets strangers wait at the door."""
 
+    _readers: dict[Any, int]  # Twisted's annotation has classes as keys; they are descriptors
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._standing: dict[Connection, Callable[[], None]] = {}
@@ -127,7 +129,9 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
     # Until a log begins Twisted keeps the last 65,536 lines, each with whom it is about.
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.error)
     globalLogBeginner.beginLoggingTo(
-        [FilteringLogObserver(STDLibLogObserver(), [levels])], redirectStandardIO=False, discardBuffer=True
+        [FilteringLogObserver(STDLibLogObserver(), [levels])],  # type: ignore[list-item]  # zope's
+        redirectStandardIO=False,
+        discardBuffer=True,
     )
     reactor = UvloopReactor(loop)
     main.installReactor(reactor)

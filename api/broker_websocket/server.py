@@ -77,6 +77,11 @@ class PacedProtocol(WebSocketProtocol):
     message_start = 0
     """How many of them had come when the last message was whole."""
 
+    # Of autobahn, which has no annotations.
+    message_data: list[bytes]
+    frame_data: list[bytes]
+    closeHandshakeTimeoutCall: Any
+
     def onConnect(self, request: Any) -> Any:
         self.room = Gate(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
@@ -125,7 +130,7 @@ class PacedProtocol(WebSocketProtocol):
             small = transport._aggregator
             held = small.MAX_BUFFER_SIZE - small._bufferLeft + sum(map(len, transport._appSendBuffer))
             transport = transport.transport
-        return held + len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+        return int(held + len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
     def pauseProducing(self) -> None:
         self.room.clear()
@@ -305,6 +310,8 @@ class PacedProtocol(WebSocketProtocol):
 class Doorway(HTTPChannel):
     """A connection that is asking for a WebSocket. Satisfies `anteroom.Guest`."""
 
+    transport: Any
+
     def connectionMade(self) -> None:
         super().connectionMade()
         self.anteroom: Anteroom = self.factory.server.anteroom
@@ -330,7 +337,7 @@ class Doorway(HTTPChannel):
             return False
         return bool(super()._maybeChooseTransferDecoder(header, data))
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Any = connectionDone) -> None:
         super().connectionLost(reason)
         self.passed()
 

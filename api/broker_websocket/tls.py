@@ -29,7 +29,7 @@ def context_factory(settings: TlsSettings) -> CertificateOptions:
         first, *others = _certificates(settings.certificate)
         trusted = _certificates(settings.client_ca) if settings.client_ca is not None else None
         return CertificateOptions(
-            privateKey=crypto.PKey.from_cryptography_key(key),
+            privateKey=crypto.PKey.from_cryptography_key(key),  # type: ignore[arg-type]  # or TypeError
             certificate=first,
             extraCertChain=others,
             raiseMinimumTo=TLSVersion.TLSv1_2,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from websockets.frames import apply_mask
+from websockets.utils import apply_mask
 
 BINARY_AND_LAST: Final = 0x82
 MASKED: Final = 0x80

@@ -44,7 +44,8 @@ class ActionPatchSerializer(ActionWriteSerializer):
 class ActionSerializer(serializers.ModelSerializer[Action]):
     """An action."""
 
-    instance = serializers.CharField(source="instance.name")
+    # DRF takes declared fields out of the class: the attribute of its base stays.
+    instance = serializers.CharField(source="instance.name")  # type: ignore[assignment]
     when = serializers.ListField(child=PartField())
     steps = serializers.ListField(child=PartField())
     version = serializers.IntegerField()  # the model's own range depends on the database

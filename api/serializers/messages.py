@@ -32,5 +32,6 @@ MessagesSerializer = serializer_of(BrowsedPage)
 class PublishSerializer(StrictSerializer):
     """A message, as JSON."""
 
-    data = serializers.JSONField()
+    # DRF takes declared fields out of the class: the attribute of its base stays.
+    data = serializers.JSONField()  # type: ignore[assignment]
     reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)

@@ -15,7 +15,10 @@ from console.models import Grant
 class GrantSerializer(serializers.ModelSerializer[Grant]):
     """A role and where it holds; null and empty mean everywhere."""
 
-    instance = serializers.CharField(source="instance.name", default=None, allow_null=True)
+    # DRF takes declared fields out of the class: the attribute of its base stays.
+    instance = serializers.CharField(  # type: ignore[assignment]
+        source="instance.name", default=None, allow_null=True
+    )
 
     class Meta:
         model = Grant

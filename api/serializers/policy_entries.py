@@ -25,6 +25,11 @@ def _number(low: int = 0, high: int = 2**62, help_text: str = "") -> serializers
     return serializers.IntegerField(min_value=low, max_value=high, help_text=help_text, **OPTIONAL)
 
 
+def _list_of(entry: type[StrictSerializer], **options: Any) -> StrictSerializer:
+    """Return a field of a list; `options` are those of DRF's ListSerializer, which the stubs don't know."""
+    return entry(many=True, **options)
+
+
 def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
     return serializers.ListField(
         child=serializers.CharField(max_length=length), max_length=most, required=False
@@ -102,7 +107,7 @@ class RuleSerializer(StrictSerializer):
     protected = serializers.ListField(
         child=serializers.CharField(max_length=255), max_length=1_000, **OPTIONAL
     )
-    ladder = RungSerializer(many=True, min_length=1, max_length=MAX_RUNGS, **OPTIONAL)
+    ladder = _list_of(RungSerializer, min_length=1, max_length=MAX_RUNGS, **OPTIONAL)
     confirm_delete = serializers.BooleanField(**OPTIONAL)
 
 
@@ -134,8 +139,8 @@ class EntitlementSerializer(StrictSerializer):
 class AccessSettingsSerializer(StrictSerializer):
     """Both lists are replaced whole."""
 
-    users = UserSerializer(many=True, max_length=MAX_USERS, required=False)
-    entitlements = EntitlementSerializer(many=True, max_length=MAX_ENTITLEMENTS, required=False)
+    users = _list_of(UserSerializer, max_length=MAX_USERS, required=False)
+    entitlements = _list_of(EntitlementSerializer, max_length=MAX_ENTITLEMENTS, required=False)
 
 
 class TlsSerializer(StrictSerializer):
@@ -188,12 +193,12 @@ class DestinationSerializer(StrictSerializer):
 class EntriesSerializer(StrictSerializer):
     """The lists of a policy; each that is given is replaced whole."""
 
-    rules = RuleSerializer(many=True, max_length=MAX_RULES, required=False)
-    xap = XapEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
-    activemq = ActiveMqEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
-    qpid = QpidEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
-    quotas = QuotaEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
-    destinations = DestinationSerializer(many=True, max_length=MOST_DESTINATIONS, required=False)
+    rules = _list_of(RuleSerializer, max_length=MAX_RULES, required=False)
+    xap = _list_of(XapEntrySerializer, max_length=MAX_ENTRIES, required=False)
+    activemq = _list_of(ActiveMqEntrySerializer, max_length=MAX_ENTRIES, required=False)
+    qpid = _list_of(QpidEntrySerializer, max_length=MAX_ENTRIES, required=False)
+    quotas = _list_of(QuotaEntrySerializer, max_length=MAX_ENTRIES, required=False)
+    destinations = _list_of(DestinationSerializer, max_length=MOST_DESTINATIONS, required=False)
     access = AccessSettingsSerializer(required=False)
 
 

@@ -82,7 +82,8 @@ class PipelineSerializer(StrictSerializer):
 class RunSerializer(serializers.ModelSerializer[ActionRun]):
     """One execution of an action."""
 
-    instance = serializers.CharField(source="instance.name")
+    # DRF takes declared fields out of the class: the attribute of its base stays.
+    instance = serializers.CharField(source="instance.name")  # type: ignore[assignment]
     action = serializers.IntegerField(source="action_id", allow_null=True)
 
     duration_ms = serializers.SerializerMethodField()

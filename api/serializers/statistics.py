@@ -51,7 +51,8 @@ class SeriesSerializer(serializers.Serializer[Any]):
 
     of = serializers.CharField()
     name = serializers.CharField()
-    source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])
+    # DRF takes declared fields out of the class: the attribute of its base stays.
+    source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])  # type: ignore[assignment]
     step = serializers.IntegerField()
     points = PointSerializer(many=True)
     missing = serializer_of(MissingMember)(many=True)

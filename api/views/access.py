@@ -28,7 +28,7 @@ from console.choices import Permission
 from console.models import ApiToken
 from console.services import operators, proof, second_factor
 from console.services.access import allows, require
-from console.services.actors import access_of
+from console.services.actors import access_of, require_user
 from console.units.ages import parse_age
 
 
@@ -114,7 +114,7 @@ class TokensView(PagedView):
         if request.query_params.get("everyone") == "yes":
             require(actor_of(request), Permission.MANAGE_ACCESS)
         else:
-            found = found.filter(user=request.user)
+            found = found.filter(user=require_user(request))
         return self.page(found, TokenSerializer)
 
     @extend_schema(request=NewTokenSerializer, responses={201: MadeTokenSerializer})
@@ -129,7 +129,7 @@ class TokensView(PagedView):
         proof.prove_person(request._request, wanted["own_password"])
         token, text = operators.create_token(
             actor_of(request),
-            request.user,
+            require_user(request),
             wanted["name"],
             lifetime=timedelta(seconds=parse_age(wanted["lifetime"])),
             scope=wanted["scope"],

@@ -33,5 +33,5 @@ def readyz(request: HttpRequest) -> JsonResponse:
     shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]
     answer = JsonResponse({"ok": ok, "parts": shown}, status=200 if ok else 503)
     # Starting up is no error: without this Django would log one at each of the supervisor's questions.
-    answer._has_been_logged = True
+    answer._has_been_logged = True  # type: ignore[attr-defined]  # missing in the stubs
     return answer

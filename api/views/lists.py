@@ -45,7 +45,7 @@ class PagedView(ApiView):
             )
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = self.pagination_class()
-        page = pages.paginate_queryset(rows, self.request, view=self)
+        page: list[Any] | None = pages.paginate_queryset(rows, self.request, view=self)
         return pages.get_paginated_response(
             serializer(page, many=True, context={"request": self.request}).data
             if serializer
@@ -58,7 +58,8 @@ def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) ->
     asked = filters(request.query_params, rows)
     if not asked.is_valid():
         raise ValidationError(asked.errors)
-    return asked.qs
+    found: QuerySet[Any] = asked.qs
+    return found
 
 
 def query_of(filters: type[FilterSet]) -> list[OpenApiParameter]:

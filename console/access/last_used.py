@@ -63,7 +63,7 @@ def session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> 
     if now - max(_sessions.last(key), login_at) <= idle_s:
         return False
     try:
-        elsewhere = float(connection().get(key) or 0)  # type: ignore[arg-type]
+        elsewhere = float(connection().get(key) or 0)
     except redis.RedisError:
         return True
     return now - elsewhere > idle_s + TOLD_EVERY_S
@@ -79,7 +79,9 @@ def token_used(token_id: int, now: float) -> None:
 def take_tokens() -> dict[int, float]:
     """When tokens were used, by id, since this was last asked. Raises redis.RedisError."""
     with connection().pipeline(transaction=True) as pipe:
-        found, _ = pipe.hgetall(TOKENS).delete(TOKENS).execute()
+        pipe.hgetall(TOKENS)
+        pipe.delete(TOKENS)
+        found, _ = pipe.execute()
     return {int(token): float(second) for token, second in found.items()}
 
 

@@ -10,7 +10,7 @@ from django.contrib.auth.forms import PasswordChangeForm
 from console.access.login_limit import hashing
 
 
-class OwnPasswordForm(PasswordChangeForm):  # type: ignore[type-arg]
+class OwnPasswordForm(PasswordChangeForm):
     """Django's, with its validators; hashing takes its turn as at a login."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ from console.services.alerts import MOST_RULES
 MOST_HOLD_S = 86_400
 
 
-class AlertForm(forms.ModelForm):  # type: ignore[type-arg]
+class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """When to tell whom."""
 
     class Meta:
@@ -25,7 +25,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ["name", "about", "client", "for_s", "webhook", "emails"]
 
     def __init__(self, *args: Any, instance_of: Instance | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="alert_%s", **kwargs)
+        super().__init__(*args, **kwargs | {"auto_id": "alert_%s"})
         if instance_of is not None:
             self.instance.instance = instance_of
         self.fields["name"].help_text = "Stands in what is sent."

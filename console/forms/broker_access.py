@@ -25,7 +25,7 @@ class UserForm(PartForm):
     )
 
     name = forms.CharField(label="Name", max_length=64)
-    groups = LinesField(
+    groups = LinesField(  # type: ignore[assignment]  # Django takes declared fields out of the class
         label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name."
     )
     clients = LinesField(

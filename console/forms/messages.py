@@ -72,7 +72,7 @@ class PublishForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="publish_%s", **kwargs)
+        super().__init__(*args, **kwargs | {"auto_id": "publish_%s"})
         for field in self.fields.values():
             dress(field)
 

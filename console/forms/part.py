@@ -25,7 +25,9 @@ class PartForm(forms.Form):
         if "transport" in self.fields:
             given = self.initial.get("transport")
             names = [*transports, *([given] if given and given not in transports else [])]
-            self.fields["transport"].choices = [("", "every transport"), *((name, name) for name in names)]  # type: ignore[attr-defined]
+            transport = self.fields["transport"]
+            assert isinstance(transport, forms.ChoiceField)
+            transport.choices = [("", "every transport"), *((name, name) for name in names)]
         for field in self.fields.values():
             dress(field)
 

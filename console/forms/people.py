@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
 from django.contrib.auth import get_user_model
 
@@ -49,10 +51,12 @@ class GrantForm(OwnPasswordMixin):
 
     field_order = ("person", "role", "instance", "client_pattern", "topic_pattern", "own_password")
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         names = Instance.objects.values_list("name", flat=True)
-        self.fields["instance"].choices = [("", "every one"), *((name, name) for name in names)]  # type: ignore[attr-defined]
+        instance = self.fields["instance"]
+        assert isinstance(instance, forms.ChoiceField)
+        instance.choices = [("", "every one"), *((name, name) for name in names)]
 
     def clean_person(self) -> str:
         """Somebody who is there."""

@@ -24,6 +24,6 @@ class PreferencesForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="settings_%s", **kwargs)
+        super().__init__(*args, **kwargs | {"auto_id": "settings_%s"})
         for field in self.fields.values():
             dress(field)

@@ -142,7 +142,7 @@ class RungForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if value is not None}
 
 
-class _Rungs(forms.BaseFormSet):  # type: ignore[type-arg]
+class _Rungs(forms.BaseFormSet):  # type: ignore[type-arg]  # not generic at run time
     """Two empty rungs are offered; the order is that of the ladder."""
 
 

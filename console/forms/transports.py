@@ -105,7 +105,7 @@ class DraftTransportForm(TransportPolicyForm):
                     del self.fields[name]
 
     def _says(self, name: str) -> bool:
-        return self.initial.get(name, SILENT[name]) != SILENT[name]
+        return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
 
     def groups(self) -> list[Group]:
         """Without what transports of this kind don't have."""

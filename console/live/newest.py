@@ -6,7 +6,7 @@ is set to end such a subscriber at 32 MB; under a key the newest replaces the on
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from console.live.redis_link import connection as _connection
 
@@ -23,8 +23,7 @@ def write(instance: str, snapshot: bytes, connection: Any = None) -> None:
 
 def read(instance: str, connection: Any = None) -> bytes | None:
     """The newest, as JSON; None when there is none, or it came with the word. Raises redis.RedisError."""
-    found: bytes | None = (connection or _connection()).get(_key(instance))
-    return found
+    return cast("bytes | None", (connection or _connection()).get(_key(instance)))  # never decoded
 
 
 def _key(instance: str) -> str:

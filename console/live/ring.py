@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -76,7 +76,8 @@ def read(
 ) -> list[dict[str, Any]]:
     """Points {at, state, numbers…} of the seconds in [since, until), oldest first. Raises OperatorError redis_away."""
     try:
-        value = (connection or _connection()).get(f"sluice:ring:{instance}:{kind}:{name}") or b""
+        found = (connection or _connection()).get(f"sluice:ring:{instance}:{kind}:{name}")
+        value = cast("bytes | None", found) or b""  # never decoded
     except redis.RedisError as problem:
         raise OperatorError(
             "redis_away",

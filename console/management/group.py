@@ -50,10 +50,10 @@ def up(number: int, *, show_output: bool = False) -> int:
         for one in engines:
             _configure(one, engines)
         listed = [(one, transports_of(one, policy)) for one in members]
-        for one, transports in listed[1:]:
+        for member, transports in listed[1:]:
             startup.check_ports(transports, console=False)
-            if one.at.run_directory != one.at.home / "run":
-                sockets.prepare(one.at.run_directory)
+            if member.at.run_directory != member.at.home / "run":
+                sockets.prepare(member.at.run_directory)
         startup.say(at.redis.sentence())
         text = banner.group(at, listed, urls, Path(settings.BASE_DIR))
         return startup.supervise(

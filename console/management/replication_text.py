@@ -129,9 +129,10 @@ def _state(link: SeenLink) -> str:
 
 def _mode(one: MemberEntry | LinkEntry) -> str:
     if one.mode == "downgraded":
+        if not one.downgraded_at:
+            return f"downgraded by {one.downgraded_by}"
         at = datetime.fromtimestamp(one.downgraded_at / 1_000, UTC)
-        since = f", {at:%Y-%m-%d %H:%M} UTC" if one.downgraded_at else ""
-        return f"downgraded by {one.downgraded_by}{since}"
+        return f"downgraded by {one.downgraded_by}, {at:%Y-%m-%d %H:%M} UTC"
     if one.mode == "sync" and one.unconfirmed_ms > 1_000:
         return f"sync, for {one.unconfirmed_ms / 1_000:.1f} s"
     return one.mode

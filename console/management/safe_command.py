@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from django.core.management.base import BaseCommand, OutputWrapper
 from rich.console import Console
@@ -15,7 +15,9 @@ from broker_core.safe_text import escape_block, escape_line
 class SafeOutput(OutputWrapper):
     """A command's output, one escaped line a call. Its own line breaks are written with `write_block`."""
 
-    def write(
+    _out: TextIO
+
+    def write(  # type: ignore[override]  # Django's own write returns nothing either
         self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
     ) -> None:
         """Write one line. A carriage return at its beginning stays: a bar of progress is written over."""

@@ -11,7 +11,7 @@ from socket import gethostname
 from typing import Any
 
 import environ
-from kombu import Queue
+from kombu.entity import Queue
 
 from broker_core.documents.clients import Delivery
 from broker_core.group.settings import HOLD_MS

@@ -138,5 +138,5 @@ def _certificate(at: BrokerAddress) -> dict[str, Any]:
     return {"certificate_ends_at": ends * 1_000, "certificate_ends_soon": ends_soon(ends, time.time())}
 
 
-def _who(at: BrokerAddress) -> dict[str, str]:
+def _who(at: BrokerAddress) -> dict[str, Any]:
     return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.place}

@@ -76,7 +76,7 @@ def reading_problem() -> OperatorError | None:
 
 def _probe() -> OperatorError | None:
     """Look at the database through a connection that is closed afterwards, whose waits are short."""
-    if connection.in_atomic_block or (connection.vendor == "sqlite" and connection.is_in_memory_db()):
+    if connection.in_atomic_block or _in_memory():
         return _full() or _examine(connection)
     own = connection.copy()
     if own.vendor == "sqlite":
@@ -111,9 +111,16 @@ def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
     return _locked(database)
 
 
+def _in_memory() -> bool:
+    """Return whether the database is an SQLite that keeps no file."""
+    if connection.vendor != "sqlite":
+        return False
+    return bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # of SQLite's wrapper only
+
+
 def _full() -> OperatorError | None:
     """Return the error for an SQLite whose file system has no room; None for any other database."""
-    if connection.vendor != "sqlite" or connection.is_in_memory_db():
+    if connection.vendor != "sqlite" or _in_memory():
         return None
     place = Path(str(connection.settings_dict["NAME"])).parent
     try:

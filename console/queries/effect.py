@@ -38,7 +38,7 @@ class Line(NamedTuple):
     kind: str
     sentence: str
     names: list[str]
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     recorded_only: bool = False
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta
 
@@ -193,10 +193,12 @@ def _nodes(
     made = []
     for box, rate in zip(boxes, rates, strict=True):
         one = (singled or {}).get(box.name)
-        asks = {"health": str(one.health), "lag_ms": round(1_000 * one.seconds_behind)} if one else {}
+        asks: dict[str, Any] = (
+            {"health": str(one.health), "lag_ms": round(1_000 * one.seconds_behind)} if one else {}
+        )
         if box.name == "more slow":
             asks = {"health": str(Health.FALLING_BEHIND)}
-        made.append(FlowNode(name=box.name, members=len(box.members), rate=_short(rate), **asks))  # type: ignore[arg-type]
+        made.append(FlowNode(name=box.name, members=len(box.members), rate=_short(rate), **asks))
     return made
 
 
@@ -273,9 +275,9 @@ def _topics(
     boxes = [Box(name, members[name]) for name in sorted(names[: MOST_TOPICS - 1])]
     rest = names[MOST_TOPICS - 1 :]
     if rest:
-        one = len(rest) == 1
+        single = len(rest) == 1
         boxes.append(
-            Box(rest[0] if one else OTHERS, tuple(topic for name in rest for topic in members[name]))
+            Box(rest[0] if single else OTHERS, tuple(topic for name in rest for topic in members[name]))
         )
     return boxes, _Places(boxes)
 

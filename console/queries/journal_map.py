@@ -127,7 +127,7 @@ def journal_map(
     """The map of a range of RANGES, or of the whole log."""
     end = int(now.timestamp() * 1e9)
     gone = [
-        (int(one["from"]), int(one["to"]), run.result.get("bytes", 0))
+        (int(one["from"]), int(one["to"]), (run.result or {}).get("bytes", 0))
         for run in removals
         for one in [_accepted(run)]
         if one

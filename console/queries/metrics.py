@@ -3,7 +3,7 @@ scrape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from django.db.models import Count
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +17,7 @@ from broker_core.documents.links import LinkEntry
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError
-from console.broker_link import BrokerLink, link_to
+from console.broker_link import Link, link_to
 from console.models import ActionRun
 from console.queries.policies import in_force_everywhere
 
@@ -150,7 +150,7 @@ def _problems(broker: Name, status: InstanceStatus) -> Metric:
     return gauge
 
 
-def _group_of(link: BrokerLink) -> GroupStatus | None:
+def _group_of(link: Link) -> GroupStatus | None:
     """None of a broker by itself."""
     try:
         return link.call(GetGroup(), timeout_s=2.0)
@@ -186,8 +186,8 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     ):  # fmt: skip
         gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=[*labels, "other"])
         for one in group.members:
-            if (value := of(one)) is not None:
-                gauge.add_metric([*broker, one.name], value)
+            if (reading := of(one)) is not None:
+                gauge.add_metric([*broker, one.name], reading)
         yield gauge
 
 
@@ -195,22 +195,24 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
     if not links:
         return
     labels = ["instance", "member", "link"]
-    for key, words, of in (
+    gauges: Sequence[tuple[str, str, Callable[[LinkEntry], float]]] = (
         ("carrying", "Whether both ends are up", lambda one: one.state == "carrying"),
         ("behind", "Records of the log that it hasn't passed", lambda one: one.behind),
         ("behind_seconds", "Since the oldest of them was accepted", lambda one: one.behind_ms / 1000),
         ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
         ("unconfirmed_seconds", "How long what a sync destination hasn't confirmed has waited", lambda one: one.unconfirmed_ms / 1000),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for key, words, of in gauges:
         gauge = GaugeMetricFamily(f"sluice_link_{key}", words, labels=labels)
         for one in links:
             gauge.add_metric([*broker, one.name], of(one))
         yield gauge
-    for key, words, counted in (
+    counters: Sequence[tuple[str, str, Callable[[LinkEntry], float]]] = (
         ("carried", "Messages that the destination has stored", lambda one: one.carried),
         ("downgrades", "How often it wasn't waited for any more", lambda one: one.downgrades),
         ("upgrades", "How often it was waited for again", lambda one: one.upgrades),
-    ):
+    )
+    for key, words, counted in counters:
         counter = CounterMetricFamily(f"sluice_link_{key}", words, labels=labels)
         for one in links:
             counter.add_metric([*broker, one.name], counted(one))

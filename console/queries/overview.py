@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
 
-from django.db.models import Count, F, Max
+from django.db.models import Count, F, Max, QuerySet
 from django.db.models.functions import Trunc
 
 from broker_core.documents.clients import ClientEntry, Health
@@ -90,7 +90,7 @@ def verdict(patterns: Sequence[str] | None) -> Verdict:
     """Of now. Raises BrokerAway."""
     everyone = Clients(patterns=patterns)
     first = everyone[0:1]
-    healths = {
+    healths: dict[Health, int] = {
         health: len(Clients(patterns=patterns, health=health))
         for health in Health
         if health is not Health.KEEPS_UP
@@ -133,6 +133,7 @@ def _cells(
     rows = model._default_manager.filter(
         instance=instance, client__in=names, at__gte=datetime.fromtimestamp(start, UTC), at__lt=datetime.fromtimestamp(end, UTC)
     ).order_by()  # fmt: skip
+    values: QuerySet[Any, Mapping[str, Any]]
     if chosen.unit == "second":
         values = rows.values("client", "spool_bytes", slot=F("at"), lag=F("lag_ms"), disk=F("spool_bytes"))
     else:
@@ -209,7 +210,7 @@ def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
 
 def marks(instance: Instance, since: datetime, client: str = "") -> list[dict[str, Any]]:
     """Moments that a time axis shows: restarts, revisions, and of one client its decisions; oldest first."""
-    found = [
+    found: list[dict[str, Any]] = [
         {"at": at.timestamp(), "kind": "restart", "label": "restart"} for at in restarts(instance, since)
     ]
     revisions = PolicyRevision.objects.filter(instance=instance, created_at__gte=since).order_by("-number")

@@ -98,7 +98,7 @@ def plot_of(run: dict[str, Any], name: str) -> bytes | None:
         return None
     for known in (name, wide):  # runs of earlier releases have no narrow ones
         with suppress(OSError):
-            return (directory() / run["id"] / f"{known}.svg").read_bytes()
+            return directory().joinpath(run["id"], f"{known}.svg").read_bytes()
     return None
 
 
@@ -107,7 +107,7 @@ def page_of(run: dict[str, Any]) -> bytes | None:
     if not run.get("page"):
         return None
     try:
-        return (directory() / run["id"] / "page.html").read_bytes()
+        return directory().joinpath(run["id"], "page.html").read_bytes()
     except OSError:
         return None
 

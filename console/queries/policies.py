@@ -130,7 +130,8 @@ def drafts(instance: Instance) -> QuerySet[PolicyDraft]:
 
 def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
     """One revision. Raises OperatorError unknown_revision."""
-    found = PolicyRevision.objects.select_related("rollout").filter(instance=instance, number=number).first()
+    revisions = PolicyRevision.objects.select_related("rollout")
+    found: PolicyRevision | None = revisions.filter(instance=instance, number=number).first()
     if found is None:
         raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
     return found

@@ -171,7 +171,10 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
 def _part(name: str, told: Told[InstanceStatus]) -> Part:
     if told.error is None:
         stall = told.answer.stalls.last if told.answer is not None else None
-        return {"name": name, "ok": True, "problem": ""} | ({"stall": stall} if stall is not None else {})
+        part: Part = {"name": name, "ok": True, "problem": ""}
+        if stall is not None:
+            part["stall"] = stall
+        return part
     # By what it ended, if it said so.
     code = told.error.details.get("ended", told.error.code)
     return {"name": name, "ok": False, "problem": code, "fix": told.error.fix}

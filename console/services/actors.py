@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.contrib.auth.models import User
+
 from console.access.rights import Access, Right
 from console.choices import ROLE_PERMISSIONS, ActorKind, Permission
 from console.models import ApiToken, Grant
@@ -20,6 +22,12 @@ class Actor:
     source: str = ""
     request_id: str = ""
     access: Access | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def account_id(self) -> int:
+        """`user_id` of an actor that has an account, as every person and token has."""
+        assert self.user_id is not None
+        return self.user_id
 
 
 SYSTEM = Actor(ActorKind.SYSTEM, "system")
@@ -45,6 +53,13 @@ def actor_of(request: Any) -> Actor:
         str(getattr(request, "request_id", "") or ""),
         access_of_request(request),
     )
+
+
+def require_user(request: Any) -> User:
+    """Return the account that sent a request, a page's or the API's, which only an account may send."""
+    user = request.user
+    assert isinstance(user, User)
+    return user
 
 
 def access_of(user: Any, token: Any = None) -> Access:

@@ -41,7 +41,9 @@ class _BoundedBackend(EmailBackend):
         self._sockets = sockets
 
     @property
-    def connection_class(self) -> Callable[..., smtplib.SMTP]:
+    def connection_class(  # type: ignore[override]  # Django only calls it
+        self,
+    ) -> Callable[..., smtplib.SMTP]:
         return partial(_BoundedSmtpSsl if self.use_ssl else _BoundedSmtp, self._sockets)
 
 

@@ -45,7 +45,9 @@ def columns_of(user_id: int | None) -> list[str]:
 
 def keep_columns(actor: Actor, keys: list[str]) -> None:
     """Keep a choice in place of the one before."""
-    ClientColumns.objects.update_or_create(user_id=actor.user_id, defaults={"keys": ",".join(choice(keys))})
+    ClientColumns.objects.update_or_create(
+        user_id=actor.account_id, defaults={"keys": ",".join(choice(keys))}
+    )
 
 
 def views_of(user_id: int | None) -> list[ClientView]:

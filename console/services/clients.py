@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import msgspec
 
@@ -58,9 +59,8 @@ def act(actor: Actor, asked: Act, reason: str = "", instance_name: str | None = 
     instance, why = instance_named(instance_name), reason.strip()[:500]
     target, word = f"{instance.name}: client {asked.name}", requests.name_of(asked)
     link = link_to(instance.name)
-    result: Steered | Offlined
     try:
-        result = link.call(asked)
+        result = link.call(cast("requests.Request[Steered | Offlined]", asked))
     except SluiceError as problem:
         audit.record(
             actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence

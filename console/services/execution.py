@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from broker_core.errors import SluiceError
 from broker_core.safe_text import escape_block
-from console.choices import AuditResult, RunKind, RunState
+from console.choices import ActorKind, AuditResult, RunKind, RunState
 from console.models import ActionRun
 from console.services import audit, journals, pipeline, runs
 from console.services.actions import events, performing, planning
@@ -72,7 +72,7 @@ def _fail(run: ActionRun, error: dict[str, Any]) -> None:
 
 
 def _actor(run: ActionRun) -> Actor:
-    return Actor(run.actor_kind, run.actor)
+    return Actor(ActorKind(run.actor_kind), run.actor)
 
 
 def _target(run: ActionRun) -> str:

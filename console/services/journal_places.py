@@ -135,7 +135,10 @@ def known_group(instance_name: str) -> KnownGroup:
     copies = list(Member.objects.filter(instance__name=instance_name).values_list("log", "frontier"))
     alone = Instance.objects.filter(name=instance_name).exclude(log=None).values_list("log", "frontier")
     found = [*copies, *alone]
-    return KnownGroup(frozenset(log for log, _ in found), max((frontier for _, frontier in found), default=0))
+    return KnownGroup(
+        frozenset(log for log, _ in found if log is not None),
+        max((frontier for _, frontier in found), default=0),
+    )
 
 
 def accept_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:

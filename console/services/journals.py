@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from broker_core.documents import requests
-from broker_core.documents.journals import Removal
+from broker_core.documents.journals import JournalAction, Removal, SwapAction
 from broker_core.errors import OperatorError
 from broker_core.journal import maintenance
 from console.broker_link import Link, link_to, members_of
@@ -27,6 +27,12 @@ from console.services.actors import Actor
 from console.services.progress import Progress
 from console.units.ages import format_age, parse_age
 
+_WORDS: dict[RunKind, JournalAction] = {
+    RunKind.ARCHIVE: "archive",
+    RunKind.COMPRESS: "compress",
+    RunKind.REMOVE: "remove",
+}
+"""Actions as requests to the broker name them."""
 SWAP_TIMEOUT_S = 60.0
 PREPARED_FOLDER = "{instance}.prepared"
 
@@ -41,7 +47,7 @@ def plan(
     kind, age_s = _kind(action), parse_age(age)
     name = instance_named(instance_name).name
     found = link_to(name, member or members_of(name)[0]).call(
-        requests.PlanJournals(action=str(kind), age_s=age_s)
+        requests.PlanJournals(action=_WORDS[kind], age_s=age_s)
     )
     made = {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
     return {**_in_lake(made, name, quick=True), "in_lake": True} if in_lake else made
@@ -111,6 +117,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
 
 def _remove(run: ActionRun, link: Link, age_s: int, progress: Progress) -> dict[str, Any]:
     """Note what each file is before anything goes: should this worker die in between, the run still tells."""
+    assert run.plan is not None
     segments = run.plan["segments"]
     for number, segment in enumerate(segments):
         progress.step(number, len(segments) + 1, f"checksum of {segment['name']}")
@@ -151,7 +158,8 @@ def _prepare_and_swap(run: ActionRun, link: Link, chosen: list[Any], progress: P
             facts = _prepare(run.kind, paths[name], prepared, progress)
             progress.check()
             # From here the broker has the file: it renames it into place, or refuses and leaves it to us.
-            swap = requests.SwapJournal(action=str(run.kind), name=name, prepared=str(prepared))
+            action: SwapAction = "compress" if run.kind == RunKind.COMPRESS else "archive"
+            swap = requests.SwapJournal(action=action, name=name, prepared=str(prepared))
             link.call(swap, timeout_s=SWAP_TIMEOUT_S)
         done.append({"name": name, **facts})
         progress.log(f"{name}: swapped in, {facts['bytes']:,} bytes")
@@ -173,6 +181,7 @@ def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
 
     What runs left that were killed goes too; the broker ignores the folder.
     """
+    assert run.plan is not None
     home = Path(run.plan["archive_directory"]) if run.kind == RunKind.ARCHIVE else source.parent
     shelf = home / PREPARED_FOLDER.format(instance=run.instance.name)  # instances may share the directory
     folder = shelf / str(run.pk)

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
@@ -29,7 +29,7 @@ from console.services.actors import SYSTEM, Actor, access_of
 MAX_TOKEN_AGE = timedelta(days=366)
 
 
-def create_account(actor: Actor, name: str) -> tuple[AbstractUser, str]:
+def create_account(actor: Actor, name: str) -> tuple[User, str]:
     """Make an account with a random one-time password, which is returned and not kept anywhere. Raises name_taken."""
     users = get_user_model()
     with transaction.atomic():
@@ -45,9 +45,7 @@ def create_account(actor: Actor, name: str) -> tuple[AbstractUser, str]:
     return user, password
 
 
-def create_operator(
-    name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR
-) -> tuple[AbstractUser, str]:
+def create_operator(name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR) -> tuple[User, str]:
     """Make an account with a role everywhere, for `manage.py createoperator`. Raises name_taken."""
     with transaction.atomic():
         user, password = create_account(actor, name)
@@ -104,7 +102,7 @@ def any_operator() -> bool:
 
 def create_token(
     actor: Actor,
-    user: AbstractUser,
+    user: User,
     name: str,
     *,
     lifetime: timedelta,

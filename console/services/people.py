@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
@@ -17,7 +17,7 @@ from console.services import audit, operators
 from console.services.actors import Actor
 
 
-def person_named(name: str) -> AbstractUser:
+def person_named(name: str) -> User:
     """The account. Raises OperatorError unknown_person."""
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
@@ -27,7 +27,7 @@ def person_named(name: str) -> AbstractUser:
     return found
 
 
-def create(actor: Actor, name: str) -> tuple[AbstractUser, str]:
+def create(actor: Actor, name: str) -> tuple[User, str]:
     """Make an account without any role, and its first password, which is returned and not kept anywhere."""
     try:
         get_user_model().username_validator(name)
@@ -38,7 +38,7 @@ def create(actor: Actor, name: str) -> tuple[AbstractUser, str]:
 
 def grant(
     actor: Actor,
-    user: AbstractUser,
+    user: User,
     role: str,
     *,
     instance: str = "",
@@ -74,7 +74,7 @@ def revoke(actor: Actor, found: Grant) -> None:
         _keep_an_administrator()
 
 
-def set_active(actor: Actor, user: AbstractUser, active: bool) -> None:
+def set_active(actor: Actor, user: User, active: bool) -> None:
     """Close an account, which ends its sessions and tokens at once, or open it again. Raises last_administrator."""
     with transaction.atomic():
         before, user.is_active = user.is_active, active

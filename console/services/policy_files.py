@@ -241,6 +241,6 @@ class _Plain(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """PyYAML's, but for aliases."""
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # as in the stubs
             raise yaml.composer.ComposerError(None, None, "aliases aren't taken", event.start_mark)
         return super().compose_node(parent, index)

@@ -16,4 +16,4 @@ def preferences_of(user_id: int | None) -> Preferences:
 
 def save(actor: Actor, wanted: Mapping[str, str]) -> None:
     """Keep them, in place of those before."""
-    Preferences.objects.update_or_create(user_id=actor.user_id, defaults=dict(wanted))
+    Preferences.objects.update_or_create(user_id=actor.account_id, defaults=dict(wanted))

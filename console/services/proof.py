@@ -20,6 +20,7 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 
 from broker_core.errors import OperatorError
 from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME, hashing
+from console.services.actors import require_user
 from console.services.sessions import LOGIN_AT
 
 PROOF_S = 300
@@ -74,7 +75,7 @@ def prove_person(request: HttpRequest, password: str) -> None:
 
     Raises OperatorError locked, bad_password or login_too_old.
     """
-    if request.user.has_usable_password():  # type: ignore[union-attr]
+    if require_user(request).has_usable_password():
         prove_password(request, password)
     elif time.time() - float(request.session.get(LOGIN_AT, 0)) > RECENT_LOGIN_S:
         raise OperatorError(

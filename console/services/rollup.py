@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Avg, Case, IntegerField, Max, QuerySet, Value, When
@@ -71,11 +72,13 @@ def _minute(start: datetime) -> int:
         .order_by()
         .values("instance_id", "client")
     )
+    found = worst.annotate(
+        rank=Max(rank), mean_rate=Avg("rate_out_messages"), **{name: Max(name) for name in _NUMBERS}
+    )
+    rows = cast("Iterable[dict[str, Any]]", found)  # a TypedDict loses no key
     clients = [
         ClientMinute(at=start, state=_WORST[row.pop("rank")], rate_out_messages=row.pop("mean_rate"), **row)
-        for row in worst.annotate(
-            rank=Max(rank), mean_rate=Avg("rate_out_messages"), **{name: Max(name) for name in _NUMBERS}
-        )
+        for row in rows
     ]
     ClientMinute.objects.bulk_create(clients, batch_size=500, ignore_conflicts=True)
     return len(clients) + _places(start, MINUTE, 10, 60)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -406,7 +407,7 @@ def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
         wanted = holds_of(other)
         if wanted & freed and not any(kind in wanted and holder != other.pk for kind, holder in taken):
             taken += [(kind, other.pk) for kind in wanted]
-            transaction.on_commit(lambda other=other: enqueue(other))
+            transaction.on_commit(partial(enqueue, other))
 
 
 def made_before(actor: Actor, once: Once) -> ActionRun | None:

@@ -24,7 +24,7 @@ MOST_CODE = 10
 
 def has_one(user: Any) -> bool:
     """Whether the person has switched it on."""
-    return TOTPDevice.objects.filter(user=user, confirmed=True).exists()
+    return bool(TOTPDevice.objects.filter(user=user, confirmed=True).exists())
 
 
 def is_asked_of(user: Any) -> bool:

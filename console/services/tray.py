@@ -253,6 +253,6 @@ def _policy_item(actor: Actor) -> TrayItem | None:
 def _discard(rows: QuerySet[TrayItem]) -> None:
     """A draft that the tray itself began goes with it."""
     with transaction.atomic():
-        begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE]
+        begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE and item.draft_id]
         rows.delete()
         PolicyDraft.objects.filter(pk__in=begun).delete()

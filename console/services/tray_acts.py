@@ -99,7 +99,7 @@ def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, Tra
 
 
 def _durable(item: TrayItem, _: list[str] | None) -> Told:
-    client, _, name = item.target.partition("/")
+    client, _slash, name = item.target.partition("/")
     found = next((one for one in ledger.durables() if (one.client, one.name) == (client, name)), None)
     what = f"Delete the durable subscription {name} of {client}"
     if found is None:
@@ -109,7 +109,7 @@ def _durable(item: TrayItem, _: list[str] | None) -> Told:
 
 
 def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
-    client, _, name = item.target.partition("/")
+    client, _slash, name = item.target.partition("/")
     clients.delete_durable(actor, client, name)
     return f"The durable subscription {name} of {client} was deleted."
 
@@ -119,7 +119,7 @@ def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
 
 def _replay(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
     def told(item: TrayItem, _: list[str] | None) -> Told:
-        client, _, name = item.target.partition("/")
+        client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
         ended = found.state in ("completed", "cancelled")
         left = f"{number_exact(found.behind)} records of the log are left, after {found.position}."
@@ -284,7 +284,7 @@ def _differences(
 def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
-    number, version = item.draft_id, item.draft.version  # the version that was shown
+    number, version = item.draft.pk, item.draft.version  # the version that was shown
     item.draft = None
     TrayItem.objects.filter(pk=item.pk).update(
         draft=None

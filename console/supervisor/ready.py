@@ -82,7 +82,7 @@ def given_redis_answers(url: str) -> str | None:
 
 
 def _ping_worker(redis_url: str, node: str) -> bool:
-    from celery import Celery  # type: ignore[import-untyped]
+    from celery import Celery
 
     url = redis_url.replace("unix://", "redis+socket://", 1)
     app = Celery("supervisor", broker=url, set_as_current=False)

@@ -117,9 +117,10 @@ def state(name: Any) -> SafeString:
 @register.simple_tag
 def client_words() -> SafeString:
     """The words of deliveries and healths for the scripts, in the order in which an operator looks at them."""
+    deliveries = [*DELIVERIES.items(), ("gone", GONE), ("away", AWAY)]
     told: dict[str, Any] = {
-        kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(words.items())}
-        for kind, words in (("delivery", {**DELIVERIES, "gone": GONE, "away": AWAY}), ("health", HEALTHS))
+        kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(entries)}
+        for kind, entries in (("delivery", deliveries), ("health", list(HEALTHS.items())))
     }
     told["acts"] = {str(key): one._asdict() for key, one in words.ACTS.items()}
     return json_script(told, "client-words")

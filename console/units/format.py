@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
+
+Figure = float | Literal[""] | None
+"""A number to show. A template gives "" for a variable that it does not have."""
 
 NONE = "–"
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -17,7 +20,7 @@ def _digits(amount: float) -> str:
     return f"{amount:.{2 if size < 10 else 1 if size < 100 else 0}f}"
 
 
-def size(value: float | None) -> str:
+def size(value: Figure) -> str:
     """Bytes in powers of two: 1536 is "1.50 KiB"."""
     if value is None or value == "":
         return NONE
@@ -27,7 +30,7 @@ def size(value: float | None) -> str:
     return f"{amount:.0f} B" if unit == 0 else f"{_digits(amount)} {BYTE_UNITS[unit]}"
 
 
-def number(value: float | None) -> str:
+def number(value: Figure) -> str:
     """A count with thousands separated; from a million on, in M."""
     if value is None or value == "":
         return NONE
@@ -39,12 +42,12 @@ def number(value: float | None) -> str:
     return f"{amount:,.0f}"
 
 
-def number_exact(value: int | None) -> str:
+def number_exact(value: int | Literal[""] | None) -> str:
     """Every digit, separated: for sequences, which an operator compares."""
     return NONE if value is None or value == "" else f"{int(value):,}"
 
 
-def duration(ms: float | None) -> str:
+def duration(ms: Figure) -> str:
     """Milliseconds as "850 ms", "12.4 s", "3 min 05 s", "2 h 14 min", "3 d 4 h"."""
     if ms is None or ms == "":
         return NONE
@@ -79,12 +82,12 @@ def in_words(sentence: str | None) -> str:
     return _MEASURED.sub(written, said)
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: Figure) -> str:
     """Seconds as a duration."""
     return duration(None if value is None or value == "" else 1_000 * float(value))
 
 
-def percent(value: float | None) -> str:
+def percent(value: Figure) -> str:
     """A share that is in percent already."""
     if value is None or value == "":
         return NONE

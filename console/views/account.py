@@ -19,6 +19,7 @@ from broker_core.errors import OperatorError
 from console.access.rights import Open
 from console.forms.account import FirstCodeForm, OwnPasswordForm, PasswordAndCodeForm, PasswordForm
 from console.services import operators, proof, second_factor
+from console.services.actors import require_user
 from console.views import common
 
 own = common.permitted(Open.OWN_ACCOUNT)
@@ -122,7 +123,7 @@ def totp_remove(request: HttpRequest) -> HttpResponse:
 
 def _by_password_alone(request: HttpRequest) -> None:
     """An account of the identity provider has neither here."""
-    if not request.user.has_usable_password():  # type: ignore[union-attr]
+    if not require_user(request).has_usable_password():
         raise PermissionDenied("Your account has no password here: your identity provider keeps it.")
 
 
@@ -134,9 +135,9 @@ def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int 
 
 @never_cache
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    user = request.user
+    user = require_user(request)
     context = {
-        "by_password": user.has_usable_password(), "has_totp": second_factor.has_one(user),  # type: ignore[union-attr]
+        "by_password": user.has_usable_password(), "has_totp": second_factor.has_one(user),
         "password_form": OwnPasswordForm(user), "begin_form": PasswordForm(auto_id="begin_%s"),
         "remove_form": PasswordAndCodeForm(auto_id="remove_%s"), **(more or {}),
     }  # fmt: skip

@@ -114,7 +114,7 @@ def delete(request: HttpRequest, action_id: int) -> HttpResponse:
 @require_GET
 def firings(request: HttpRequest) -> HttpResponse:
     """The next five firings of what is being typed."""
-    every = next((text for name, text in request.GET.items() if name.endswith("-every")), "")
+    every = next((request.GET.get(name, "") for name in request.GET if name.endswith("-every")), "")
     return render(request, "components/firings.html", _firings(every))
 
 
@@ -169,7 +169,7 @@ def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = Non
 def _editor(
     found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    groups = [
+    groups: list[dict[str, Any]] = [
         {
             "name": group,
             "title": title,
@@ -220,8 +220,8 @@ def _values(request: HttpRequest) -> dict[str, Any]:
 def _variables(request: HttpRequest) -> dict[str, str]:
     return {
         name.removeprefix("var-"): text
-        for name, text in request.POST.items()
-        if name.startswith("var-") and text
+        for name in request.POST
+        if name.startswith("var-") and (text := request.POST.get(name, ""))
     }
 
 

@@ -13,7 +13,7 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.forms import Form
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -43,7 +43,7 @@ __all__ = [
     "tell",
 ]
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 SAFE = frozenset({"GET", "HEAD"})
 
@@ -56,7 +56,7 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
 
     def declare(view: View) -> View:
         @wraps(view)
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if isinstance(need, Permission):
                 instance = "" if whole_installation else current.instance_name()
                 allow(request, need, instance=instance, client=str(kwargs.get(client, "")))
@@ -79,7 +79,7 @@ def _logged_in(view: View) -> View:
     to_log_in: View = login_required(view)
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if request.method in SAFE or request.user.is_authenticated:
             return to_log_in(request, *args, **kwargs)
         # Whoever logs in again comes to the page they acted on: an address that takes acts alone can't be gone to.
@@ -93,7 +93,7 @@ def _logged_in(view: View) -> View:
 
 def back(request: HttpRequest) -> str:
     """The page of ours that one came from."""
-    came = request.META.get("HTTP_REFERER", "")
+    came: str = request.META.get("HTTP_REFERER", "")
     if url_has_allowed_host_and_scheme(came, {request.get_host()}):
         parts = urlsplit(came)
         return parts.path + (f"?{parts.query}" if parts.query else "")
@@ -130,7 +130,7 @@ def preferences(request: HttpRequest) -> Preferences:
     if kept is None:
         user = getattr(request, "user", None)
         kept = preferences_of(user.pk if user is not None else None)
-        request._preferences = kept  # type: ignore[attr-defined]
+        request._preferences = kept  # type: ignore[attr-defined]  # kept for the request
     return kept
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
@@ -41,7 +41,7 @@ def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], comm
 
     def declare(view: common.View) -> common.View:
         @wraps(view)
-        def looking(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def looking(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             asked, instance = request.GET.get("at", "").strip(), common.own_instance()
             if not asked or instance is None:
                 return view(request, *args, **kwargs)

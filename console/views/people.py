@@ -24,6 +24,7 @@ from console.forms.people import GrantForm, OwnPasswordMixin, PersonForm, TokenF
 from console.models import ApiToken, Grant
 from console.services import operators, proof, second_factor
 from console.services import people as service
+from console.services.actors import require_user
 from console.units.ages import parse_age
 from console.views import common, tray
 
@@ -132,7 +133,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
         lifetime = timedelta(seconds=parse_age(given["lifetime"]))
         return operators.create_token(
             common.actor_of(request),
-            request.user,
+            require_user(request),
             given["name"],
             lifetime=lifetime,
             scope=given["scope"],
@@ -165,7 +166,7 @@ def _unproven(request: HttpRequest, title: str, address: str, name: str) -> Http
     form = PasswordForm(request.POST if "password" in request.POST else None, auto_id="proof_%s")
     problems: list[str] = []
     try:
-        if form.is_valid() or not request.user.has_usable_password():  # type: ignore[union-attr]
+        if form.is_valid() or not require_user(request).has_usable_password():
             proof.prove_person(request, request.POST.get("password", ""))
             return None
     except OperatorError as problem:

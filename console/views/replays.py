@@ -111,8 +111,7 @@ def _list(request: HttpRequest) -> dict[str, Any]:
         found = read.replays(patterns=patterns)
     except SluiceError:
         found = []  # no broker has ever started here
-    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
-    page.object_list = [_Row(one) for one in page]
+    page = Paginator([_Row(one) for one in found], PAGE).get_page(request.GET.get("page"))
     return {"page": page, "away": any(row.replay.reported_at for row in page), "query": ""}
 
 

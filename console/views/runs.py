@@ -106,13 +106,13 @@ def part_of(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
     """A page of runs for `components/runs.html`, which asks for itself every two seconds while something runs."""
     found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
     found.object_list = listed(request, found)
-    return {"page": found, "active": any(run.is_active for run in found)}
+    return {"page": found, "active": any(run.state in ACTIVE_RUN_STATES for run in found)}
 
 
 def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
     """Runs as lists show them, of what may be seen: with what they do in words, and what can be done with each."""
     access = access_of_request(request)
-    found = [run_scope.shown(run, access) for run in runs]
+    found: list[Any] = [run_scope.shown(run, access) for run in runs]
     for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from broker_core.config import PolicyDocument
 from broker_core.documents.records import DecisionEntry

@@ -84,7 +84,8 @@ def percent_used(place: str) -> float:
 def _one(scene: Scene, part: Mapping[str, str]) -> bool:
     """One condition or step, and its record. False when the rest is to be left out."""
     word, kind = definition.kind_of(part)
-    began, record = time.monotonic(), {word: kind.name}
+    began = time.monotonic()
+    record: dict[str, Any] = {word: kind.name}
     try:
         if word == "if":
             holds = condition_holds(part, scene.variables)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from django.conf import settings
 
@@ -103,13 +102,11 @@ def fires(trigger: Trigger, event: Event) -> bool:
     """Whether this trigger is for that event. Schedules and requests aren't events: they name their action."""
     if trigger["on"] != event.kind:
         return False
-    of = (
-        partial(event.facts.get, "client", "")
-        if "client" in event.facts
-        else partial(event.variables.get, "AMPS_CLIENT_NAME", "")
-    )
-    if trigger.get("client") and not matcher(trigger["client"])(of()):
-        return False
+    if trigger.get("client"):
+        told = event.facts.get("client")
+        client = event.variables.get("AMPS_CLIENT_NAME", "") if told is None else told
+        if not matcher(trigger["client"])(client):
+            return False
     match event.kind:
         case "subscribe" | "unsubscribe":
             return TopicPattern.parse(trigger["topic"]).matches(event.variables.get("AMPS_TOPIC", ""))

@@ -479,7 +479,7 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
     """Return whether a strategy with these settings can abort anybody."""
     if strategy == ABORT_ACK:
         return looks_until_abort(settings) is not None
-    return settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0
+    return bool(settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0)
 
 
 def _remark_on_strategy(entry: _Entry, strategy: Element, key: str) -> None:

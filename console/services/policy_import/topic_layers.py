@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 from broker_core.config import Scope
+from broker_core.config.scopes import specificity
 from broker_core.protocols.stomp.destinations import QUEUES, TEMPORARY_TOPICS
-from broker_core.slow_clients.rules.scopes import specificity
 
 _REST: Final = frozenset(">#")
 _WILDCARDS: Final = _REST | {"*"}

@@ -105,3 +105,14 @@ def test_a_removed_member_is_forgotten_by_each_broker_and_each_refusal_is_told(m
     machines.play("away a")
     text, _ = run("forget", "c")
     assert "sluice-1/b has forgotten c." in text and "sluice-1/a: " in text
+
+
+def test_a_downgrade_at_an_unknown_moment_is_told_without_one(broker: FakeBroker) -> None:
+    broker.links = [
+        make_link("newyork", mode="downgraded", downgraded_by="policy"),
+        make_link("tokyo", mode="downgraded", downgraded_by="ada", downgraded_at=1_764_000_000_000),
+    ]
+    text, _ = run("links")
+    rows = {line.split()[0]: line for line in text.splitlines() if line.startswith("link.")}
+    assert "downgraded by policy" in rows["link.newyork"] and "UTC" not in rows["link.newyork"]
+    assert "downgraded by ada, 2025-11-24 16:00 UTC" in rows["link.tokyo"]
