@@ -59,15 +59,15 @@ def test_the_first_record_that_a_user_holds_is_what_counting_everything_says(
 
 
 def test_pins_that_come_and_go_behind_one_that_stays_leave_nothing() -> None:
-    pins = Pins()
-    pins.add(1, "durable subscription", "a")
+    table = Pins()
+    table.add(1, "durable subscription", "a")
     for number in range(2, 1_000):
-        pins.belongs("a", "ann" if number % 2 else "bob")
-        pins.add(number, "replay", "a").release()
-        assert (pins.first_of("ann"), pins.first_of("bob")) == ((1, None) if number % 2 else (None, 1))
-        entries = [entry for heap in pins._holdings._heaps.values() for entry in heap]
+        table.belongs("a", "ann" if number % 2 else "bob")
+        table.add(number, "replay", "a").release()
+        assert (table.first_of("ann"), table.first_of("bob")) == ((1, None) if number % 2 else (None, 1))
+        entries = [entry for heap in table._holdings._heaps.values() for entry in heap]
         assert len(entries) <= 2 + holdings.SLACK
-    stays = [pins.add(7, "replay", "b") for _ in range(100)]
+    stays = [table.add(7, "replay", "b") for _ in range(100)]
     for number in range(1_000):
-        pins.add(number + 8, "replay", "b").release()
-    assert len(pins._holdings._heaps["b"]) <= 2 * len(stays) + 2 + holdings.SLACK
+        table.add(number + 8, "replay", "b").release()
+    assert len(table._holdings._heaps["b"]) <= 2 * len(stays) + 2 + holdings.SLACK

@@ -59,13 +59,13 @@ async def test_a_kernel_that_has_no_descriptor_to_give_is_asked_again(
 ) -> None:
     monkeypatch.setattr(accepting, "AGAIN_S", 0.0)
     made: list[asyncio.BaseTransport] = []
-    accept, refused = socket.socket.accept, [1, 2, 3]
+    real_accept, refused = socket.socket.accept, [1, 2, 3]
 
     def failing(own: socket.socket) -> tuple[socket.socket, Any]:
         if refused:
             refused.pop()
             raise OSError(errno.EMFILE, "Too many open files")
-        return accept(own)
+        return real_accept(own)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
     listener = Accepting(lambda: Made(made), Anteroom(), Door(ManualClock()))
