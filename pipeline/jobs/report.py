@@ -144,9 +144,7 @@ def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                wide, small = folder / drawn, folder / narrow(drawn)
-                # Runs of earlier releases have it once.
-                page.drawn(*((path if path.is_file() else wide).read_text("utf-8") for path in (wide, small)))
+                page.drawn(*((folder / name).read_text("utf-8") for name in (drawn, narrow(drawn))))
             if not one.plots:
                 page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
         yield job

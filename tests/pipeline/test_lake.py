@@ -47,7 +47,6 @@ from tests.pipeline.support import (
 )
 
 HOUR = 3_600 * SECOND
-NOBODY = UUID(int=0)
 """What stands in the segments of a release that gave logs no identity."""
 
 
@@ -57,7 +56,6 @@ def arguments(**given: object) -> argparse.Namespace:
         "end": None,
         "durable": None,
         "skip_gaps": False,
-        "adopt": False,
         "delta": False,
         "typed": False,
         "evolve": False,
@@ -287,41 +285,6 @@ def test_another_log_of_the_same_name_is_never_taken_for_this_one(tmp_path: Path
     with pytest.raises(SluiceError, match="other_log"):
         lake.run(settings, arguments(), Told())
     assert files_of(tmp_path) == before
-
-
-def test_files_from_before_logs_had_identities_are_taken_when_they_are_proven_this_logs(
-    tmp_path: Path,
-) -> None:
-    last = fill(tmp_path, [50] * 40)
-    identify(tmp_path, NOBODY)
-    assert run_here(tmp_path, end=500)["log"] is None
-    mine = identify(tmp_path, UUID("12345678-0000-4000-8000-000000000001"))
-    result = run_here(tmp_path)
-    assert (result["records"], result["log"]) == (last - 500, mine)
-    assert {parse_file_name(Path(name).name, "sluice-1").tag for name in files_of(tmp_path)} == {
-        "",
-        "12345678",
-    }  # type: ignore[union-attr]
-    assert lake_of(tmp_path).num_rows == last
-
-
-def test_a_log_without_an_identity_is_known_by_what_it_holds(tmp_path: Path) -> None:
-    fill(tmp_path, [50] * 12)
-    identify(tmp_path, NOBODY)
-    run_here(tmp_path)
-    other = tmp_path / "other"
-    with opened(other) as journal:
-        append(journal, [("x", b"other")] * 600)
-    identify(other, NOBODY)
-    settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
-    with pytest.raises(SluiceError, match=r"other_log: The lake has records .* and holds other records"):
-        lake.run(settings, arguments(), Told())
-    shorter = tmp_path / "third"
-    fill(shorter, [10])
-    identify(shorter, NOBODY)
-    settings = replace(settings_in(shorter), lake=settings_in(tmp_path).lake)
-    with pytest.raises(SluiceError, match="other_log"):
-        lake.run(settings, arguments(), Told())
 
 
 def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> None:
