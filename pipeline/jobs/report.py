@@ -156,7 +156,7 @@ def _newest(shelf: Path, job: str, instance: str, start: int) -> KeptRun | None:
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=KeptRun)
         except (OSError, msgspec.DecodeError):
-            continue  # removed meanwhile, or of another release
+            continue  # removed meanwhile, or not whole
         if kept.ended_at * 1_000 < start:
             break
         if (kept.job, kept.instance, kept.state) == (job, instance, "succeeded"):

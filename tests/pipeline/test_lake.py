@@ -47,7 +47,6 @@ from tests.pipeline.support import (
 )
 
 HOUR = 3_600 * SECOND
-"""What stands in the segments of a release that gave logs no identity."""
 
 
 def arguments(**given: object) -> argparse.Namespace:
