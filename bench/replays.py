@@ -212,30 +212,26 @@ def live_window(
     replays: int,
     seconds: float,
     rate: int = 20_000,
-    replays_of: Served | None = None,
-    nice: int = 19,
 ) -> tuple[float, float]:
     """The 99th percentile, in microseconds, of live messages beside so many replays, and the replays' records a second.
 
-    Whoever reads a replay has the lowest priority unless told: it would be on another machine, and what its own work takes
-    of these few cores is none of the broker's. `replays_of`: another broker serves them.
+    Readers of replays have the lowest priority: they would be on another machine, and what their own work takes
+    of these few cores is none of the broker's.
     """
-    serving = replays_of or broker
     readers = [
-        role("replay-drain", serving.address, 1 << 60, f"replay-{number}", "0", "again")
+        role("replay-drain", broker.address, 1 << 60, f"replay-{number}", "0", "again")
         for number in range(replays)
     ]
     for reader in readers:
-        os.setpriority(os.PRIO_PROCESS, reader.pid, nice)
+        os.setpriority(os.PRIO_PROCESS, reader.pid, 19)
         answer(reader)
     live = role("latency-subscribe", broker.address, "live")
     answer(live)
-    before, began = ask(serving.home, "status")["totals"]["messages_out"], time.monotonic()
+    before, began = ask(broker.home, "status")["totals"]["messages_out"], time.monotonic()
     writing = role("paced-publish", broker.address, seconds, rate, 64)
     found = finish(live)
-    replayed = ask(serving.home, "status")["totals"]["messages_out"] - before
-    if replays_of is None:
-        replayed -= found["received"]
+    replayed = ask(broker.home, "status")["totals"]["messages_out"] - before
+    replayed -= found["received"]
     took = time.monotonic() - began
     for process in (writing, *readers):
         process.kill()

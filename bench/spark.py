@@ -1,4 +1,4 @@
-"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,topics,start,lake,same,backtest]`.
+"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,topics,start,lake,backtest]`.
 
 One journal, made once below --directory and kept for the next run: JSON bodies of 150 bytes, 500 topics (one has 15 % of the
 records, one 0.01 %), 200 publishers, batches of --batch records. In a run every candidate reads it once, one after the
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import cpu_of, family
-from bench.spark_jobs import backtest_table, lake_table, same_table, start_table
+from bench.spark_jobs import backtest_table, lake_table, start_table
 from bench.spark_logs import INSTANCE, Published, compress, make_log
 from bench.spark_topics import topics_table
 from pipeline.session import start_session
@@ -235,7 +235,7 @@ WANTED = {
 }
 
 
-TABLES = ("scan", "topics", "start", "lake", "same", "backtest")
+TABLES = ("scan", "topics", "start", "lake", "backtest")
 
 
 def scan_table(data: Data, runs: int, master: str) -> Table:
@@ -299,8 +299,6 @@ def main() -> None:
             console.print(
                 lake_table(data.raw, INSTANCE, data.records, asked.runs, asked.master, asked.directory)
             )
-        if "same" in wanted:
-            console.print(same_table(data.raw, INSTANCE, asked.directory))
     if "start" in wanted:
         small = data_in(asked.directory, 1_000, asked.batch)
         console.print(start_table(small.raw, INSTANCE, asked.runs, asked.master, asked.directory))

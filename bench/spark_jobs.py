@@ -5,7 +5,6 @@ CPU seconds are those that the run's own record tells: of the job, the JVM and t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import statistics
@@ -109,26 +108,6 @@ def lake_table(journal: Path, instance: str, records: int, runs: int, master: st
         f"{records / statistics.median(walls) / 1e6:.2f}", f"{records / cpu / 1e6:.2f}", f"{statistics.median(peaks):.0f}",
         "1 M records/s, < 1,500 MB",
     )  # fmt: skip
-    return table
-
-
-def same_table(journal: Path, instance: str, directory: Path) -> Table:
-    """The lake that two executors of a cluster write, and the one that two threads write, byte by byte."""
-    table = made_of("the same bytes", "", "files", "bytes", "wall s", "SHA-256 of all")
-    sums = []
-    for master in ("local[2]", "local-cluster[2,1,1024]"):
-        with tempfile.TemporaryDirectory(dir=directory) as home:
-            lake = Path(home, "lake")
-            told = ran("lake", journal, instance, master, lake)
-            files = sorted((lake / "records").glob("day=*/*.parquet"))
-            whole = hashlib.sha256()
-            for path in files:
-                whole.update(path.name.encode() + path.read_bytes())
-            sums.append(whole.hexdigest())
-            table.add_row(
-                master, str(len(files)), f"{sum(path.stat().st_size for path in files):,}", f"{told.wall:.1f}", sums[-1][:32]
-            )  # fmt: skip
-    table.add_row("the same" if len(set(sums)) == 1 else "NOT THE SAME", "", "", "", "")
     return table
 
 

@@ -133,11 +133,11 @@ def _together(group: Sequence[Small]) -> pa.Table:
     for one in group:
         try:
             opened = pq.ParquetFile(one.path)
-            table, facts = opened.read(list(COLUMNS)), facts_of(opened)
+            table, noted = opened.read(list(COLUMNS)), facts_of(opened)["digest"]
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(one.path, str(error).splitlines()[0]) from error
         whole = table.num_rows == one.file.last - one.file.first + 1
-        if not whole or facts.get("digest") not in (None, digest_of(table)):
+        if not whole or noted != digest_of(table):
             raise _damaged(one.path, "its records' number or checksum doesn't fit")
         parts.append(table.replace_schema_metadata(None).sort_by("sequence"))
     return pa.concat_tables(parts).combine_chunks()

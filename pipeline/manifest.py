@@ -7,7 +7,7 @@ log the lake doesn't hold, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     )
 
 
-def claim(
-    directory: Path, log: Log, tags: Sequence[str], *, adopt: bool, proven: Callable[[], bool | None]
-) -> Manifest:
-    """The manifest of this log's part of a directory, new if there is none yet. OperatorError other_log.
+def claim(directory: Path, log: Log, tags: Sequence[str]) -> Manifest:
+    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log.
 
-    `tags` are those of the files there; a file without one is of a log that had no identity yet. Such files are taken
-    for this log's when a look into both says that they hold the same (`proven`: None, nothing can be compared), or
-    when an operator says so (`adopt`).
+    `tags` are those of the files there. A log without records may have no identity, and is refused by nothing.
     """
     instance, identity = log.place.instance, log.place.log
     known = read_manifest(directory, instance)
@@ -78,21 +74,10 @@ def claim(
         if known.log != identity and (identity is not None or log.segments):
             raise other_log(instance, "this one is", identity, f"the one that the lake holds, {known.log},")
         return known
-    foreign = sorted({tag for tag in tags if tag and not (identity or "").startswith(tag)})
-    if foreign:
-        raise other_log(instance, "this one is", identity, f"the one that the lake holds, {foreign[0]}…,")
-    if tags and not adopt:
-        same = proven()
-        # Where neither has an identity the name is all there is, and only a contradiction refuses it.
-        if same is False or (same is None and identity is not None):
-            why = (
-                "holds other records" if same is False else "holds nothing of this log that could be compared"
-            )
-            raise OperatorError(
-                "other_log",
-                f"The lake has records of {instance} from before logs had identities, and {why}.",
-                "Use another lake; or, if you know that they are of this log, add --adopt.",
-            )
+    foreign = sorted({tag for tag in tags if not (identity or "").startswith(tag)})
+    if foreign or (identity is None and log.segments):
+        held = f"the one that the lake holds, {foreign[0]}…," if foreign else None
+        raise other_log(instance, "this one is", identity, held)
     return (
         msgspec.structs.replace(known, log=identity) if known else Manifest(instance=instance, log=identity)
     )

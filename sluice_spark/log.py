@@ -148,12 +148,14 @@ def examine(place: LogPlace, durable: int | None = None) -> Log:
     return Log(found, segments, frontier, tuple(read_removals(place.directory, place.instance)))
 
 
+_UNREADABLE = "one whose identity can't be read"
+
+
 def other_log(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
     """The error for two logs of one name."""
     return OperatorError(
         "other_log",
-        f"There are two logs of the name {instance}: {what} {found or 'one without an identity'}, and"
-        f" {expected or 'one without an identity'} was expected.",
+        f"There are two logs of the name {instance}: {what} {found or _UNREADABLE}, and {expected or 'another'} was expected.",
         "They can't be mixed: use the journal that belongs to it, or write to another place.",
         found=found,
         expected=expected,
@@ -199,16 +201,14 @@ def _instances(place: LogPlace) -> list[str]:
 
 
 def _identity(place: LogPlace, segments: tuple[int, ...]) -> str | None:
-    """The newest segment's; an older one of an earlier release may have none."""
+    """Return the log's identity, by its newest segments; None when no header can be read."""
     for segment in reversed(segments[-2:]):
         try:
-            found = log_of(open_segment(replace(place, log=None), segment))
+            return log_of(open_segment(replace(place, log=None), segment))
         except JournalError as error:
             if error.code != "journal_damaged":
                 raise
-            continue  # its header can't be read: the one before it belongs to the same log
-        if found is not None:
-            return found
+            # Its header can't be read: the one before it belongs to the same log.
     return None
 
 

@@ -17,4 +17,4 @@ class LogPlace:
     archive: Path | None
     instance: str
     log: str | None = None
-    """The log's identity, once somebody has looked (`pipeline.log`); None in a log of an earlier release."""
+    """The log's identity, once somebody has looked (`pipeline.log`); None in an empty log."""

@@ -127,7 +127,7 @@ def open_index(place: LogPlace, segment: int, source: Source) -> SegmentIndex | 
     same."""
     found = _sidecar(place, segment, load)
     try:
-        return found if found is not None and found.header_crc in (0, read_header(source).crc) else None
+        return found if found is not None and found.header_crc == read_header(source).crc else None
     except JournalError:
         return None
 

@@ -44,9 +44,6 @@ class ClientQuerySerializer(serializers.Serializer[Any]):
 
     delivery = serializers.ChoiceField([one.value for one in Delivery], required=False, default="")
     health = serializers.ChoiceField([one.value for one in Health], required=False, default="")
-    state = serializers.CharField(
-        max_length=64, required=False, default="", help_text="`delivery` by its older name."
-    )
     transport = serializers.CharField(max_length=64, required=False, default="")
     search = serializers.CharField(
         max_length=64,

@@ -85,7 +85,7 @@ class ClientsView(PagedView):
         """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
         asked = read(ClientQuerySerializer, request.query_params)
         found = clients.Clients(
-            asked["instance"] or None, state=asked["state"], delivery=asked["delivery"], health=asked["health"],
+            asked["instance"] or None, delivery=asked["delivery"], health=asked["health"],
             transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
             member=member_name(request),
         )  # fmt: skip

@@ -55,7 +55,7 @@ class Tokens:
 
     def use(self, key: bytes) -> None:
         """Sign with a key that all members of a group have, from now on."""
-        if key and key != self._keys[0]:
+        if key != self._keys[0]:
             self._keys = [key, self._keys[-1]]
 
     def make(self, client: str, subscriptions: list[Held], now_ms: int) -> str:

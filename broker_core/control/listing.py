@@ -59,8 +59,7 @@ def mentions(one: ClientEntry, needle: str) -> bool:
 
 def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
     return (
-        (not asked.state or one.state == asked.state)
-        and (not asked.delivery or one.delivery == asked.delivery)
+        (not asked.delivery or one.delivery == asked.delivery)
         and (not asked.health or one.health == asked.health)
         and (not asked.transport or one.transport == asked.transport)
         and (not needle or mentions(one, needle))

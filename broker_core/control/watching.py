@@ -86,7 +86,7 @@ class Watch:
                 pattern = TopicPattern.parse(new.topic)
                 chosen = compile_filter(new.filter) if new.filter else None
             except ClientError:
-                continue  # checked when the action was saved; one that another release can't read is left out
+                continue  # the control plane has checked it when the action was saved
             self._ears[new] = Subscription(_Ear(self, self._engine, new), "", 0, pattern, chosen)
             registry.add(self._ears[new])
 

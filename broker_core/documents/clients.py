@@ -57,7 +57,6 @@ class Standing(Document, frozen=True, kw_only=True):
     """What a client's entry and a subscription's have both: how far it is behind, and what became of its messages."""
 
     delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
-    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
     health: Annotated[Health, Meta(description="What its client does with it.")]
     lag_messages: Annotated[
         int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")

@@ -64,7 +64,6 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("name", "Client", "The name it logged on with", Kind.NAME, shown=True),
     Column("delivery", "Delivery", "What the broker does for it", Kind.DELIVERY, shown=True),
     Column("health", "Health", "What it does with what it is sent, the worst first", Kind.HEALTH, shown=True),
-    Column("state", "State", "Delivery by its older name", Kind.TEXT),
     Column("transport", "Transport", "The transport it came in by", Kind.TEXT, shown=True),
     Column("member", "Member", "The member of the group that it is connected to", Kind.TEXT),
     Column("protocol", "Protocol", "What it speaks", Kind.TEXT),

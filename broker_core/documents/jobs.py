@@ -111,7 +111,6 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         _flag("evolve", "New typed columns", "add columns for fields that are new; implies typed"),
         _flag("compact", "Join small files", "afterwards put small files together"),
         _flag("delta", "Delta table", "also keep the records as a Delta table, from now on"),
-        _flag("adopt", "Adopt old files", "take files from before logs had identities for this log's"),
         *_READING,
     ),
     "lake-check": (

@@ -164,7 +164,6 @@ class PageClients(Request[ClientsPage], frozen=True, kw_only=True, tag="clients_
     """A page of the clients that fit. `search` is a part of name, transport, address or user; `patterns` are those of the names that may be seen
     (null: all); `sort` is a column's key, downwards after "-"."""
 
-    state: _Word = ""
     delivery: _Word = ""
     health: _Word = ""
     transport: _Word = ""

@@ -53,7 +53,6 @@ from broker_core.names import BROKER_NAME, KEPT_TOPIC
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier, LogEnd
 from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_in_common import KeptInCommon
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed_replays import ManagedReplays
@@ -118,7 +117,8 @@ class Engine:
             journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
-        self.kept = self._kept_positions(state)
+        kept = journal.directory / f"{journal.instance}.kept.json"
+        self.kept = KeptPositions(kept, journal.pin, journal.files)
         self.control = ReplayControl(
             self.facilities, self.frontier, self.everywhere, self.subscriptions, self.kept
         )
@@ -214,12 +214,6 @@ class Engine:
         """Take what other members told while this one couldn't write it down."""
         if self.in_common is not None:
             await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
-
-    def _kept_positions(self, state: Path) -> KeptPositions:
-        """Also of the releases before that had a file for each kind."""
-        name, journal = self.instance, self.journal
-        earlier = Earlier(state / f"{name}.durables.json", journal.directory / f"{name}.replays.json")
-        return KeptPositions(journal.directory / f"{name}.kept.json", earlier, journal.pin, journal.files)
 
     def _services(self, state: Path) -> Services:
         """What every connection is given of all this."""

@@ -270,8 +270,8 @@ class JetStream:
         metadata = config.metadata or {}
         try:
             log, generation = UUID(metadata[_LOG]), int(metadata[_GENERATION])
-            base, chain = int(metadata.get(_BASE, "0")), bytes.fromhex(metadata.get(_BASE_CHAIN, ""))
-            key = bytes.fromhex(metadata.get(_KEY, ""))
+            base, chain = int(metadata[_BASE]), bytes.fromhex(metadata[_BASE_CHAIN])
+            key = bytes.fromhex(metadata[_KEY])
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
         if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):

@@ -25,7 +25,7 @@ them."""
 
 class Told(msgspec.Struct, frozen=True):
     """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock; 0: not said). `unpacks`: it reads packed entries.
+    when the engine had taken that entry (ns by its clock).
     `addresses`: where clients find it, by transport."""
 
     member: str
@@ -34,9 +34,8 @@ class Told(msgspec.Struct, frozen=True):
     sequence: int
     chain: str
     behind: int
-    at: int = 0
-    unpacks: bool = False
-    addresses: dict[str, str] = {}
+    at: int
+    addresses: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -76,7 +75,6 @@ class Members:
                 value.hex(),
                 behind,
                 taken_at,
-                True,
                 addresses,
             )
         )
@@ -85,12 +83,6 @@ class Members:
         """Return where clients of a transport find the other members, as those have said."""
         found = (one.told.addresses.get(transport) for _, one in sorted(self.others.items()))
         return [one for one in found if one]
-
-    @property
-    def unpack(self) -> bool:
-        """Whether there are others, and all of them read packed entries: a release that doesn't would take
-        them for damaged."""
-        return bool(self.others) and all(one.told.unpacks for one in self.others.values())
 
     def heard(self, content: bytes, at: float) -> None:
         """Another member has told something."""

@@ -61,7 +61,7 @@ class Attached(NamedTuple):
     base_chain: bytes = b""
     """The hash at that record."""
     key: bytes = b""
-    """A secret of the log's, by which members know each other's resume tokens; empty in a log of an earlier release."""
+    """Secret of the log, by which members know each other's resume tokens."""
     heard: int = 1
 
 

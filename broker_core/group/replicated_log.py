@@ -410,9 +410,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _send(self) -> None:
         while True:
             await self._waiting.wanted.wait()
-            outgoing = self._appending.underway or self._waiting.gather(
-                self._clock.seconds(), pack=self.members.unpack
-            )
+            outgoing = self._appending.underway or self._waiting.gather(self._clock.seconds())
             if outgoing is None:
                 self._waiting.wanted.clear()
                 continue

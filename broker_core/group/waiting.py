@@ -102,7 +102,7 @@ class Waiting(Generic[Owner]):
             self._barriers.append((self._appended, reached))
             await reached
 
-    def gather(self, now: float, *, pack: bool) -> Outgoing[Owner] | None:
+    def gather(self, now: float) -> Outgoing[Owner] | None:
         """The next entry: what there is, up to the size that is best."""
         if not self._gathered and not self._asking:
             return None
@@ -117,9 +117,7 @@ class Waiting(Generic[Owner]):
         content = b"".join(pending.batch.buf for pending in batches)
         self._number += 1
         since = self._gathered_since if count else now
-        made = Outgoing(
-            self._number, since, nbytes, packed(content) if pack else content, batches, self._asking
-        )
+        made = Outgoing(self._number, since, nbytes, packed(content), batches, self._asking)
         self._asking = []
         self._sent[made.number] = made
         return made

@@ -24,8 +24,7 @@ MAX_BUFFERS = 1_024
 """Buffers in one pwritev (IOV_MAX on Linux)."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOKEN_BYTES: Final = 4
-_TEMPORARY: Final = re.compile(r"(?P<name>.+?)(\.[0-9a-f]{8})?\.tmp")
-"""Without the token as well: so earlier releases named them."""
+_TEMPORARY: Final = re.compile(r"(?P<name>.+?)\.[0-9a-f]{8}\.tmp")
 
 _statx: Final = ctypes.PyDLL(None, use_errno=True).statx
 """statx(2), called without letting go of the interpreter: `os.stat` lets go, and beside a busy loop its thread waits longer

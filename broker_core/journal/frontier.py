@@ -14,8 +14,7 @@ stands behind it is trusted only when it has been written again, and a log that 
 acknowledged. Up to `given_up` an operator knows of that and goes on; their numbers are never given to others. `epoch` is
 the newest opening's, so that it goes on when every segment has been removed.
 
-The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts. Earlier
-releases wrote twenty decimal digits and a newline, which say nothing of the log.
+The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts.
 
 Numbers up to `reserved` may have been shown to subscribers before their records were stored. The reservation
 is written ahead of them and synced, and only while somebody asks for records before they are on disk; a file
@@ -42,16 +41,14 @@ _REST = struct.Struct("<IQQ16s")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 16
 SIZE = _HEAD.size + _REST.size
-NO_LOG = bytes(16)
 RESERVATION_AT = 2 * COPY_AT
 _RESERVATION = struct.Struct("<8sIQ")
 _RESERVATION_MAGIC = b"SLUICER1"
-_TEXT_SIZE = 21
 MAX_SEQUENCE = 2**63 - 1
 
 
 class Mark(NamedTuple):
-    """What the file says. `log` is None in one that an earlier release wrote."""
+    """Content of the file. `log` is None where no file could be read."""
 
     sequence: int
     log: UUID | None = None
@@ -75,8 +72,8 @@ def frontier_path(directory: Path, instance: str) -> Path:
 
 def encode_mark(mark: Mark) -> bytes:
     """The file's content."""
-    log = mark.log.bytes if mark.log is not None else NO_LOG
-    rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, log)
+    assert mark.log is not None, "a mark that is written names its log"
+    rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, mark.log.bytes)
     copy = _HEAD.pack(MAGIC, crc32c(rest)) + rest
     marks = copy.ljust(COPY_AT, b"\0") + copy
     return marks.ljust(RESERVATION_AT, b"\0") + _encode_reservation(mark.reserved) if mark.reserved else marks
@@ -90,9 +87,6 @@ def _encode_reservation(reserved: int) -> bytes:
 
 def decode_mark(raw: bytes) -> Mark | None:
     """The newer of the copies that can be believed; None when there is none."""
-    if len(raw) == _TEXT_SIZE and raw[:20].isdigit():
-        sequence = int(raw)
-        return Mark(sequence) if sequence <= MAX_SEQUENCE else None
     copies = [mark for at in (0, COPY_AT) if (mark := _decode(raw[at : at + SIZE])) is not None]
     newest = max(copies, key=lambda mark: mark.sequence, default=None)
     return None if newest is None else newest._replace(reserved=_decode_reservation(raw))
@@ -118,7 +112,7 @@ def _decode(raw: bytes) -> Mark | None:
     epoch, sequence, given_up, log = _REST.unpack_from(raw, _HEAD.size)
     if not given_up <= sequence <= MAX_SEQUENCE:
         return None
-    return Mark(sequence, UUID(bytes=log) if log != NO_LOG else None, epoch, given_up)
+    return Mark(sequence, UUID(bytes=log), epoch, given_up)
 
 
 class FrontierFile:

@@ -46,7 +46,6 @@ class Journal:
     ) -> None:
         self.instance = found.instance
         self.origin = hash64(found.instance)
-        assert found.log is not None, "a recovery that ran knows its log"
         self.identity = found.log
         """Whose records these are, whatever the instance is called."""
         self.epoch = found.epoch

@@ -62,8 +62,6 @@ _ENDINGS = (
     ".owners",
     ".prepared",
     ".kept.json",
-    ".replays.json",
-    ".migrated",
     ".removed.json",
     ".leases",
     ".chain",
@@ -151,7 +149,8 @@ class Recovery:
         """First of the numbers before `next_sequence` that name no record and never will; 0: none."""
         self.next_sequence = 1
         self.epoch = 1
-        self.log: UUID | None = None
+        self.log: UUID
+        """Identity of the log; `run` finds it."""
         self._fronts: dict[Path, Front] = {}
         self._scans: dict[int, Scan] = {}
 
@@ -182,7 +181,7 @@ class Recovery:
         said: dict[UUID, str] = {}
         for file in reversed(files):
             header = self._fronts[file.path].header
-            if header is not None and header.log is not None:
+            if header is not None:
                 said[header.log] = file.path.name
                 break
         if self._mark.log is not None:
@@ -204,7 +203,7 @@ class Recovery:
     def _refuse_others(self, files: list[SegmentFile]) -> None:
         """No log is made of two: files that bear a segment's name and are another one are for an operator to move away."""
         found = [(file, header) for file in files if (header := self._fronts[file.path].header) is not None]
-        logs = [header.log for _, header in found if header.log is not None]
+        logs = [header.log for _, header in found]
         log = self._mark.log if self._mark.log in logs else logs[-1] if logs else None
         others = [
             (file.path, header)
@@ -303,7 +302,7 @@ class Recovery:
     def _take(self, file: SegmentFile, last: bool) -> None:
         index = sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         header = self._fronts[file.path].header
-        if index is not None and header is not None and index.header_crc not in (0, header.crc):
+        if index is not None and header is not None and index.header_crc != header.crc:
             index = None  # another segment's
         if index is not None and header is not None:
             index.skipped_from = header.skipped_from

@@ -22,7 +22,7 @@ Little-endian. A segment starts with 4,096 bytes:
   should start end the content: a preallocated file is zeros behind it, and zeros are never data.
 * epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
   doesn't look like the one before.
-* log is the identity of the whole log, made at its first opening. Segments of earlier releases have zeros there.
+* log is the identity of the whole log, made at its first opening.
 * skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had
   been reserved for records that are shown before they are stored (frontier.py). 0: there are none.
 """
@@ -42,7 +42,6 @@ MAGIC = b"SLUICEJ1"
 VERSION = 1
 HEADER_SIZE = 4_096
 _HEADER = struct.Struct("<8sIIQIIQqH64s16sQ")
-_NO_LOG = bytes(16)
 _CRC_AT = 12
 SUFFIX = ".journal"
 SUFFIX_COMPRESSED = ".journal.gz"
@@ -67,7 +66,7 @@ class SegmentHeader(NamedTuple):
     epoch: int
     first_sequence: int
     created_at: int
-    log: UUID | None = None
+    log: UUID
     crc: int = 0
     """The header's own checksum, by which a sidecar knows its segment; 0 in one that isn't encoded yet."""
     skipped_from: int = 0
@@ -119,7 +118,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         header.created_at,
         len(name),
         name,
-        _NO_LOG if header.log is None else header.log.bytes,
+        header.log.bytes,
         header.skipped_from,
     )
     struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
@@ -141,8 +140,9 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     plain[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if crc32c(plain) != crc:
         raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
-    identity = UUID(bytes=log) if log != _NO_LOG else None
-    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity, crc, skipped)
+    return SegmentHeader(
+        name[:length].decode(), origin, epoch, first, created_at, UUID(bytes=log), crc, skipped
+    )
 
 
 def crc_of(encoded: bytes) -> int:
@@ -152,15 +152,14 @@ def crc_of(encoded: bytes) -> int:
 
 
 def fits(header: SegmentHeader, instance: str, first_sequence: int, log: UUID | None) -> bool:
-    """Whether it is that segment of that log. A header of an earlier release doesn't say of which log it is."""
-    same_log = header.log is None or log is None or header.log == log
+    """Whether it is that segment of that log; of any log where `log` is None."""
+    same_log = log is None or header.log == log
     return same_log and (header.instance, header.first_sequence) == (instance, first_sequence)
 
 
 def told(header: SegmentHeader) -> str:
     """What a header says of itself, in words."""
-    whose = "a log of an earlier release" if header.log is None else f"the log {header.log}"
-    return f"segment {segment_name(header.instance, header.first_sequence)} of {whose}"
+    return f"segment {segment_name(header.instance, header.first_sequence)} of the log {header.log}"
 
 
 def new_header(
@@ -168,7 +167,7 @@ def new_header(
     epoch: int,
     first_sequence: int,
     created_at: int,
-    log: UUID | None = None,
+    log: UUID,
     skipped_from: int = 0,
 ) -> SegmentHeader:
     """Return the header of a segment of this instance."""

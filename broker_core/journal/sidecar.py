@@ -2,7 +2,7 @@
 topics behind.
 
     {"version":1, "instance":…, "segment":first sequence, "epoch":…, "header_crc":…, "end":content's end offset, "records":…,
-     "last_sequence":…, "first_at":ns, "last_at":ns, "topics":null, "entries":[[sequence, offset, at, null], …],
+     "last_sequence":…, "first_at":ns, "last_at":ns, "entries":[[sequence, offset, at], …],
      "holes":[[offset, length, first_sequence, last_sequence, why], …]}
 
 The gzip header has extra fields (RFC 1952, 2.3.1.1). The first holds the numbers, so that opening a log reads 96 bytes
@@ -21,16 +21,14 @@ the topics begin, which are a second member of the file (topic_index.py has its 
     +------------------------------------------------------------------------------------+
 
 Each crc is the CRC32C of what follows it in its field; length is the whole file's, so that one that was cut short is
-noticed. An extra field has 64 KiB at most: of more than 2,700 entries every second, third, … is a place. Where a field
-isn't, as in sidecars of earlier versions, the document is read; theirs lists the topics ("topics":[…], and their numbers in each entry,
-null where there were more than 64 of them), and is believed.
+noticed. An extra field has 64 KiB at most: of more than 2,700 entries every second, third, … is a place. A reader passes
+over unknown fields of the document, and whatever stands behind the three numbers of an entry.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,10 +65,11 @@ def encode(index: SegmentIndex) -> bytes:
     """The sidecar's bytes."""
     document, places = _deflated(_document(index)), _encode_places(index)
     known = index.topic_index
-    topics = b"" if known is None else _PREFIX_PLAIN + _deflated(known.encode())
+    assert known is not None, "an index that is written has its entries"
+    topics = _PREFIX_PLAIN + _deflated(known.encode())
     behind = SUMMARY_END + len(places) + _TOPICS.size + len(document)
     whole = behind + len(topics)
-    at = _OFFSET.pack(behind if topics else 0)
+    at = _OFFSET.pack(behind)
     summary = _SUMMARY.pack(
         len(index.holes), index.epoch, index.header_crc, hash64(index.instance), index.first_sequence,
         index.end, index.records, index.last_sequence, index.first_at, index.last_at, whole,
@@ -99,8 +98,7 @@ def _document(index: SegmentIndex) -> bytes:
             "segment": index.first_sequence,
             "header_crc": index.header_crc,
             **{name: getattr(index, name) for name in _FIGURES},
-            "topics": None,  # earlier releases look for it
-            "entries": [(*entry, None) for entry in index.entries()],
+            "entries": index.entries(),
             "holes": [hole[1:] for hole in index.holes],
         }
     )
@@ -110,40 +108,30 @@ def decode(raw: bytes) -> SegmentIndex:
     """A sidecar read back by its document; ValueError when it isn't one."""
     try:
         behind = _topics_at(raw)
-        document = orjson.loads(isal_zlib.decompress(raw[:behind] if behind else raw, _GZIP))
+        if not behind:
+            raise ValueError("nothing says where its topics begin")
+        document = orjson.loads(isal_zlib.decompress(raw[:behind], _GZIP))
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
-        made.header_crc = document.get("header_crc", 0)
+        made.header_crc = document["header_crc"]
         for name in _FIGURES:
             setattr(made, name, document[name])
         made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
-        made.set_entries(_entries(document, _topics(raw, behind) if behind else None))
+        made.set_entries(_entries(document, _topics(raw, behind)))
     except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not an index: {error}") from None
     return made
 
 
-def _entries(document: dict[str, Any], topics: TopicIndex | None) -> Entries:
-    sequences, offsets, ats, numbers = (
-        zip(*document["entries"], strict=True) if document["entries"] else ((),) * 4
-    )
-    if topics is None:
-        topics = _listed(document["topics"], numbers)
+def _entries(document: dict[str, Any], topics: TopicIndex) -> Entries:
+    columns = list(zip(*document["entries"], strict=True)) or [(), (), ()]
+    sequences, offsets, ats = columns[:3]
     if topics.stretches != len(sequences):
         raise ValueError("the topics are of other stretches")
     made = Entries(sealed=topics)
     made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
     return made
-
-
-def _listed(topics: list[str] | None, numbers: Sequence[Sequence[int] | None]) -> TopicIndex:
-    """The topics of an earlier release's sidecar."""
-    if topics is None:  # more than 4,096: then numbers of earlier stretches, which may be there, say nothing
-        return TopicIndex.build((), [None] * len(numbers))
-    if None in numbers:  # too many for a stretch, though not for the segment: any of these, and no other
-        return TopicIndex.build(topics, [()] * len(numbers))
-    return TopicIndex.build(topics, numbers)
 
 
 def _topics_at(raw: bytes) -> int:

@@ -81,9 +81,6 @@ class Durables:
                 topic=found.topic,
                 filter=found.filter,
             )
-        if command.shared and found.sharing is None:
-            # Kept by a release in which one client at a time had it.
-            found.sharing = Sharing(upto=found.position - 1)
         if found.sharing is None and self.connected(found):
             raise ClientError(
                 "durable_in_use",

@@ -15,8 +15,6 @@ from broker_core.replay.span import NEVER, Span
 
 SHARED_OWNER: Final = "shared:queues"
 """As whose shared subscriptions are kept. No client can have a name with a colon."""
-FORMER_OWNER: Final = "stomp:queues"
-"""The same in releases in which only STOMP had them."""
 STEERED: Final = ("rate", "rate_max_gap", "conflation", "conflation_key", "paused", "steered_at")
 """What operators and the client change of a managed replay."""
 MAX_DELIVERIES: Final = 10

@@ -200,7 +200,7 @@ class KeptInCommon:
             try:
                 told = msgspec.json.decode(body, type=Told)
             except msgspec.DecodeError as problem:
-                log.warning("kept_not_understood", why=str(problem))  # of a later release
+                log.warning("kept_not_understood", why=str(problem))
                 continue
             if told.run != self._run:
                 self._take(told)

@@ -21,8 +21,8 @@ import structlog
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
-from broker_core.replay.kept import FORMER_OWNER, SHARED_OWNER, Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, Entry, encode_entries, joined, load, load_emptied, load_upto
+from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.kept_file import Entry, encode_entries, joined, load, load_emptied, load_upto
 
 log = structlog.get_logger("sluice.kept")
 MOST_EMPTIED: Final = 10_000
@@ -38,9 +38,7 @@ class KeptPositions:
     `pin(sequence, owner, holder)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
     """
 
-    def __init__(
-        self, path: Path, earlier: Earlier, pin: Callable[[int, str, str], Pin], files: Files | None = None
-    ) -> None:
+    def __init__(self, path: Path, pin: Callable[[int, str, str], Pin], files: Files | None = None) -> None:
         self.durables: dict[tuple[str, str], Durable] = {}
         """By client and name."""
         self.durables_of: Counter[str] = Counter()
@@ -73,9 +71,7 @@ class KeptPositions:
         """Of the write that hasn't begun, for all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
         self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
-        for entry in load(self._files, path, earlier):
-            if entry.client == FORMER_OWNER:
-                entry.client = SHARED_OWNER
+        for entry in load(self._files, path):
             self._enter(entry)
         self.emptied.update(load_emptied(path))
         self.taken_upto = load_upto(path)

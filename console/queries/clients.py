@@ -21,13 +21,13 @@ class Clients(Sequence[ClientEntry]):
     """
 
     def __init__(
-        self, instance_name: str | None = None, *, state: str = "", delivery: str = "", health: str = "", transport: str = "",
+        self, instance_name: str | None = None, *, delivery: str = "", health: str = "", transport: str = "",
         search: str = "", sort: str = "", patterns: Sequence[str] | None = None,
         member: str = "",
     ) -> None:  # fmt: skip
         self._link = link_to(instance_named(instance_name).name, member)
         self._asked = requests.PageClients(
-            state=state, delivery=delivery, health=health, transport=transport, search=search, sort=sort,
+            delivery=delivery, health=health, transport=transport, search=search, sort=sort,
             patterns=list(patterns) if patterns is not None else None,
         )  # fmt: skip
         self._part = (0, 0)

@@ -42,23 +42,15 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
 
 
 def hours_in(path: Path) -> pa.Table:
-    """A file's hours: client, transport, hour and NUMBERS; what an earlier release didn't write is 0. Empty when it can't be read:
-    replaced or removed meanwhile, or no file of the lake's."""
+    """Read a file's hours: client, transport, hour and NUMBERS.
+
+    Empty when it can't be read: replaced or removed meanwhile, or no file of the lake's.
+    """
     try:
         # A file at a time: given a directory, pyarrow would open its neighbours as well.
-        opened = pq.ParquetFile(path)
-        there = set(opened.schema_arrow.names)
-        table = opened.read(
-            columns=[name for name in ("client", "transport", "hour", *NUMBERS) if name in there]
-        )
-        texts = {
-            name: pc.fill_null(table.column(name), "") if name in there else pa.array([""] * table.num_rows)
-            for name in ("client", "transport")
-        }
-        numbers = {
-            name: pc.fill_null(table.column(name), 0) if name in there else pa.array([0] * table.num_rows)
-            for name in NUMBERS
-        }
+        table = pq.ParquetFile(path).read(columns=["client", "transport", "hour", *NUMBERS])
+        texts = {name: pc.fill_null(table.column(name), "") for name in ("client", "transport")}
+        numbers = {name: pc.fill_null(table.column(name), 0) for name in NUMBERS}
         return pa.table({**texts, "hour": table.column("hour"), **numbers})
     except (OSError, pa.ArrowInvalid, KeyError):
         return pa.table({})

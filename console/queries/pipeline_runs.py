@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,10 +95,10 @@ def plot_of(run: dict[str, Any], name: str) -> bytes | None:
     wide = name.removesuffix(".narrow")
     if f"{wide}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
         return None
-    for known in (name, wide):  # runs of earlier releases have no narrow ones
-        with suppress(OSError):
-            return directory().joinpath(run["id"], f"{known}.svg").read_bytes()
-    return None
+    try:
+        return directory().joinpath(run["id"], f"{name}.svg").read_bytes()
+    except OSError:
+        return None
 
 
 def page_of(run: dict[str, Any]) -> bytes | None:

@@ -23,7 +23,6 @@ from pipeline.jobs import Reporter, add_options
 from pipeline.plots import Plot
 from pipeline.schemas import CLIENT_HOURS
 from pipeline.session import check_machine, spark_session, watched
-from pipeline.transforms.client_history import completed
 from pipeline.transforms.features import (
     FEATURES,
     LEAST_HOURS,
@@ -113,7 +112,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
 def kept_hours(settings: Settings, days: int) -> pa.Table:
     """The newest days of the lake's hours. OperatorError no_history."""
     files = sorted(settings.client_history.glob(f"day=*/{settings.log.instance}.parquet"))[-days:]
-    tables = [completed(pq.ParquetFile(path).read()) for path in files]
+    tables = [pq.ParquetFile(path).read() for path in files]
     hours = pa.concat_tables(tables) if tables else CLIENT_HOURS.empty_table()
     if not hours.num_rows:
         raise OperatorError(

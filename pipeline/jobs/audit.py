@@ -272,10 +272,10 @@ def _verdict(log: Log, file: LakeFile, path: Any) -> str:
         return f"the log can't be read: {error.sentence}"
     try:
         opened = pq.ParquetFile(path)
-        noted = facts_of(opened).get("digest")
+        noted = facts_of(opened)["digest"]
         theirs = digest_of(opened.read(list(COLUMNS)))
     except (pa.ArrowException, OSError, KeyError) as error:
         return f"can't be read: {str(error).splitlines()[0]}"[:300]
-    if noted is not None and noted != theirs:
+    if noted != theirs:
         return "isn't what was written"
     return "the same" if theirs == mine.text() else "differs from the log"

@@ -29,7 +29,6 @@ from pipeline.transforms.client_history import (
     EVENTS,
     HOUR_MS,
     MADE,
-    completed,
     finished,
     hours_of,
     merge_hours,
@@ -69,7 +68,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     log = examine(settings.log, arguments.durable)
     check_machine(settings)
     with one_writer(settings.client_history):
-        manifest = claim(settings.client_history, log, [], adopt=True, proven=lambda: None)
+        manifest = claim(settings.client_history, log, [])
         newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
         request = request_from(newest, arguments)
         if not plan_log(log, request):
@@ -189,5 +188,5 @@ def write_hours(directory: Path, instance: str, fresh: pa.Table, newest_us: int 
         path = directory / day_name(day) / f"{instance}.parquet"
         of_day = fresh.filter(pa.array(hours // DAY_US == day))
         before = pq.ParquetFile(path).read() if path.exists() else CLIENT_HOURS.empty_table()
-        write_parquet(merge_hours(completed(before), of_day, from_us), path, ["client", "transport"])
+        write_parquet(merge_hours(before, of_day, from_us), path, ["client", "transport"])
     return len(days)

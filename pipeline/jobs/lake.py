@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from broker_core.errors import JournalError, OperatorError, SluiceError
+from broker_core.errors import OperatorError, SluiceError
 from pipeline.asked import check_bounds
 from pipeline.compaction import clear, compact
 from pipeline.config import Settings
@@ -29,7 +28,7 @@ from pipeline.manifest import Manifest, claim, write_manifest
 from pipeline.schemas import WRITTEN
 from pipeline.session import check_machine, spark_context, watched
 from pipeline.tasks import gather
-from pipeline.transforms.digest import Digest, digest_of
+from pipeline.transforms.digest import Digest
 from pipeline.transforms.lake import (
     LakeFile,
     day_name,
@@ -42,7 +41,6 @@ from pipeline.transforms.lake import (
 )
 from pipeline.transforms.typed import PREFIX, Fields, infer, typed
 from pipeline.typed import read_typed, write_typed
-from sluice_spark.columns import COLUMNS
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
@@ -78,7 +76,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     check_machine(settings)
     with one_writer(settings.records):
         clear(settings.records)
-        manifest = claim_records(settings, log, arguments.adopt)
+        manifest = claim_records(settings, log)
         work = plan_lake(settings, log, arguments)
         if not work.spans:
             reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
@@ -234,38 +232,18 @@ def give_up(settings: Settings, log: Log, work: Work) -> list[Gap]:
     absent = missing(covered, min(edges)[0], max(last for _, last in edges))
     found = [part for gap in absent for part in skipped.between(*gap)]
     (directory / GIVEN_UP).mkdir(exist_ok=True)
+    assert log.place.log is not None, "a log with records was claimed"
     for first, last in found:
         (directory / GIVEN_UP / file_name(instance, first, last, tag_of(log.place.log))).touch()
     known = {(gap.first, gap.last) for gap in work.gaps}
     return [Gap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
 
 
-def claim_records(settings: Settings, log: Log, adopt: bool) -> Manifest:
+def claim_records(settings: Settings, log: Log) -> Manifest:
     """The manifest of this log's records. OperatorError other_log."""
     instance, directory = log.place.instance, settings.records
     tags = [file.tag for file in held(directory, instance)]
-    return claim(directory, log, tags, adopt=adopt, proven=lambda: same_records(directory, log))
-
-
-def same_records(directory: Path, log: Log) -> bool | None:
-    """Whether the newest file of which the log still has all holds what the log holds; None when there is no such file."""
-    for path in sorted(
-        directory.glob(f"day=*/{log.place.instance}.*"), key=lambda one: one.name, reverse=True
-    ):
-        file = parse_file_name(path.name, log.place.instance)
-        if file is None or file.tag or log.gaps(file.first, file.last):
-            continue
-        if file.last > log.frontier:
-            return False
-        try:
-            found = Digest()
-            for span in plan_log(log, Request(start=file.first, end=file.last)):
-                for batch in read_span(log.place, span, Request()):
-                    found.add(batch)
-            return found.text() == digest_of(pq.ParquetFile(path).read(list(COLUMNS)))
-        except (JournalError, pa.ArrowException):
-            continue
-    return None
+    return claim(directory, log, tags)
 
 
 def stated(manifest: Manifest, settings: Settings, log: Log, gaps: list[Gap]) -> Manifest:
@@ -350,8 +328,9 @@ def write_records(
         digest.add(part)
     del part
     first, last = columns["sequence"][0].as_py(), columns["sequence"][-1].as_py()
+    assert place.log is not None, "a log with records was claimed"
     path = folder / file_name(place.instance, first, last, tag_of(place.log))
-    facts = {"log": place.log or "", "records": str(digest.records), "digest": digest.text()}
+    facts = {"log": place.log, "records": str(digest.records), "digest": digest.text()}
     fields = read_typed(records)
     told = Unfit(fields)
     groups = sorted_parts(columns, ROW_GROUP)

@@ -19,11 +19,10 @@ from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.lake import GIVEN_UP, claim_records, held
 from pipeline.lakefiles import facts_of
-from pipeline.transforms.digest import Digest, digest_of
+from pipeline.transforms.digest import digest_of
 from pipeline.transforms.lake import LakeFile, missing, parse_file_name
 from sluice_spark.columns import COLUMNS
 from sluice_spark.log import Log, examine
-from sluice_spark.reading import Request, plan_log, read_span
 
 HELP = "check the lake's files by counts and checksums, and say how far it has all that the log holds"
 
@@ -38,7 +37,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     began = time.monotonic()
     log = examine(settings.log)
     check_bounds(log, arguments)
-    claim_records(settings, log, adopt=False)
+    claim_records(settings, log)
     first, last = arguments.start or log.first, arguments.end or log.frontier
     instance, directory = log.place.instance, settings.records
     found = [
@@ -72,26 +71,15 @@ def check_file(log: Log, file: LakeFile, path: Path, *, quick: bool) -> int:
     try:
         opened = pq.ParquetFile(path)
         rows, facts = opened.metadata.num_rows, facts_of(opened)
-        if rows != file.last - file.first + 1 or facts.get("records", str(rows)) != str(rows):
+        if rows != file.last - file.first + 1 or facts["records"] != str(rows):
             raise _damaged(path, f"it holds {rows} records")
-        if facts.get("log") and facts["log"] != log.place.log:
+        if facts["log"] != log.place.log:
             raise _damaged(path, f"it is of the log {facts['log']}")
-        if not quick:
-            expected = facts.get("digest") or digest_of_log(log, file)
-            if digest_of(opened.read(list(COLUMNS))) != expected:
-                raise _damaged(path, "its records' checksum doesn't fit")
+        if not quick and digest_of(opened.read(list(COLUMNS))) != facts["digest"]:
+            raise _damaged(path, "its records' checksum doesn't fit")
     except (pa.ArrowException, OSError, KeyError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from error
     return int(rows)
-
-
-def digest_of_log(log: Log, file: LakeFile) -> str:
-    """Of the same records in the journal, for a file of an earlier release, which has no checksum of its own."""
-    found = Digest()
-    for span in plan_log(log, Request(start=file.first, end=file.last)):
-        for batch in read_span(log.place, span, Request()):
-            found.add(batch)
-    return found.text()
 
 
 def _damaged(path: Path, why: str) -> OperatorError:

@@ -144,9 +144,7 @@ def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                wide, small = folder / drawn, folder / narrow(drawn)
-                # Runs of earlier releases have it once.
-                page.drawn(*((path if path.is_file() else wide).read_text("utf-8") for path in (wide, small)))
+                page.drawn(*((folder / name).read_text("utf-8") for name in (drawn, narrow(drawn))))
             if not one.plots:
                 page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
         yield job
@@ -158,7 +156,7 @@ def _newest(shelf: Path, job: str, instance: str, start: int) -> KeptRun | None:
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=KeptRun)
         except (OSError, msgspec.DecodeError):
-            continue  # removed meanwhile, or of another release
+            continue  # removed meanwhile, or not whole
         if kept.ended_at * 1_000 < start:
             break
         if (kept.job, kept.instance, kept.state) == (job, instance, "succeeded"):

@@ -37,7 +37,7 @@ def checked(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, object]]
         if event.event == "connect":
             before.pop(event.client, None)
         if event.matched_messages is None:
-            continue  # of an earlier release, or of something else
+            continue  # it tells of something else
         looked += 1
         sums = tuple(getattr(event, f"{name}_messages") or 0 for name in SUMS)
         for what in _wrong(sums, before.get(event.client)):

@@ -9,7 +9,6 @@ samples can be apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -235,11 +234,3 @@ def merge_hours(before: pa.Table, fresh: pa.Table, from_us: int) -> pa.Table:
     new = fresh.filter(pc.greater_equal(fresh.column("hour"), edge))
     order = [("client", "ascending"), ("hour", "ascending"), ("transport", "ascending")]
     return pa.concat_tables([kept, new]).sort_by(order)
-
-
-def completed(table: pa.Table, names: Sequence[str] = tuple(CLIENT_HOURS.names)) -> pa.Table:
-    """Hours of an earlier release, in which columns are missing: null there."""
-    lacking = [name for name in names if name not in table.column_names]
-    for name in lacking:
-        table = table.append_column(name, pa.nulls(table.num_rows, CLIENT_HOURS.field(name).type))
-    return table.select(list(names)).cast(pa.schema([CLIENT_HOURS.field(name) for name in names]))

@@ -29,21 +29,21 @@ REPEATED = 8
 
 
 class LakeFile(NamedTuple):
-    """What a file's name says. `tag` begins the log's identity; empty in files of a log without one."""
+    """What a file's name says. `tag` begins the log's identity."""
 
     first: int
     last: int
     tag: str
 
 
-def tag_of(log: str | None) -> str:
+def tag_of(log: str) -> str:
     """What of a log's identity stands in names: enough to tell logs of one instance apart at a glance."""
-    return (log or "")[:TAG_LENGTH]
+    return log[:TAG_LENGTH]
 
 
-def file_name(instance: str, first: int, last: int, tag: str = "") -> str:
+def file_name(instance: str, first: int, last: int, tag: str) -> str:
     """The name of the file that holds this interval."""
-    return f"{instance}.{first:020d}-{last:020d}{'.' + tag if tag else ''}{SUFFIX}"
+    return f"{instance}.{first:020d}-{last:020d}.{tag}{SUFFIX}"
 
 
 def parse_file_name(name: str, instance: str) -> LakeFile | None:
@@ -54,7 +54,7 @@ def parse_file_name(name: str, instance: str) -> LakeFile | None:
     if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
         return None
     found = LakeFile(int(first), int(last), tag)
-    return found if name == file_name(instance, *found) else None
+    return found if tag and name == file_name(instance, *found) else None
 
 
 def day_name(day: int) -> str:

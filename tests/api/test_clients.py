@@ -24,7 +24,7 @@ def test_clients_are_listed_with_lag_state_and_revision(api: APIClient, broker: 
         "lag_messages",
         "lag_bytes",
         "lag_ms",
-        "state",
+        "delivery",
         "offlined_since",
         "spool_bytes",
         "revision",
@@ -33,7 +33,7 @@ def test_clients_are_listed_with_lag_state_and_revision(api: APIClient, broker: 
 
 
 def test_list_is_filtered_on_the_server(api: APIClient, broker: FakeBroker) -> None:
-    assert api.get("/api/v1/clients", {"state": "draining"}).data["count"] == 1
+    assert api.get("/api/v1/clients", {"delivery": "draining"}).data["count"] == 1
     assert api.get("/api/v1/clients", {"search": "carrier-a"}).data["count"] == 2
     assert api.get("/api/v1/clients", {"sort": "shoe_size"}).status_code == 400
 

@@ -140,7 +140,7 @@ async def test_a_client_that_stops_reading_is_offlined_by_reference_and_gets_eve
         connection = broker.engine.roster.clients["slow"]
         await until(lambda: connection.backlog.state.value == "offlined")
         client = await ask(broker, "client", name="slow")
-        assert client["state"] == "offlined"
+        assert client["delivery"] == "offlined"
         assert client["outbox_bytes"] == 0
         assert client["spool_messages"] > 5_000
         assert client["spool_bytes"] < 100 * 64, "some 40 bytes a batch, not the batches"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 from nats.aio.client import Client
@@ -48,7 +47,7 @@ async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp
             await until(lambda: len({content_of(one.journal) for one in members}) == 1)
 
 
-async def test_what_is_large_travels_packed_once_everybody_reads_that_and_is_the_same_everywhere(
+async def test_large_entries_travel_packed_and_are_the_same_everywhere(
     tmp_path: Path,
 ) -> None:
     async with running_engines(tmp_path, 1) as engines:
@@ -67,13 +66,8 @@ async def test_what_is_large_travels_packed_once_everybody_reads_that_and_is_the
             client = Client()
             await client.connect(engines.urls[0])
             try:
-                await until(lambda: a.member._made.members.unpack)
                 assert 0 < await grown(10) < 250_000
-                old = {"member": "c", "run": "r", "entry": 0, "sequence": 0, "chain": "", "behind": 0}
-                await client.publish("sluice.group.told.c", json.dumps(old).encode())
-                await until(lambda: not a.member._made.members.unpack)
-                assert await grown(11) > 500_000
             finally:
                 await client.close()
-            await until(lambda: b.journal.next_sequence > 21 * 500)
+            await until(lambda: b.journal.next_sequence > 10 * 500)
             await until(lambda: content_of(a.journal) == content_of(b.journal))

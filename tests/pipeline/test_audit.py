@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 def asked(**chosen: object) -> argparse.Namespace:
-    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "adopt": False, "typed": False, "evolve": False, "compact": False,
+    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "typed": False, "evolve": False, "compact": False,
              "at": "", "since": "", "topics": "", "key": "", "delta": False}  # fmt: skip
     return argparse.Namespace(**{**given, **chosen})
 

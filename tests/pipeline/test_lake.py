@@ -26,7 +26,7 @@ from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
 from pipeline.config import Settings, settings_from
 from pipeline.jobs import Reporter, lake, lake_check
-from pipeline.lakefiles import one_writer, write_parquet
+from pipeline.lakefiles import facts_of, one_writer, write_parquet
 from pipeline.manifest import read_manifest
 from pipeline.transforms.lake import file_name, missing, parse_file_name, sorted_parts, tag_of
 from sluice_spark.columns import COLUMNS
@@ -47,8 +47,6 @@ from tests.pipeline.support import (
 )
 
 HOUR = 3_600 * SECOND
-NOBODY = UUID(int=0)
-"""What stands in the segments of a release that gave logs no identity."""
 
 
 def arguments(**given: object) -> argparse.Namespace:
@@ -57,7 +55,6 @@ def arguments(**given: object) -> argparse.Namespace:
         "end": None,
         "durable": None,
         "skip_gaps": False,
-        "adopt": False,
         "delta": False,
         "typed": False,
         "evolve": False,
@@ -289,41 +286,6 @@ def test_another_log_of_the_same_name_is_never_taken_for_this_one(tmp_path: Path
     assert files_of(tmp_path) == before
 
 
-def test_files_from_before_logs_had_identities_are_taken_when_they_are_proven_this_logs(
-    tmp_path: Path,
-) -> None:
-    last = fill(tmp_path, [50] * 40)
-    identify(tmp_path, NOBODY)
-    assert run_here(tmp_path, end=500)["log"] is None
-    mine = identify(tmp_path, UUID("12345678-0000-4000-8000-000000000001"))
-    result = run_here(tmp_path)
-    assert (result["records"], result["log"]) == (last - 500, mine)
-    assert {parse_file_name(Path(name).name, "sluice-1").tag for name in files_of(tmp_path)} == {
-        "",
-        "12345678",
-    }  # type: ignore[union-attr]
-    assert lake_of(tmp_path).num_rows == last
-
-
-def test_a_log_without_an_identity_is_known_by_what_it_holds(tmp_path: Path) -> None:
-    fill(tmp_path, [50] * 12)
-    identify(tmp_path, NOBODY)
-    run_here(tmp_path)
-    other = tmp_path / "other"
-    with opened(other) as journal:
-        append(journal, [("x", b"other")] * 600)
-    identify(other, NOBODY)
-    settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
-    with pytest.raises(SluiceError, match=r"other_log: The lake has records .* and holds other records"):
-        lake.run(settings, arguments(), Told())
-    shorter = tmp_path / "third"
-    fill(shorter, [10])
-    identify(shorter, NOBODY)
-    settings = replace(settings_in(shorter), lake=settings_in(tmp_path).lake)
-    with pytest.raises(SluiceError, match="other_log"):
-        lake.run(settings, arguments(), Told())
-
-
 def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
@@ -386,27 +348,18 @@ def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
     middle = settings_in(tmp_path).records / files_of(tmp_path)[2]
     found = parse_file_name(middle.name, "sluice-1")
     assert found is not None
-    content = pq.ParquetFile(middle).read()
+    opened = pq.ParquetFile(middle)
+    content, facts = opened.read(), facts_of(opened)
     middle.unlink()
     assert check(tmp_path, quick=True)["through"] == found.first - 1
     changed = content.set_column(8, "body", pa.array([b"x"] * content.num_rows))
-    write_parquet(changed, middle, [])
+    write_parquet(changed, middle, [], facts)
     check(tmp_path, quick=True)
     with pytest.raises(SluiceError, match=r"lake_damaged.*checksum doesn't fit"):
         check(tmp_path)
     middle.write_bytes(b"PAR1")
     with pytest.raises(SluiceError, match="lake_damaged"):
         check(tmp_path, quick=True)
-
-
-def test_a_file_of_an_earlier_release_is_checked_against_the_log(tmp_path: Path) -> None:
-    last = fill(tmp_path, [50] * 12)
-    run_here(tmp_path)
-    for name in files_of(tmp_path):
-        path = settings_in(tmp_path).records / name
-        table = pq.ParquetFile(path).read()
-        write_parquet(table.replace_schema_metadata(None), path, [])
-    assert check(tmp_path)["records"] == last
 
 
 def test_two_files_with_the_same_records_are_refused(tmp_path: Path) -> None:
@@ -436,6 +389,7 @@ def test_what_is_missing_is_exactly_what_no_file_covers(
     "name",
     [
         "sluice-1.1-2.parquet",
+        f"sluice-1.{1:020d}-{2:020d}.parquet",
         f"sluice-1.{1:020d}-{2:020d}..parquet",
         "other.x",
         f"sluice-10.{1:020d}-{2:020d}.parquet",

@@ -92,7 +92,6 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(
         end=777,
         durable=None,
         skip_gaps=False,
-        adopt=False,
         delta=False,
         typed=False,
         evolve=False,

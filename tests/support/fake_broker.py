@@ -47,7 +47,7 @@ def make_subscription(
     """One of its subscriptions."""
     return {
         "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
-        "state": state, "delivery": state, "health": health, **_lag(lag), **AMOUNTS, "waiting_messages": lag,
+        "delivery": state, "health": health, **_lag(lag), **AMOUNTS, "waiting_messages": lag,
         "delivered_messages": 1_204_331, "rate": None, "ack": None, "prefetch": None, "durable": None, "lease_ms": None,
         "paused": state == "paused", **more,
     }  # fmt: skip
@@ -70,7 +70,7 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
     health = HEALTHS.get(state, "keeps up")
     made = {
         "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "",
-        "state": state, "delivery": state, "health": health, "connected_at": now - 3_725_000, **_lag(lag), **AMOUNTS,
+        "delivery": state, "health": health, "connected_at": now - 3_725_000, **_lag(lag), **AMOUNTS,
         "matched_messages": 1_204_331 + lag, "acknowledged_messages": 1_204_331, "waiting_messages": lag,
         "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
         "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
@@ -503,7 +503,7 @@ class FakeBroker:
                     "details": {},
                 }
             }
-        self._replace(found, structs.replace(found, delivery=Delivery.OFFLINED, state=Delivery.OFFLINED))
+        self._replace(found, structs.replace(found, delivery=Delivery.OFFLINED))
         return {"name": found.name, "state": "offlined"}
 
     def do_forecasts(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:

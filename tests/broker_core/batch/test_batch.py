@@ -37,7 +37,7 @@ def golden() -> bytearray:
 
 
 def test_the_format_is_what_it_was() -> None:
-    """Journals of earlier releases must stay readable: a change of these bytes is a new version of the format."""
+    """Journals must stay readable: a change of these bytes is a new version of the format."""
     assert golden().hex() == GOLDEN
 
 

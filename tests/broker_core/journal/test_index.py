@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build, build_one_topic
-from broker_core.journal.index import ENTRY_BYTES, SegmentIndex
+from broker_core.checksum import crc32c
+from broker_core.journal.index import ENTRY_BYTES, Hole, SegmentIndex
 from broker_core.journal.journal import JournalOptions
 from broker_core.journal.sidecar import decode, encode, load
 from broker_core.journal.topic_index import TopicIndex
@@ -36,36 +37,32 @@ def test_the_sidecar_comes_back_and_encodes_to_the_same_bytes():
     assert (again.end, again.records, again.last_sequence) == (index.end, 20, 20)
 
 
+def test_unknown_members_of_the_sidecar_are_passed_over(tmp_path):
+    index = SegmentIndex("a", 1, 3)
+    index.add(4_096, batch(1, topics=["x"]))
+    index.holes = (Hole(1, 8_192, 64, 2, 3, "damaged"),)
+    raw = encode(index)
+    unpacker = zlib.decompressobj(31)
+    document = orjson.loads(unpacker.decompress(raw))
+    document |= {"topics": None, "entries": [[*entry, None] for entry in document["entries"]]}
+    front = raw[: 12 + int.from_bytes(raw[10:12], "little")]
+    packed = gzip.compress(orjson.dumps(document), mtime=0)[10:]
+    at = (len(front) + len(packed)).to_bytes(8, "little")
+    front = front[:-12] + crc32c(at).to_bytes(4, "little") + at
+    path = tmp_path / "a.index.gz"
+    path.write_bytes(front + packed + unpacker.unused_data)
+    found = load(path, "a", 1)
+    assert (found.entries(), found.holes) == (index.entries(), index.holes)
+    assert found.topic_index.topics == ("x",)
+
+
 def test_the_sidecar_begins_with_gzip_of_json():
     index = SegmentIndex("a", 1, 3)
     index.add(4_096, batch(1, topics=["x", "y"]))
     first = zlib.decompressobj(31)
     document = orjson.loads(first.decompress(encode(index)))
-    assert document["topics"] is None
-    assert document["entries"] == [[1, 4_096, 5, None]]
+    assert document["entries"] == [[1, 4_096, 5]]
     assert TopicIndex.decode(gzip.decompress(first.unused_data)).topics == ("x", "y")
-
-
-def test_topics_of_earlier_releases_are_believed(tmp_path):
-    """They stood in the document, and there was nothing behind it."""
-    index = SegmentIndex("a", 1, 3)
-    for number in range(3):
-        index.add(4_096 + number * ENTRY_BYTES, batch(number + 1))
-    document = orjson.loads(zlib.decompressobj(31).decompress(encode(index)))
-    for numbers, entry in zip(([0], None, [0, 1]), document["entries"], strict=True):
-        entry[3] = numbers
-    path = tmp_path / "a.index.gz"
-    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": ["b", "a"]}), mtime=0))
-    topics = load(path, "a", 1).topic_index
-    assert topics.topics == ("a", "b")
-    assert topics.of(["a"]).tolist() == [True, True, True], "what a stretch has isn't known"
-    assert topics.of(["none"]).tolist() == [False, False, False]
-    document["entries"][1][3] = [0]
-    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": ["b", "a"]}), mtime=0))
-    assert load(path, "a", 1).topic_index.of(["a"]).tolist() == [False, False, True]
-    document["entries"][1][3] = None
-    path.write_bytes(gzip.compress(orjson.dumps(document | {"topics": None}), mtime=0))
-    assert load(path, "a", 1).topic_index.of(["a"]).tolist() == [True, True, True]
 
 
 @given(

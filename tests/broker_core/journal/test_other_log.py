@@ -10,7 +10,6 @@ import pytest
 
 from broker_core.client import AsyncClient
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal import sidecar
 from broker_core.journal.journal import Journal
 from broker_core.journal.maintenance import compress_segment, copy_verified
 from broker_core.journal.segment import index_path
@@ -102,20 +101,6 @@ def test_a_sidecar_of_another_segment_is_made_anew(tmp_path: Path, number: int):
     third = open_journal(mine)
     assert third.recovery.scanned_segments == 1, "the last one alone"
     third.close()
-
-
-def test_a_sidecar_that_does_not_say_whose_it_is_is_believed_as_an_earlier_releases(tmp_path: Path) -> None:
-    closed_log(tmp_path)
-    for segment in segments(tmp_path)[:-1]:
-        path = index_path(segment)
-        index = sidecar.decode(path.read_bytes())
-        assert index.header_crc
-        index.header_crc = 0
-        path.write_bytes(sidecar.encode(index))
-    again = open_journal(tmp_path)
-    assert again.recovery.scanned_segments == 1, "the last one alone"
-    assert again.recovery.clean and read_all(again) == EVERYTHING
-    again.close()
 
 
 def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) -> None:

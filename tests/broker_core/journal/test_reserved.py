@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -23,6 +24,8 @@ from broker_core.journal.tools import inspect
 from broker_core.journal.tools.locate import locate
 from broker_core.journal.tools.search import LogPlace
 from tests.broker_core.journal.support import INSTANCE, accept, batch_for, fill, open_journal, read_all
+
+LOG = UUID(int=7)
 
 
 def crashed(home: Path, journal: Journal) -> Path:
@@ -163,14 +166,14 @@ def test_what_was_acknowledged_is_a_loss_although_it_was_reserved(tmp_path: Path
 
 
 def test_a_reservation_is_read_from_either_copy(tmp_path: Path) -> None:
-    mark = Mark(6, reserved=50)
+    mark = Mark(6, LOG, reserved=50)
     raw = encode_mark(mark)
     assert decode_mark(raw) == mark
     for at in (RESERVATION_AT, RESERVATION_AT + COPY_AT):
         torn = bytearray(raw)
         torn[at + 12] ^= 1
         assert decode_mark(bytes(torn)) == mark
-    assert len(encode_mark(Mark(6))) == COPY_AT + 48, "who needs none has none"
+    assert len(encode_mark(Mark(6, LOG))) == COPY_AT + 48, "who needs none has none"
     journal = open_journal(tmp_path)
     assert frontier_path(journal.directory, INSTANCE).stat().st_size == COPY_AT + 48
     journal.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -19,10 +20,11 @@ from broker_core.journal.segment import (
     segment_name,
 )
 
+LOG = UUID("00112233-4455-6677-8899-aabbccddeeff")
 GOLDEN = (
     "534c554943454a31"  # SLUICEJ1
     "01000000"  # version
-    "8548dda9"  # header_crc
+    "41289631"  # header_crc
     "e59f9c2f015bb883"  # origin
     "07000000"  # epoch
     "00000000"
@@ -34,19 +36,20 @@ GOLDEN = (
 
 
 def header() -> bytes:
-    return encode_header(new_header("sluice-1", 7, 42, 1_000_000_000))
+    return encode_header(new_header("sluice-1", 7, 42, 1_000_000_000, LOG))
 
 
 def test_header_golden_bytes():
     raw = header()
     assert len(raw) == HEADER_SIZE
     assert raw[:58].hex() == GOLDEN
-    assert not any(raw[58:])
+    assert raw[114:130] == LOG.bytes
+    assert not any(raw[58:114]) and not any(raw[130:])
 
 
 def test_header_comes_back():
     found = decode_header(header(), Path("x"))
-    assert found == new_header("sluice-1", 7, 42, 1_000_000_000)._replace(crc=crc_of(header()))
+    assert found == new_header("sluice-1", 7, 42, 1_000_000_000, LOG)._replace(crc=crc_of(header()))
 
 
 @pytest.mark.parametrize("offset", [0, 8, 12, 16, 32, 50, 114, 4_095])

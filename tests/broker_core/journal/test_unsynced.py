@@ -175,31 +175,6 @@ def test_a_log_keeps_its_identity_and_every_segment_bears_it(tmp_path):
     again.close()
 
 
-def test_a_log_of_an_earlier_release_gets_one(tmp_path):
-    journal = open_journal(tmp_path)
-    fill(journal, 10)
-    path = journal.segments()[0].path
-    journal.close()
-    _as_earlier_releases(path)
-    frontier_path(tmp_path / "journal", INSTANCE).write_bytes(b"%020d\n" % 30)
-    again = open_journal(tmp_path)
-    assert again.recovery.clean and again.recovery.reason == ""
-    fill(again, 60, size=1_000)
-    again.close()
-    third = open_journal(tmp_path)
-    assert third.identity == again.identity != journal.identity
-    assert read_all(third) == list(range(1, 211))
-    third.close()
-
-
-def _as_earlier_releases(path: Path) -> None:
-    from broker_core.journal.segment import encode_header
-
-    with path.open("r+b") as file:
-        header = read_header(open_source(path))
-        file.write(encode_header(header._replace(log=None)))
-
-
 def test_another_log_in_its_place_is_refused_until_an_operator_accepts_it(tmp_path):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     known = None

@@ -265,15 +265,3 @@ async def test_of_two_that_make_it_at_once_one_has_it(tmp_path: Path) -> None:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [one.code for one in answers if isinstance(one, ClientError)] == ["durable_in_use"]
         assert len(broker.engine.roster.clients["reader"].subscriptions) == 1
-
-
-async def test_what_an_earlier_release_kept_goes_on(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 4))
-        await writer.flush()
-    (tmp_path / "state" / "test-1.durables.json").write_bytes(
-        b'{"version":1,"durables":[{"client":"reader","name":"orders","topic":"t","filter":null,"position":3,'
-        b'"created_at":1790000000000000000,"seen_at":1790000000000000000}]}'
-    )
-    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
-        assert await take(await reader.subscribe("t", durable="orders"), 2) == numbered(3, 2)

@@ -12,7 +12,7 @@ from broker_core.batch import Batch, build_one_topic, stamp
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.held import Pins
 from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, Entry
+from broker_core.replay.kept_file import Entry
 from broker_core.replay.kept_in_common import AGAIN_S, IN_A_RECORD, KeptInCommon, Told
 from broker_core.replay.kept_positions import KeptPositions
 from tests.broker_core.replay.test_kept_positions import REPLAY
@@ -34,9 +34,7 @@ class Member:
     """One member's, whose log takes what it is told, or doesn't."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = Walked(
-            home / f"{name}.kept.json", Earlier(home / f"{name}.a", home / f"{name}.b"), Pins().add
-        )
+        self.kept = Walked(home / f"{name}.kept.json", Pins().add)
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
         self.common = KeptInCommon(

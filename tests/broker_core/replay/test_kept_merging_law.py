@@ -14,7 +14,6 @@ from broker_core.batch import Batch, build_one_topic, stamp
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.held import Pins
 from broker_core.replay.kept import DestinationSetBack, Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_in_common import KeptInCommon
 from broker_core.replay.kept_positions import KeptPositions
 from tests.broker_core.replay.test_kept_positions import REPLAY
@@ -26,9 +25,7 @@ class Member:
     """One member: what it tells waits until it gets into the log, or is refused there."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = KeptPositions(
-            home / f"{name}.json", Earlier(home / f"{name}.a", home / f"{name}.b"), Pins().add
-        )
+        self.kept = KeptPositions(home / f"{name}.json", Pins().add)
         self.waiting: list[tuple[Pending[Any], bytes]] = []
         self.taken = 0
         self.common = KeptInCommon(

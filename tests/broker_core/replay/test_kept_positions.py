@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.checksum import crc32c
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.files import Files
 from broker_core.journal.held import Pin, Pins
 from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, encode, encode_entries, joined, load, load_upto
+from broker_core.replay.kept_file import VERSION, encode, encode_entries, joined, load, load_upto
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
@@ -32,17 +33,9 @@ REPLAY = {
     "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0, "carried": 0,
     "set_back": None, "steered_at": 15,
 }  # fmt: skip
-EARLIER_DURABLES = orjson.dumps({"version": 1, "durables": [DURABLE]})
-EARLIER_REPLAYS = orjson.dumps(
-    {"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]}
-)
 GOLDEN = (
     b'{"version":2,"crc":3447198121,"kept":[{"kind":"durable","seen_at":12,"sharing":null,"name":"orders","client":"reader","topic":"t",'
     b'"filter":null,"position":7,"created_at":11}]}'
-)
-BEFORE_SHARING = (
-    b'{"version":2,"crc":2057095544,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
-    b'"position":7,"created_at":11}]}'
 )
 
 
@@ -57,13 +50,11 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path / "journal" / "i.kept.json"
-        self.earlier = Earlier(path / "state" / "i.durables.json", path / "journal" / "i.replays.json")
         self.pins = Pins()
-        for one in (self.path, *self.earlier):
-            one.parent.mkdir(exist_ok=True)
+        self.path.parent.mkdir()
 
     def store(self, files: Files | None = None) -> KeptPositions:
-        return KeptPositions(self.path, self.earlier, self.pins.add, files)
+        return KeptPositions(self.path, self.pins.add, files)
 
     def held(self) -> dict[str, int]:
         return {pin.owner: pin.sequence for pin in self.pins.all()}
@@ -106,14 +97,14 @@ async def begun(files: SlowFiles, number: int) -> None:
 
 def test_golden_bytes(home: Home) -> None:
     assert encode([durable()]) == GOLDEN
-    for written in (GOLDEN, BEFORE_SHARING):
-        home.path.write_bytes(written)
-        assert list(home.store().durables) == [("reader", "orders")]
+    home.path.write_bytes(GOLDEN)
+    assert list(home.store().durables) == [("reader", "orders")]
 
 
-def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over(home: Home) -> None:
+def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home) -> None:
     entries = [{"kind": "durable", **DURABLE, "later": [1]}, {"kind": "managed", **REPLAY, "later": {}}]
-    home.path.write_bytes(orjson.dumps({"version": 1, "kept": entries}))
+    crc = crc32c(orjson.dumps(entries))
+    home.path.write_bytes(orjson.dumps({"version": VERSION, "crc": crc, "kept": entries, "later": 1}))
     kept = home.store()
     assert orjson.loads(encode(kept))["kept"] == [
         {"kind": "durable", "sharing": None, **DURABLE},
@@ -133,7 +124,7 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
         flipped[bit // 8] ^= 1 << bit % 8
         home.path.write_bytes(flipped)
         try:
-            found = load(Files(), home.path, home.earlier)
+            found = load(Files(), home.path)
         except OperatorError as problem:
             assert problem.code == "bad_kept_positions"
             continue
@@ -144,45 +135,8 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
     assert anew, "what isn't believed doesn't keep the broker from starting"
 
 
-@pytest.mark.parametrize("which", ["both", "durables", "replays"])
-def test_what_an_earlier_release_kept_is_taken_over(home: Home, which: str) -> None:
-    if which != "replays":
-        home.earlier.durables.write_bytes(EARLIER_DURABLES)
-    if which != "durables":
-        home.earlier.replays.write_bytes(EARLIER_REPLAYS)
-    kept = home.store()
-    assert [orjson.loads(encode([one]))["kept"][0] for one in kept.durables.values()] == (
-        [{"kind": "durable", "sharing": None, **DURABLE}] if which != "replays" else []
-    )
-    assert list(kept.replays) == (["nightly", "done"] if which != "durables" else [])
-    assert ("managed replay done" in home.held(), "managed replay nightly" in home.held()) == (
-        False,
-        which != "durables",
-    )
-    assert not home.earlier.durables.exists()
-    assert not home.earlier.replays.exists()
-    assert encode(home.store()) == encode(kept), "the second start finds the same"
-
-
-@pytest.mark.parametrize("at", range(8))
-def test_taking_over_can_be_cut_short_at_any_step(home: Home, at: int) -> None:
-    home.earlier.durables.write_bytes(EARLIER_DURABLES)
-    home.earlier.replays.write_bytes(EARLIER_REPLAYS)
-    files = FailingFiles()
-    files.fail = lambda name: len(files.calls) > at
-    with pytest.raises(OSError, match="No space left"):
-        home.store(files)
-    kept = home.store()
-    assert (list(kept.durables), list(kept.replays)) == ([("reader", "orders")], ["nightly", "done"])
-    assert sorted(path.name for path in home.path.parent.iterdir()) == [
-        "i.kept.json",
-        "i.replays.json.migrated",
-    ]
-    assert [path.name for path in home.earlier.durables.parent.iterdir()] == ["i.durables.json.migrated"]
-
-
 @pytest.mark.parametrize("content", [
-    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":2,"kept":[]}', b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
+    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":1,"kept":[]}', b'{"version":2,"kept":[]}', b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
     GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""), GOLDEN.replace(b"orders", b"\xff"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: bytes) -> None:
@@ -237,19 +191,6 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
     assert (told, lost) == (1, 1) and at >= 4, (
         "write, sync, rename, and the directory's sync, whose failure loses the rename"
     )
-
-
-@pytest.mark.parametrize("code", ["bad_durables", "bad_replays"])
-@pytest.mark.parametrize("cut", [1, 20, 400])
-def test_a_file_of_an_earlier_release_that_cannot_be_read_is_refused_by_name(
-    home: Home, code: str, cut: int
-) -> None:
-    home.earlier.durables.write_bytes(EARLIER_DURABLES[: -cut if code == "bad_durables" else None])
-    home.earlier.replays.write_bytes(EARLIER_REPLAYS[: -cut if code == "bad_replays" else None])
-    with pytest.raises(OperatorError) as refused:
-        home.store()
-    assert refused.value.code == code
-    assert not home.path.exists()
 
 
 # The writer.

@@ -33,7 +33,7 @@ async def test_a_subscription_that_starts_paused_delivers_nothing_until_it_is_re
         await publish(writer, "a", 100, 100)
         await until(lambda: broker.engine.frontier.durable >= 200)
         (client,) = [one for one in await ask(broker, "clients") if one["name"] == "reader"]
-        assert client["subscriptions"][0]["state"] == "paused"
+        assert client["subscriptions"][0]["delivery"] == "paused"
         assert (reader.got, reader.completed()) == ([], [])
         assert any(
             "paused subscription s of reader" in segment["pinned_by"]

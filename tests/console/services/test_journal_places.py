@@ -130,7 +130,7 @@ def test_a_served_or_used_directory_is_refused_by_forms_drafts_previews_and_impo
         policy_files.make_draft(actor, instance, "yaml", yaml.safe_dump(document))
     assert caught.value.code == "outside_roots"
     assert any("overlaps" in one for one in drafts.preview_of(instance, document).problems)
-    PolicyDraft.objects.filter(pk=draft.pk).update(document=document)  # as of an earlier release
+    PolicyDraft.objects.filter(pk=draft.pk).update(document=document)  # as before its roots were changed
     assert drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}}).document == (
         drafts.overlay(document, {"client_policy": {"client_max_capacity": 5}})
     )

@@ -125,7 +125,7 @@ def test_pages_show_a_run_with_every_step(
 def test_pages_show_a_run_of_every_kind_in_every_state(
     kind: RunKind, instance: Instance, operator: Any, broker: FakeBroker
 ) -> None:
-    """Also one that has a little of everything, as rows of earlier releases and of lost workers have."""
+    """Also one that has a little of everything, as rows of lost workers have."""
     browser = Client()
     browser.force_login(operator)
     plans: list[Any] = [None, {}, {"steps": []}, {"chosen": ["a"]}, {"chosen": [{"name": "a"}], "bytes": 1, "skipped": [{"name": "b", "why": "needed by replay of board-jfk", "reason": "replay"}]}]  # fmt: skip

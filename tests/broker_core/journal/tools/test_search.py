@@ -14,6 +14,7 @@ from broker_core.batch import Batch, build
 from broker_core.bookmark import moment_text
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import compile_filter
+from broker_core.journal.frontier import encode_mark, frontier_path, read_mark
 from broker_core.journal.maintenance import compress_segment, copy_verified
 from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.tools import search as module
@@ -123,7 +124,9 @@ def test_damage_is_told_and_gone_over(place):
 
 
 def test_records_behind_the_frontier_are_not_there_yet(place):
-    (place.directory / f"{INSTANCE}.durable").write_bytes(b"%020d\n" % 398)
+    mark = read_mark(place.directory, INSTANCE)
+    assert mark is not None
+    frontier_path(place.directory, INSTANCE).write_bytes(encode_mark(mark._replace(sequence=398)))
     assert sequences(Search(place, Query(first=395))) == [395, 396, 397, 398]
 
 
