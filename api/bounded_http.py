@@ -24,7 +24,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 
 from api.unfinished_requests import UnfinishedRequests
-from broker_core.error_codes import entry_of
+from broker_core.error_codes import error_code_entry
 from console.access.networks import neighbourhood, within
 
 HEAD_WITHIN_S: Final = 10
@@ -166,7 +166,7 @@ class BoundedChannel(HTTPChannel):
         if self._refused or self.transport is None:
             return
         self._refused = True
-        status = entry_of(code).http_status
+        status = error_code_entry(code).http_status
         problem = {
             "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "code": code,
             "detail": sentence, "fix": "", "details": {},

@@ -33,7 +33,7 @@ from api.live_deltas import delta
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
 from broker_core.errors import SluiceError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console import broker_merge, current
 from console.access.rights import Access
 from console.broker_link import addresses_of
@@ -207,7 +207,9 @@ class LiveFeed(AsyncWebsocketConsumer):
         patterns = self.access.client_patterns(instance)
         if patterns is None:
             return snapshot
-        seen = [one for one in snapshot.clients if any(name_fits(pattern, one.name) for pattern in patterns)]
+        seen = [
+            one for one in snapshot.clients if any(name_matches(pattern, one.name) for pattern in patterns)
+        ]
         return msgspec.structs.replace(snapshot, clients=seen)
 
     async def live_decision(self, event: dict[str, Any]) -> None:

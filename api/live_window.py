@@ -20,7 +20,7 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.columns import Kind
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.errors import OperatorError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.queries.flow import METER, Flow, Rates, flow
 
 MOST_ROWS = 200
@@ -76,7 +76,7 @@ class Shared:
         everyone = self.snapshot.clients
         if patterns is None:
             return list(everyone)
-        return [one for one in everyone if any(name_fits(pattern, one.name) for pattern in patterns)]
+        return [one for one in everyone if any(name_matches(pattern, one.name) for pattern in patterns)]
 
     def totals(self, patterns: Sequence[str] | None) -> dict[str, Any]:
         """How many there are, by delivery and by health."""
@@ -140,7 +140,7 @@ def window(shared: Shared, want: Want, patterns: Sequence[str] | None) -> Window
     snapshot, rows, total = shared.snapshot, [], 0
     if want.view == "client":
         one = shared.named(want.client)
-        allowed = patterns is None or any(name_fits(pattern, want.client) for pattern in patterns)
+        allowed = patterns is None or any(name_matches(pattern, want.client) for pattern in patterns)
         rows = [one] if one is not None and allowed else []
         total = len(rows)
     elif want.view == "clients":

@@ -12,7 +12,7 @@ from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from broker_core.error_codes import entry_of
+from broker_core.error_codes import error_code_entry
 from broker_core.errors import SluiceError
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _ours(problem: SluiceError) -> Response:
-    entry = entry_of(problem.code)
+    entry = error_code_entry(problem.code)
     answer = body(entry.http_status, problem.code, problem.sentence, problem.fix, problem.details)
     if wait_ms := problem.details.get("retry_after_ms") or entry.retry_after_ms:
         answer["Retry-After"] = str(ceil(wait_ms / 1_000))

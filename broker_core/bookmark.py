@@ -44,22 +44,22 @@ class Now(NamedTuple):
     """Only what comes."""
 
 
-class After(NamedTuple):
+class AfterBookmarks(NamedTuple):
     """After these records, of one origin or of several."""
 
     bookmarks: tuple[Bookmark, ...]
 
 
-class Moment(NamedTuple):
+class AtTime(NamedTuple):
     """From the first record accepted at or after this time, in nanoseconds UTC."""
 
     at: int
 
 
-Start = Epoch | Now | After | Moment
+Start = Epoch | Now | AfterBookmarks | AtTime
 
 
-class Range(NamedTuple):
+class BookmarkRange(NamedTuple):
     """From one point to another. A list of bookmarks begins at its oldest record and ends at its newest."""
 
     begin: Start
@@ -68,7 +68,7 @@ class Range(NamedTuple):
     end_included: bool
 
 
-def parse_bookmark(text: str) -> Start | Range:
+def parse_bookmark(text: str) -> Start | BookmarkRange:
     """Where a client wants a replay to start, or from where to where.
 
     Raises ClientError bad_bookmark, which says what was wrong with it.
@@ -78,15 +78,17 @@ def parse_bookmark(text: str) -> Start | Range:
     return _parse_range(text) if text[:1] in ("[", "(") else _parse_start(text)
 
 
-def _parse_range(text: str) -> Range:
+def _parse_range(text: str) -> BookmarkRange:
     begin, colon, end = text[1:-1].partition(":")
     if text[-1] not in "])" or not colon:
         raise _bad(text, "a range is [a:b], (a:b), [a:b) or (a:b]")
-    found = Range(_parse_start(begin.strip()), text[0] == "[", _parse_start(end.strip()), text[-1] == "]")
+    found = BookmarkRange(
+        _parse_start(begin.strip()), text[0] == "[", _parse_start(end.strip()), text[-1] == "]"
+    )
     match found:
-        case Range(Moment(first), _, Moment(last), _) if last < first:
+        case BookmarkRange(AtTime(first), _, AtTime(last), _) if last < first:
             raise _bad(text, "it ends before it begins")
-        case Range(end=Epoch()):
+        case BookmarkRange(end=Epoch()):
             raise _bad(text, "there is nothing before the start of the log")
     return found
 
@@ -97,8 +99,8 @@ def _parse_start(text: str) -> Start:
     if text == NOW_TEXT:
         return Now()
     if "|" not in text:
-        return Moment(_parse_moment(text))
-    return After(tuple(_parse_one(part) for part in text.split(",")))
+        return AtTime(_parse_moment(text))
+    return AfterBookmarks(tuple(_parse_one(part) for part in text.split(",")))
 
 
 def _parse_one(text: str) -> Bookmark:
@@ -122,7 +124,7 @@ def _parse_moment(text: str) -> int:
     return int(moment.timestamp()) * nanoseconds + int(fraction.ljust(_NS_DIGITS, "0"))
 
 
-def moment_text(at: int) -> str:
+def format_moment(at: int) -> str:
     """A time in ns UTC as a bookmark, with all of its nanoseconds: `[T:T]` finds what was accepted then."""
     seconds, rest = divmod(at, 10**_NS_DIGITS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:0{_NS_DIGITS}}Z"
@@ -136,8 +138,8 @@ def _bad(text: str, why: str) -> ClientError:
     )
 
 
-def sequence_in(text: str, instance: str) -> int | None:
+def bookmark_sequence(text: str, instance: str) -> int | None:
     """The record of this instance that a bookmark stands after; None when it names none. Raises ClientError bad_bookmark."""
     start = parse_bookmark(text)
-    known = start.bookmarks if isinstance(start, After) else ()
+    known = start.bookmarks if isinstance(start, AfterBookmarks) else ()
     return next((one.sequence for one in known if one.origin == instance), None)

@@ -155,7 +155,7 @@ class Broker:
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run)
             member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
         self.engine.on_broken = self._broken
-        self.on_broken: Callable[[SluiceError], None] = end_process
+        self.on_broken: Callable[[SluiceError], None] = abort_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
         self.member = member.settings.member if member is not None else ""
         """Its name in a group."""
@@ -437,10 +437,10 @@ def _allowance_use(brake: RolloutBrake | None, *, stopped: bool) -> AllowanceUse
     return AllowanceUse(revision=brake.revision, decisions=brake.made if stopped else brake.reserved)
 
 
-def end_process(error: SluiceError) -> None:
+def abort_process(error: SluiceError) -> None:
     """At once and without a last act: nothing that this process still believes may be answered or written."""
     logging.shutdown()
-    logs.settle()
+    logs.flush_logs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(BROKEN)

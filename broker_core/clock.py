@@ -47,6 +47,6 @@ monotonic_ms = SYSTEM.monotonic_ms
 seconds = SYSTEM.seconds
 
 
-def thread_seconds() -> float:
+def thread_cpu_seconds() -> float:
     """CPU time that the calling thread has taken, in seconds: what its work costs, however long it waited for a core."""
     return time.thread_time()

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 
-class Told(Flag):
+class ErrorAudience(Flag):
     """Who can be told of a code. Whether the API can answer it is said by its status."""
 
     CLIENT = auto()
@@ -32,7 +32,7 @@ class ErrorCode(NamedTuple):
 
     meaning: str
     """A sentence, without its full stop."""
-    told: Told
+    told: ErrorAudience
     status: HTTPStatus | None = None
     """Of the API's answer; None when no request is answered with it."""
     close: int | None = None
@@ -57,7 +57,7 @@ SOON: Final = 1_000
 SHORTLY: Final = 5_000
 """What has to be started or freed first."""
 
-_CLIENT, _LIBRARY, _OPERATOR = Told.CLIENT, Told.LIBRARY, Told.OPERATOR
+_CLIENT, _LIBRARY, _OPERATOR = ErrorAudience.CLIENT, ErrorAudience.LIBRARY, ErrorAudience.OPERATOR
 _BAD, _FORBIDDEN, _NOT_FOUND, _CONFLICT = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.FORBIDDEN,
@@ -201,11 +201,11 @@ CODES: Final = MappingProxyType({
     "too_many_undone": ErrorCode("Too many batches were delivered without being marked as done", _LIBRARY),
     # Requests of operators and programs.
     "bad_request": ErrorCode("A field is missing, unknown or wrong; `fields` says which", _OPERATOR, _BAD),
-    "parse_error": ErrorCode("The body doesn't match its content type", Told(0), _BAD),
+    "parse_error": ErrorCode("The body doesn't match its content type", ErrorAudience(0), _BAD),
     "bad_action": ErrorCode("The action can't be used; `part` says where", _OPERATOR, _BAD),
     "bad_age": ErrorCode("Not an age such as 7d", _OPERATOR, _BAD),
     "bad_grant": ErrorCode("The grant can't be made", _OPERATOR, _BAD),
-    "bad_idempotency_key": ErrorCode("An `Idempotency-Key` has up to 200 printable characters", Told(0), _BAD),
+    "bad_idempotency_key": ErrorCode("An `Idempotency-Key` has up to 200 printable characters", ErrorAudience(0), _BAD),
     "bad_if_match": ErrorCode("`If-Match` isn't an ETag of what is changed", _OPERATOR, _BAD),
     "bad_import": ErrorCode("The file can't be read as a policy of that system", _OPERATOR, _BAD),
     "nothing_imported": ErrorCode("The file has nothing that a policy can express; `left_out`", _OPERATOR, _BAD),
@@ -230,25 +230,25 @@ CODES: Final = MappingProxyType({
     "reason_needed": ErrorCode("A reason is required, because the client is told it", _OPERATOR, _BAD),
     "topic_refused": ErrorCode("Topics that start with $ are the broker's own", _OPERATOR, _BAD),
     "message_too_large": ErrorCode("A message published here can have at most 1 MiB", _OPERATOR, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    "body_too_large": ErrorCode("The body of a request has at most 4 MiB", Told(0), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    "authentication_failed": ErrorCode("The token or session is invalid", Told(0), HTTPStatus.UNAUTHORIZED),
-    "second_factor_needed": ErrorCode("The password is right, but the login also needs a `code`", Told(0), HTTPStatus.UNAUTHORIZED),
+    "body_too_large": ErrorCode("The body of a request has at most 4 MiB", ErrorAudience(0), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    "authentication_failed": ErrorCode("The token or session is invalid", ErrorAudience(0), HTTPStatus.UNAUTHORIZED),
+    "second_factor_needed": ErrorCode("The password is right, but the login also needs a `code`", ErrorAudience(0), HTTPStatus.UNAUTHORIZED),
     "bad_code": ErrorCode("Not the current code of the person's app, or a code that was used already", _OPERATOR, HTTPStatus.UNAUTHORIZED),
     "bad_password": ErrorCode("Not the password of the account that sends the request", _OPERATOR, HTTPStatus.UNPROCESSABLE_ENTITY),
     "login_too_old": ErrorCode("The act needs a login of the last minutes, because the account has no password here", _OPERATOR, _FORBIDDEN),
-    "not_authenticated": ErrorCode("The request isn't authenticated", Told(0), HTTPStatus.UNAUTHORIZED),
-    "permission_denied": ErrorCode("You may not do that, or the CSRF token is missing", Told(0), _FORBIDDEN),
-    "second_factor_missing": ErrorCode("A second factor is required here, and this account has none", Told(0), _FORBIDDEN),
+    "not_authenticated": ErrorCode("The request isn't authenticated", ErrorAudience(0), HTTPStatus.UNAUTHORIZED),
+    "permission_denied": ErrorCode("You may not do that, or the CSRF token is missing", ErrorAudience(0), _FORBIDDEN),
+    "second_factor_missing": ErrorCode("A second factor is required here, and this account has none", ErrorAudience(0), _FORBIDDEN),
     "not_allowed": ErrorCode("Your role or token may not do that; `permission`", _OPERATOR, _FORBIDDEN),
     "own_run": ErrorCode("Whoever asked for a run can't approve it", _OPERATOR, _FORBIDDEN),
-    "not_found": ErrorCode("There is nothing at this address", Told(0), _NOT_FOUND),
+    "not_found": ErrorCode("There is nothing at this address", ErrorAudience(0), _NOT_FOUND),
     "unknown_action": ErrorCode("There is no such action", _OPERATOR, _NOT_FOUND),
     "unknown_client": ErrorCode("No client of that name is connected", _OPERATOR, _NOT_FOUND),
     "unknown_alert": ErrorCode("There is no such alert", _OPERATOR, _NOT_FOUND),
     "unknown_draft": ErrorCode("There is no such draft", _OPERATOR, _NOT_FOUND),
     "unknown_durable": ErrorCode("The client has no such durable subscription", _OPERATOR, _NOT_FOUND),
     "unknown_entry": ErrorCode("The draft has no such entry", _OPERATOR, _NOT_FOUND),
-    "unknown_grant": ErrorCode("There is no such grant", Told(0), _NOT_FOUND),
+    "unknown_grant": ErrorCode("There is no such grant", ErrorAudience(0), _NOT_FOUND),
     "unknown_instance": ErrorCode("There is no such instance", _OPERATOR, _NOT_FOUND),
     "unknown_job": ErrorCode("The pipeline has no such job", _OPERATOR, _NOT_FOUND),
     "unknown_journal": ErrorCode("There is no such segment", _OPERATOR, _NOT_FOUND),
@@ -257,11 +257,11 @@ CODES: Final = MappingProxyType({
     "unknown_replay": ErrorCode("There is no such managed replay", _OPERATOR, _NOT_FOUND),
     "unknown_revision": ErrorCode("There is no such revision", _OPERATOR, _NOT_FOUND),
     "unknown_run": ErrorCode("There is no such run", _OPERATOR, _NOT_FOUND),
-    "unknown_token": ErrorCode("You have no such token in force", Told(0), _NOT_FOUND),
+    "unknown_token": ErrorCode("You have no such token in force", ErrorAudience(0), _NOT_FOUND),
     "unknown_transport": ErrorCode("There is no such transport", _OPERATOR, _NOT_FOUND),
-    "method_not_allowed": ErrorCode("The address doesn't take this method", Told(0), HTTPStatus.METHOD_NOT_ALLOWED),
-    "not_acceptable": ErrorCode("The answer isn't available in that form", Told(0), HTTPStatus.NOT_ACCEPTABLE),
-    "unsupported_media_type": ErrorCode("The body's content type isn't supported", Told(0), HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    "method_not_allowed": ErrorCode("The address doesn't take this method", ErrorAudience(0), HTTPStatus.METHOD_NOT_ALLOWED),
+    "not_acceptable": ErrorCode("The answer isn't available in that form", ErrorAudience(0), HTTPStatus.NOT_ACCEPTABLE),
+    "unsupported_media_type": ErrorCode("The body's content type isn't supported", ErrorAudience(0), HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     "immutable": ErrorCode("Such a row can't be changed or deleted", _OPERATOR, _CONFLICT),
     "second_factor_on": ErrorCode("The account has a second factor, which is switched off before another is made", _OPERATOR, _CONFLICT),
     "last_administrator": ErrorCode("Nobody would be left who can give others access", _OPERATOR, _CONFLICT),
@@ -288,14 +288,14 @@ CODES: Final = MappingProxyType({
     "revision_changed": ErrorCode("Somebody else published first; `revision`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
     "rollout_running": ErrorCode("A staged rollout must be promoted or stopped first; `revision`", _OPERATOR, _CONFLICT),
     "revision_withdrawn": ErrorCode("The revision's staged rollout returned by itself", _OPERATOR, _CONFLICT),
-    "idempotency_key_reused": ErrorCode("This `Idempotency-Key` was used for another request; `run`", Told(0), HTTPStatus.UNPROCESSABLE_ENTITY),
-    "if_match_needed": ErrorCode("A change must say which version it is based on (`If-Match`)", Told(0), HTTPStatus.PRECONDITION_REQUIRED),
-    "throttled": ErrorCode("Too many requests from one account", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON),
-    "request_timeout": ErrorCode("The request did not become whole in time", Told(0), HTTPStatus.REQUEST_TIMEOUT, None, AT_ONCE),
-    "web_busy": ErrorCode("Too many requests of the address are unfinished, or bodies hold as much memory as they may", Told(0), _AWAY, None, SHORTLY),
-    "locked": ErrorCode("Too many wrong passwords for this name, or failed logins from this address", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SHORTLY),
+    "idempotency_key_reused": ErrorCode("This `Idempotency-Key` was used for another request; `run`", ErrorAudience(0), HTTPStatus.UNPROCESSABLE_ENTITY),
+    "if_match_needed": ErrorCode("A change must say which version it is based on (`If-Match`)", ErrorAudience(0), HTTPStatus.PRECONDITION_REQUIRED),
+    "throttled": ErrorCode("Too many requests from one account", ErrorAudience(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON),
+    "request_timeout": ErrorCode("The request did not become whole in time", ErrorAudience(0), HTTPStatus.REQUEST_TIMEOUT, None, AT_ONCE),
+    "web_busy": ErrorCode("Too many requests of the address are unfinished, or bodies hold as much memory as they may", ErrorAudience(0), _AWAY, None, SHORTLY),
+    "locked": ErrorCode("Too many wrong passwords for this name, or failed logins from this address", ErrorAudience(0), HTTPStatus.TOO_MANY_REQUESTS, None, SHORTLY),
     "login_busy": ErrorCode("Too many passwords are being checked", _OPERATOR, _AWAY, None, SHORTLY),
-    "error": ErrorCode("The API failed; the web process's log says how", Told(0), _FAILED),
+    "error": ErrorCode("The API failed; the web process's log says how", ErrorAudience(0), _FAILED),
     "broker_failed": ErrorCode("The broker closed the connection before it answered, or its answer can't be read. It may have done what was asked", _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY),
     "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
     "broker_unproven": ErrorCode("Whatever answers at the broker's address can't prove that it is the broker: its certificate isn't from a trusted authority, has expired, or is for another address", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
@@ -306,7 +306,7 @@ CODES: Final = MappingProxyType({
     "member_in_use": ErrorCode(
         "A member that takes part, or that sync_members of the policy lists, can't be forgotten", _OPERATOR
     ),
-    "database_away": ErrorCode("The control plane's database can't be reached or written, for example because its disk is full. A change may have been made nevertheless", Told(0), _AWAY, None, SHORTLY),
+    "database_away": ErrorCode("The control plane's database can't be reached or written, for example because its disk is full. A change may have been made nevertheless", ErrorAudience(0), _AWAY, None, SHORTLY),
     "policy_from_disk": ErrorCode(
         "The broker runs the policy that is stored on its own disk, because it can't read the "
         "database. It reads it as soon as the database answers",
@@ -456,13 +456,13 @@ CODES: Final = MappingProxyType({
 
 UNKNOWN: Final = ErrorCode(
     "A code that isn't in the table, as from a newer broker",
-    Told.CLIENT,
+    ErrorAudience.CLIENT,
     HTTPStatus.INTERNAL_SERVER_ERROR,
     4999,
     SOON,
 )
 
 
-def entry_of(code: str) -> ErrorCode:
+def error_code_entry(code: str) -> ErrorCode:
     """What the table says of a code; `UNKNOWN` for one that isn't there."""
     return CODES.get(code, UNKNOWN)

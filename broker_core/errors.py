@@ -8,7 +8,7 @@
 Codes are stable words, all of them in `error_codes`; texts may change.
 
 A code that isn't there is a programming error. The error is raised all the same, with that code, and Python's warning
-UnknownCode is given once for each place that made one: a broker must not stumble over the name of what went wrong.
+UnknownErrorCodeWarning is given once for each place that made one: a broker must not stumble over the name of what went wrong.
 The tests make that warning an error, and read the source for codes that no test meets. What a peer said is another
 matter: a newer broker may know more codes, so `received` takes any.
 """
@@ -22,7 +22,7 @@ from typing import Any, Self
 from broker_core.error_codes import CODES
 
 
-class UnknownCode(UserWarning):
+class UnknownErrorCodeWarning(UserWarning):
     """An error was made with a code that isn't in the table."""
 
 
@@ -33,7 +33,9 @@ class SluiceError(Exception):
         super().__init__(f"{code}: {sentence}")
         if code not in CODES:
             warnings.warn(
-                f"the error code {code!r} isn't in broker_core/error_codes.py", UnknownCode, stacklevel=2
+                f"the error code {code!r} isn't in broker_core/error_codes.py",
+                UnknownErrorCodeWarning,
+                stacklevel=2,
             )
         self.code = code
         self.sentence = sentence

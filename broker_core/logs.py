@@ -27,11 +27,11 @@ import structlog
 from broker_core.clock import SYSTEM, Clock
 from broker_core.safe_text import escape_block, escape_event
 
-MOST_BYTES: Final = 1024 * 1024
+MAX_BYTES: Final = 1024 * 1024
 """Of lines that wait for the reader of one pipe."""
-MOST_ALIKE: Final = 20
+MAX_ALIKE: Final = 20
 WINDOW_S: Final = 60.0
-MOST_KINDS: Final = 1_000
+MAX_KINDS: Final = 1_000
 END_S: Final = 1.0
 _LEFT_OUT: Final = "left_out"
 
@@ -39,7 +39,7 @@ _LEFT_OUT: Final = "left_out"
 class LogPipe(io.TextIOBase):
     """A text file whose `write` never waits: a thread passes it on to the descriptor."""
 
-    def __init__(self, fd: int, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, fd: int, most_bytes: int = MAX_BYTES) -> None:
         self._fd = fd
         self._most_bytes = most_bytes
         self._waiting: deque[bytes] = deque()
@@ -106,7 +106,7 @@ class LogPipe(io.TextIOBase):
                 return
 
 
-class Repeats:
+class RepeatedLineFilter:
     """Lets 20 lines of a kind through in a minute, and counts the others. A kind is what the code says, without its values."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -120,11 +120,11 @@ class Repeats:
         since, number = self._kinds.get(kind, (now, 0))
         before = 0
         if now >= since + WINDOW_S:
-            since, number, before = now, 0, max(number - MOST_ALIKE, 0)
-        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            since, number, before = now, 0, max(number - MAX_ALIKE, 0)
+        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
             self._kinds.clear()
         self._kinds[kind] = since, number + 1
-        return before if number < MOST_ALIKE else None
+        return before if number < MAX_ALIKE else None
 
     def __call__(
         self, logger: object, method: str, event: MutableMapping[str, Any]
@@ -144,12 +144,12 @@ class Repeats:
         return before is not None
 
 
-def install() -> None:
+def install_logging() -> None:
     """For the process of a broker, before it logs anything: stdout, stderr, structlog and the root's handlers."""
     before = sys.stdout, sys.stderr
     sys.stdout = output = LogPipe(1)
     sys.stderr = LogPipe(2)
-    repeats = Repeats()
+    repeats = RepeatedLineFilter()
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeats.filter)
         if isinstance(handler, logging.StreamHandler) and handler.stream in before:
@@ -169,7 +169,7 @@ def _write_traceback(stream: TextIO, problem: Any) -> None:
     stream.write(escape_block(text.getvalue()))
 
 
-def settle() -> None:
+def flush_logs() -> None:
     """Before the process ends: what was logged is written, if somebody reads it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LogPipe):

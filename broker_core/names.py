@@ -41,18 +41,18 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text) and text.strip(".") != ""
 
 
-def site_client(instance: str) -> str:
+def link_client_name(instance: str) -> str:
     """As whom an instance publishes what it carries to another."""
     return f"{SITE_PREFIX}{instance}"
 
 
-def origin_of(publisher: str) -> str:
+def publisher_origin(publisher: str) -> str:
     """The instance that accepted what a publisher of that name brought: its publisher sequences are that instance's sequences. ""
     for anybody who isn't a link."""
     return publisher.removeprefix(SITE_PREFIX) if publisher.startswith(SITE_PREFIX) else ""
 
 
-def name_fits(pattern: str, name: str) -> bool:
+def name_matches(pattern: str, name: str) -> bool:
     """Whether a client's name fits a pattern in which `*` stands for any run of characters. "" fits nothing."""
     if not pattern:
         return False

@@ -35,7 +35,7 @@ SHORTEST_NS: Final = NS_PER_MS
 LONGEST_NS: Final = NANOSECONDS["d"]
 
 
-def split(text: str) -> tuple[Fraction, str]:
+def split_unit(text: str) -> tuple[Fraction, str]:
     """The number at the beginning, and the unit after it in small letters; "" when there is none.
 
     A number is a plain decimal of 18 digits at most, taken exactly: `2`, `.5`, `1.25`, `1,500`. A comma that doesn't divide thousands
@@ -68,13 +68,13 @@ def parse_interval(text: str) -> int:
 
 
 def _scaled(text: str, units: dict[str, int]) -> int:
-    number, unit = split(text)
+    number, unit = split_unit(text)
     if unit not in units:
         raise ValueError(text)
     return round(number * units[unit])
 
 
-def asked_interval(text: str, field: str) -> int:
+def parse_client_interval(text: str, field: str) -> int:
     """Nanoseconds of an interval that a client asks for, from 1ms to 24h. ClientError bad_interval, which names the field."""
     try:
         interval = parse_interval(text)
@@ -90,12 +90,12 @@ def asked_interval(text: str, field: str) -> int:
     )
 
 
-def write_size(nbytes: int) -> str:
+def format_size(nbytes: int) -> str:
     """A number of bytes in the largest unit that writes it exactly: 10000000 is 10MB."""
     return _written(nbytes, BYTES, ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")) or str(nbytes)
 
 
-def write_interval(ns: int) -> str:
+def format_interval(ns: int) -> str:
     """Nanoseconds, whole milliseconds of them, in the largest unit that writes them exactly."""
     return _written(ns, NANOSECONDS, ("d", "h", "min", "s")) or f"{ns // NS_PER_MS}ms"
 

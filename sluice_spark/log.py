@@ -18,7 +18,7 @@ from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.frontier import frontier_path
 from broker_core.journal.removals import Removal, read_removals
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
-from broker_core.ranges import Ranges
+from broker_core.sequence_set import SequenceSet
 from sluice_spark.identity import log_of
 from sluice_spark.place import LogPlace
 from sluice_spark.segments import (
@@ -112,10 +112,10 @@ class Log:
             return following - 1
         return (skipped_before(self.place, following) or following) - 1
 
-    def skipped(self) -> Ranges:
+    def skipped(self) -> SequenceSet:
         """Return the numbers that name no record and never will: no gap, as nothing was ever there
         (journal/segment.py)."""
-        found = Ranges()
+        found = SequenceSet()
         if self.first > 1 and self.segments and (begin := skipped_before(self.place, self.first)):
             found.add(begin, self.first - 1)
         for number, following in enumerate(self.segments[1:]):

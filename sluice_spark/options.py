@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import orjson
 
-from broker_core.bookmark import After, Moment, parse_bookmark
+from broker_core.bookmark import AfterBookmarks, AtTime, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
 from broker_core.names import is_name
@@ -193,14 +193,14 @@ def read_bound(text: str, name: str, instance: str) -> Bound:
         return Bound(at=_iso(text, name))
     try:
         match parse_bookmark(text):
-            case After((one,)) if one.origin != instance:
+            case AfterBookmarks((one,)) if one.origin != instance:
                 raise OperatorError(
                     "other_origin", f"{text} was accepted by {one.origin}; this is the log of {instance}.",
                     f"Read the journal of {one.origin}.",
                 )  # fmt: skip
-            case After((one,)):
+            case AfterBookmarks((one,)):
                 return Bound(sequence=one.sequence)
-            case Moment(at):
+            case AtTime(at):
                 return Bound(at=at)
     except ClientError as error:
         raise _bad(

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from broker_core.bookmark import MAX_SEQUENCE, After, parse_bookmark
+from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, parse_bookmark
 from broker_core.errors import OperatorError
 from broker_core.safe_text import say
 from sluice_spark.lease import Hold
@@ -185,7 +185,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Use the checkpoint that belongs to it, or a new one.",
             )
         match parse_bookmark(str(mine["bookmark"])):
-            case After((one,)):
+            case AfterBookmarks((one,)):
                 return one.sequence
         raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
 

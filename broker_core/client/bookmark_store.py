@@ -22,7 +22,7 @@ from broker_core.bookmark import EPOCH_TEXT, Bookmark
 from broker_core.checksum import crc32c
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
-from broker_core.ranges import Ranges
+from broker_core.sequence_set import SequenceSet
 
 MOST_RECENT = "MOST_RECENT"
 """The bookmark that the store knows; the broker never sees this word."""
@@ -44,7 +44,7 @@ class BookmarkStore(Protocol):
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         """These records are done, although something before them isn't."""
 
-    def done_after(self, subscription: str, instance: str) -> Ranges | None:
+    def done_after(self, subscription: str, instance: str) -> SequenceSet | None:
         """What was done behind the most recent bookmark; None: nothing."""
 
     def most_recent(self, subscription: str) -> str | None:
@@ -79,7 +79,7 @@ class MemoryBookmarkStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {}
         self._positions = 0
-        self._done: dict[tuple[str, str], Ranges] = {}
+        self._done: dict[tuple[str, str], SequenceSet] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         known = self._known.get(subscription, {})
@@ -100,9 +100,9 @@ class MemoryBookmarkStore:
                 del self._done[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
-        self._done.setdefault((subscription, instance), Ranges(most=MAX_RANGES)).add(first, last)
+        self._done.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
 
-    def done_after(self, subscription: str, instance: str) -> Ranges | None:
+    def done_after(self, subscription: str, instance: str) -> SequenceSet | None:
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker_core.batch import Batch
-from broker_core.bookmark import After, Range, parse_bookmark
+from broker_core.bookmark import AfterBookmarks, BookmarkRange, parse_bookmark
 from broker_core.client.bookmark_store import MOST_RECENT, bookmark_text
 from broker_core.client.each_group import each
 from broker_core.client.message import Arrived, Message
@@ -156,10 +156,12 @@ def bookmark_of(bookmark: str | None, instance: str, others: Collection[str]) ->
     if bookmark is None or bookmark == MOST_RECENT:
         return bookmark
     match parse_bookmark(bookmark):
-        case After(bookmarks):
+        case AfterBookmarks(bookmarks):
             mine = [one for one in bookmarks if one.origin not in others]
             return ",".join(map(str, mine)) if any(one.origin == instance for one in mine) else "0"
-        case Range(begin, _, end, _) if others and (isinstance(begin, After) or isinstance(end, After)):
+        case BookmarkRange(begin, _, end, _) if others and (
+            isinstance(begin, AfterBookmarks) or isinstance(end, AfterBookmarks)
+        ):
             raise OperatorError(
                 "bad_groups",
                 f"{bookmark[:80]!r} is a range of one instance's records, but the subscription covers several.",

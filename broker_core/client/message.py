@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from broker_core.batch import Batch
-from broker_core.names import origin_of
+from broker_core.names import publisher_origin
 
 
 class Arrived(NamedTuple):
@@ -79,7 +79,7 @@ def messages_of(batch: Batch, instance: str, first: int = 0, *, timestamp: bool 
             repeat(batch.accepted_at if timestamp else None),
             count(first) if first else repeat(0),
             repeat(batch.mark),
-            repeat(origin_of(batch.publisher_name)),
+            repeat(publisher_origin(batch.publisher_name)),
             strict=False,
         ),
     )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from broker_core.batch import Batch
-from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, After, Range, parse_bookmark
+from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, AfterBookmarks, BookmarkRange, parse_bookmark
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.credit import Credit
@@ -26,7 +26,7 @@ from broker_core.client.progress import MAX_UNDONE, Progress
 from broker_core.client.reading import Reading
 from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import origin_of
+from broker_core.names import publisher_origin
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import Gap, Resumed
@@ -103,7 +103,7 @@ class Subscription(Reading):
         if last:
             self._last[self.instance] = last
             self._instances[batch.origin] = self.instance
-            origin = origin_of(batch.publisher_name)
+            origin = publisher_origin(batch.publisher_name)
             if origin and not (self._out_of_order or self._acknowledger):
                 fresh = self._not_had(batch, origin)
                 left = fresh.nbytes if fresh is not None else 0
@@ -301,7 +301,7 @@ class Subscription(Reading):
         batch, instance, number = arrived
         if last := batch.last_sequence:
             self._read |= self._places(
-                instance, last, origin_of(batch.publisher_name), batch.last_publisher_sequence
+                instance, last, publisher_origin(batch.publisher_name), batch.last_publisher_sequence
             )
         if number:
             self._current = (number, number + batch.header.count - 1)
@@ -344,7 +344,7 @@ class Subscription(Reading):
             last, origin, there = item.sequence, item.origin, item.publisher_sequence
         else:
             last, there = item.last_sequence, item.last_publisher_sequence
-            origin = origin_of(item.publisher_name)
+            origin = publisher_origin(item.publisher_name)
         at = self._read | self._places(self._instance_of(item), last, origin, there)
         return bookmark_text({instance: last for instance, last in at.items() if last}) or None
 
@@ -418,9 +418,11 @@ def _positions(text: str | None) -> dict[str, int]:
     if text is None:
         return {}
     asked = parse_bookmark(text)
-    start, before = (asked.begin, int(asked.begin_included)) if isinstance(asked, Range) else (asked, 0)
+    start, before = (
+        (asked.begin, int(asked.begin_included)) if isinstance(asked, BookmarkRange) else (asked, 0)
+    )
     positions: dict[str, int] = {}
-    for origin, sequence in start.bookmarks if isinstance(start, After) else ():
+    for origin, sequence in start.bookmarks if isinstance(start, AfterBookmarks) else ():
         positions[origin] = min(sequence - before, positions.get(origin, sequence))
     return {origin: max(sequence, 0) for origin, sequence in positions.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_core.bookmark import sequence_in
+from broker_core.bookmark import bookmark_sequence
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.backlog import Backlog
@@ -102,7 +102,7 @@ def _numbers(window: Window, command: commands.Acknowledge, instance: str) -> It
     if command.upto is not None:
         yield command.upto, command.upto
     elif command.bookmark is not None:
-        sequence = sequence_in(command.bookmark, instance)
+        sequence = bookmark_sequence(command.bookmark, instance)
         if sequence is None:
             sentence = f"{command.bookmark[:80]!r} isn't the bookmark of a message."
             raise ClientError("bad_ack", sentence, "Acknowledge by upto or numbers.")

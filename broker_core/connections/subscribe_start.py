@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from broker_core.bookmark import After, Bookmark, parse_bookmark
+from broker_core.bookmark import AfterBookmarks, Bookmark, parse_bookmark
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
-from broker_core.names import site_client
+from broker_core.names import link_client_name
 from broker_core.protocols import commands, replies
 from broker_core.replay.kept import SHARED_OWNER
 from broker_core.replay.other_sites import translated
@@ -61,15 +61,15 @@ def needs_end(command: commands.Subscribe, services: Services, topics: Journaled
         return False  # which is said where it is looked up
 
 
-def names_another_site(command: commands.Subscribe, services: Services) -> After | None:
+def names_another_site(command: commands.Subscribe, services: Services) -> AfterBookmarks | None:
     """The list of bookmarks that a subscribe begins with, where a link has brought records of one of their instances."""
     try:
         start = parse_bookmark(command.bookmark) if command.bookmark is not None else None
     except ClientError:
         return None  # which is said where it is looked up
-    if not isinstance(start, After):
+    if not isinstance(start, AfterBookmarks):
         return None
-    known = (services.publishing.publisher_sequence(site_client(one.origin)) for one in start.bookmarks)
+    known = (services.publishing.publisher_sequence(link_client_name(one.origin)) for one in start.bookmarks)
     return start if any(known) else None
 
 

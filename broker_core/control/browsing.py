@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from broker_core.batch import Batch
-from broker_core.bookmark import After, Bookmark, Epoch, Moment, parse_bookmark
+from broker_core.bookmark import AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
 from broker_core.documents.messages import BrowsedMessage, BrowsedPage
 from broker_core.documents.requests import Browse
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
-from broker_core.names import origin_of
+from broker_core.names import publisher_origin
 from broker_core.protocols.stomp.destinations import canonical
 from broker_core.subscriptions.selecting import select_for
 from broker_core.subscriptions.subscription import Subscription
@@ -83,7 +83,7 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
 def _messages(batch: Batch, instance: str, asked: Wanted, start: int) -> Iterator[tuple[int, BrowsedMessage]]:
     """(sequence, message) of the records that fit, from `start` on."""
     rows = select_for(asked.subscription, batch, start)
-    origin, there = origin_of(batch.publisher_name), batch.publisher_sequences()
+    origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():
         sequence = batch.first_sequence + row
@@ -120,9 +120,9 @@ def _start(journal: Journal, text: str) -> int:
     begin = parse_bookmark(text)
     if isinstance(begin, Epoch):
         return journal.first_sequence
-    if isinstance(begin, Moment):
+    if isinstance(begin, AtTime):
         return journal.sequence_at(begin.at)
-    if isinstance(begin, After):
+    if isinstance(begin, AfterBookmarks):
         for one in begin.bookmarks:
             if one.origin == journal.instance:
                 return one.sequence + 1

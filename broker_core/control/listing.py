@@ -9,7 +9,7 @@ from broker_core.documents import columns
 from broker_core.documents.clients import ClientEntry, ClientsPage, Health
 from broker_core.documents.requests import PageClients
 from broker_core.errors import OperatorError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 
 _NAME, _BEHIND = attrgetter("name"), attrgetter("seconds_behind")
 
@@ -63,5 +63,5 @@ def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
         and (not asked.health or one.health == asked.health)
         and (not asked.transport or one.transport == asked.transport)
         and (not needle or mentions(one, needle))
-        and (asked.patterns is None or any(name_fits(pattern, one.name) for pattern in asked.patterns))
+        and (asked.patterns is None or any(name_matches(pattern, one.name) for pattern in asked.patterns))
     )

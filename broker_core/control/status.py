@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
-from broker_core.clock import thread_seconds
+from broker_core.clock import thread_cpu_seconds
 from broker_core.connections.member import Member
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
@@ -453,19 +453,19 @@ class _Slices:
 
     def __init__(self) -> None:
         self._left = MOST_REST_S
-        self._began = thread_seconds()
+        self._began = thread_cpu_seconds()
 
     @property
     def long(self) -> bool:
         """Whether this slice has taken as much of the processor as one should."""
-        return (thread_seconds() - self._began) * 1e9 >= TURN_NS
+        return (thread_cpu_seconds() - self._began) * 1e9 >= TURN_NS
 
     async def rest(self) -> None:
         """Leave the loop to others; then another slice begins."""
-        rest = min(RESTS * (thread_seconds() - self._began), self._left)
+        rest = min(RESTS * (thread_cpu_seconds() - self._began), self._left)
         self._left -= rest
         await asyncio.sleep(rest)
-        self._began = thread_seconds()
+        self._began = thread_cpu_seconds()
 
 
 async def _in_turns(parts: Parts[T], slices: _Slices) -> T:

@@ -17,7 +17,7 @@ from broker_core.delivery.account import NOTHING, Amount
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf
 from broker_core.names import BROKER_NAME
-from broker_core.quantities import asked_interval
+from broker_core.quantities import parse_client_interval
 from broker_core.subscriptions.keys import Key, parse_key
 
 HELD_OVERHEAD: Final = 200
@@ -41,7 +41,7 @@ def parse_conflation(interval: str, key: str | None) -> Conflation:
 
     Raises ClientError bad_interval or bad_conflation.
     """
-    interval_ns = asked_interval(interval, "conflation")
+    interval_ns = parse_client_interval(interval, "conflation")
     if not key:
         raise ClientError(
             "bad_conflation",

@@ -40,7 +40,7 @@ from broker_core.errors import ClientError, JournalError
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
 from broker_core.journal.publishers import newest_number
 from broker_core.journal.segment import Position
-from broker_core.names import BROKER_NAME, origin_of
+from broker_core.names import BROKER_NAME, publisher_origin
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.stomp.destinations import QUEUES
@@ -163,7 +163,7 @@ class Dispatch:
         if self.following is not None and name in self._waits:
             return False
         # No destination takes what a link brought. Two that waited for each other's links would wait for the downgrade.
-        carried = not origin_of(name) or self.topics.has_sync
+        carried = not publisher_origin(name) or self.topics.has_sync
         return not (carried and self._confirmations.unsure and self.publisher_sequence(name))
 
     async def known(self, name: str) -> bool:

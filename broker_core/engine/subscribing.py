@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from broker_core.bookmark import Bookmark, Range, parse_bookmark
+from broker_core.bookmark import Bookmark, BookmarkRange, parse_bookmark
 from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
@@ -222,7 +222,7 @@ class Subscriptions:
                 "Subscribe without a bookmark, or have the topic journaled.",
             )
         asked = parse_bookmark(command.bookmark)
-        if command.durability == "live" and isinstance(asked, Range):
+        if command.durability == "live" and isinstance(asked, BookmarkRange):
             raise ClientError(
                 "bad_command",
                 "live speaks of what follows a replay, and nothing follows a range.",

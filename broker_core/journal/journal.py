@@ -31,7 +31,7 @@ from broker_core.journal.removals import note_removal
 from broker_core.journal.sealing import Sealer
 from broker_core.journal.segment import Position, SegmentInfo
 from broker_core.journal.swaps import Swaps
-from broker_core.ranges import Ranges
+from broker_core.sequence_set import SequenceSet
 
 DEFAULT_OPTIONS = JournalOptions()
 REST_S = 0.01
@@ -401,7 +401,7 @@ class Journal:
 
     def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return what of an interval that can't be read is a loss: all but the numbers that were skipped."""
-        return list(Ranges(self.skipped()).between(first, last)) if first <= last else []
+        return list(SequenceSet(self.skipped()).between(first, last)) if first <= last else []
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.

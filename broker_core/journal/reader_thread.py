@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from broker_core.clock import Clock, thread_seconds
+from broker_core.clock import Clock, thread_cpu_seconds
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -32,11 +32,11 @@ class ReaderThread:
         self.pending += 1
 
         def read() -> T:
-            before = thread_seconds()
+            before = thread_cpu_seconds()
             try:
                 return work(*arguments, **named)
             finally:
-                self.worked_s = thread_seconds() - before
+                self.worked_s = thread_cpu_seconds() - before
 
         reading = asyncio.get_running_loop().run_in_executor(self._thread, read)
         reading.add_done_callback(lambda _: self._took(begun))

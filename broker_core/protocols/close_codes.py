@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.error_codes import CODES, UNKNOWN, entry_of
+from broker_core.error_codes import CODES, UNKNOWN, error_code_entry
 
 CLOSE_CODES: Final = {code: entry.close for code, entry in CODES.items() if entry.close is not None}
 """WebSocket close numbers by code."""
@@ -28,9 +28,9 @@ def code_of(number: int) -> str | None:
 
 def ends_for_good(code: str) -> bool:
     """Whether a connection that ended with this code ends again each time, so that coming back is pointless."""
-    return code in CLOSE_CODES and not entry_of(code).again
+    return code in CLOSE_CODES and not error_code_entry(code).again
 
 
 def come_back_after_ms(code: str) -> int | None:
     """When a client whose connection ended with this code may come back; None when that is pointless."""
-    return entry_of(code).retry_after_ms if code in CLOSE_CODES else None
+    return error_code_entry(code).retry_after_ms if code in CLOSE_CODES else None

@@ -13,8 +13,8 @@ import msgspec
 import orjson
 
 from broker_core.batch import Batch
-from broker_core.bookmark import moment_text
-from broker_core.names import origin_of
+from broker_core.bookmark import format_moment
+from broker_core.names import publisher_origin
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -31,8 +31,8 @@ def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: 
     `"encoding":"base64"`. Records that no journal keeps have no bookmark. With `timestamp` each says when the broker
     accepted it, as a bookmark would. `mark` is there where the delivery has one.
     """
-    origin = origin_of(batch.publisher_name)
-    accepted = moment_text(batch.accepted_at) if timestamp else ""
+    origin = publisher_origin(batch.publisher_name)
+    accepted = format_moment(batch.accepted_at) if timestamp else ""
     texts: list[str] = []
     for record in batch.records():
         message: dict[str, Any] = {"c": "message", "sub": subscription, "topic": record.topic}

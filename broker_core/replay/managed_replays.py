@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from broker_core.bookmark import sequence_in
+from broker_core.bookmark import bookmark_sequence
 from broker_core.config.preset_fields import MAX_MANAGED
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
@@ -179,7 +179,9 @@ class ManagedReplays:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
         if (asked := self._asked.pop(replay.name, None)) is not None:
             return asked
-        received = sequence_in(command.received, self._instance) if command.received is not None else None
+        received = (
+            bookmark_sequence(command.received, self._instance) if command.received is not None else None
+        )
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
             return Found(replay.span)
         # It may be before the broker's position: what was on its way is delivered again, once.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark
+from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, Bookmark
 from broker_core.delivery.ports import Facilities
-from broker_core.names import site_client
+from broker_core.names import link_client_name
 
 CHUNK_BYTES = 1024 * 1024
 """Read at a time: replays want the reader too."""
 
 
-async def translated(start: After, facilities: Facilities, upto: int) -> After:
+async def translated(start: AfterBookmarks, facilities: Facilities, upto: int) -> AfterBookmarks:
     """The bookmarks as places in this log, up to its record `upto`.
 
     One of this instance says all: it was had with everything that stands before it here. Else the record of another site that stands
@@ -20,16 +20,16 @@ async def translated(start: After, facilities: Facilities, upto: int) -> After:
     """
     own = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
     if own:
-        return After(own)
+        return AfterBookmarks(own)
     places = [await place_of(one, facilities, upto) for one in start.bookmarks]
     known = [place for place in places if place is not None]
-    return After((Bookmark(facilities.instance, min(known)),)) if known else start
+    return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start
 
 
 async def place_of(bookmark: Bookmark, facilities: Facilities, upto: int) -> int | None:
     """The last record here that the other site accepted as that one or before it; one before its first, when all that are here are
     newer. None when there are none. It looks from the newest segment backwards, as such bookmarks are mostly recent."""
-    publisher, newer = site_client(bookmark.origin), None
+    publisher, newer = link_client_name(bookmark.origin), None
     for segment in reversed(facilities.journal.segments()):
         at, found = segment.first_sequence, None
         while at <= min(segment.last_sequence, upto):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_core.errors import ClientError
-from broker_core.quantities import BYTES, asked_interval, split
+from broker_core.quantities import BYTES, parse_client_interval, split_unit
 
 MAX_LATE_NS: Final = 100_000_000
 """Lateness that is made up: 1 % of ten seconds."""
@@ -45,7 +45,7 @@ def parse_rate(text: str, max_gap: str | None = None) -> Rate:
     (at 5X and 10s, recorded pauses above 50 s are shortened to 50 s). Raises ClientError bad_rate or bad_interval.
     """
     try:
-        number, unit = split(text)
+        number, unit = split_unit(text)
         amount = float(number)
     except ValueError:
         amount, unit = 0.0, ""
@@ -58,7 +58,7 @@ def parse_rate(text: str, max_gap: str | None = None) -> Rate:
             field="rate",
         )
     if unit == "x":
-        gap = asked_interval(max_gap, "rate_max_gap") if max_gap is not None else None
+        gap = parse_client_interval(max_gap, "rate_max_gap") if max_gap is not None else None
         return Rate("recorded", amount, text, gap)
     if max_gap is not None:
         raise ClientError(

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark, Epoch, Moment, Now, Range, Start
+from broker_core.bookmark import (
+    MAX_SEQUENCE,
+    AfterBookmarks,
+    AtTime,
+    Bookmark,
+    BookmarkRange,
+    Epoch,
+    Now,
+    Start,
+)
 
 NEVER = 2**63 - 1
 """A time that doesn't come, in ns."""
@@ -58,12 +67,12 @@ class Found(NamedTuple):
     """Whether nothing of the beginning was known, so that it starts now."""
 
 
-def find_span(asked: Start | Range, log: Log) -> Found:
+def find_span(asked: Start | BookmarkRange, log: Log) -> Found:
     """The stretch of the log that a bookmark or a range names.
 
     A beginning that was never in this log is taken as NOW, and so is an end: the log as it is when asked.
     """
-    if not isinstance(asked, Range):
+    if not isinstance(asked, BookmarkRange):
         return _begin(asked, None, log)
     found = _begin(asked.begin, asked.begin_included, log)
     span, unknown = _with_end(found.span, asked.end, asked.end_included, log)
@@ -73,12 +82,12 @@ def find_span(asked: Start | Range, log: Log) -> Found:
     return found._replace(span=span, missing=missing, unknown=found.unknown + unknown)
 
 
-def depends_on_end(asked: Start | Range, log: Log) -> bool:
+def depends_on_end(asked: Start | BookmarkRange, log: Log) -> bool:
     """Return whether a span begins or ends where the log ends now: at NOW, or at a bookmark that the log
     doesn't have."""
     return any(
-        isinstance(one, Now) or (isinstance(one, After) and _known(one.bookmarks, log)[1] != ())
-        for one in ((asked.begin, asked.end) if isinstance(asked, Range) else (asked,))
+        isinstance(one, Now) or (isinstance(one, AfterBookmarks) and _known(one.bookmarks, log)[1] != ())
+        for one in ((asked.begin, asked.end) if isinstance(asked, BookmarkRange) else (asked,))
     )
 
 
@@ -89,9 +98,9 @@ def _begin(start: Start, included: bool | None, log: Log) -> Found:
             return Found(Span(log.oldest))
         case Now():
             return Found(Span(log.newest + 1))
-        case Moment(at):
+        case AtTime(at):
             return Found(Span(log.oldest, not_before=at + 1 if included is False else at))
-        case After(bookmarks):
+        case AfterBookmarks(bookmarks):
             here, unknown = _known(bookmarks, log)
             if not here:
                 return Found(Span(log.newest + 1), unknown=unknown, from_now=True)
@@ -103,9 +112,9 @@ def _begin(start: Start, included: bool | None, log: Log) -> Found:
 
 def _with_end(span: Span, end: Start, included: bool, log: Log) -> tuple[Span, tuple[Bookmark, ...]]:
     match end:
-        case Moment(at):
+        case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()
-        case After(bookmarks):
+        case AfterBookmarks(bookmarks):
             here, unknown = _known(bookmarks, log)
             if here:
                 return span._replace(last=max(here) - (0 if included else 1)), unknown

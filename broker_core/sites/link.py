@@ -34,7 +34,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.documents.links import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
-from broker_core.names import BROKER_NAME, LINK_PREFIX, site_client
+from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name
 from broker_core.protocols import commands
 from broker_core.replay.kept import DestinationSetBack
 from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
@@ -96,7 +96,7 @@ class Link:
         self._engine, self._secrets = engine, secrets
         self._clock = engine.clock
         self._client = f"{LINK_PREFIX}{settings.name}"
-        self._publisher = site_client(engine.instance)
+        self._publisher = link_client_name(engine.instance)
         self._state: LinkState = "away" if settings.enabled else "off"
         self._state_since = engine.clock.now_ns()
         self._error: SluiceError | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from broker_core.batch import Batch, Rows
 from broker_core.errors import ClientError
-from broker_core.names import origin_of
+from broker_core.names import publisher_origin
 
 
 class Part(NamedTuple):
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 def parts_of(batch: Batch, after: int, publisher: str) -> list[Part]:
     """What goes of a batch, without what the other side has up to the sequence `after`. One part nearly always; none of what
     another site brought."""
-    if origin_of(batch.publisher_name):
+    if publisher_origin(batch.publisher_name):
         return []
     sequences = batch.sequences()
     rows = np.flatnonzero(sequences > np.uint64(after))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from broker_core.batch import Batch
 from broker_core.config.destinations import DestinationSettings
 from broker_core.filters import DecoderOf, compile_filter
-from broker_core.names import origin_of
+from broker_core.names import publisher_origin
 from broker_core.subscriptions.registry import Registry
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -26,4 +26,6 @@ class Carried:
 
     def any_sync(self, batch: Batch) -> bool:
         """Whether a sync destination takes one of its records. What another site brought isn't carried on."""
-        return bool(len(self._taking) and not origin_of(batch.publisher_name) and self._taking.match(batch))
+        return bool(
+            len(self._taking) and not publisher_origin(batch.publisher_name) and self._taking.match(batch)
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker_core.errors import ClientError
-from broker_core.names import MAX_NAME, NAME_CHARACTERS, name_fits
+from broker_core.names import MAX_NAME, NAME_CHARACTERS, name_matches
 from broker_core.subscriptions.topics import TopicPattern
 from console.choices import Permission
 
@@ -43,7 +43,7 @@ class Right:
             return True
         if not (client or topic):
             return permission == Permission.VIEW
-        return (not client or name_fits(self.clients, client)) and (
+        return (not client or name_matches(self.clients, client)) and (
             not topic or topic_within(self.topics, topic)
         )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django import forms
 
-from console.units.parse import parse_interval, parse_size, write_interval, write_size
+from console.units.parse import format_size, parse_interval, parse_size, write_interval
 
 _FLAGS = (("", "not set here"), ("true", "true"), ("false", "false"))
 
@@ -27,7 +27,7 @@ class SizeField(forms.CharField):
 
     def prepare_value(self, value: Any) -> Any:
         """The largest unit that writes it exactly."""
-        return write_size(value) if isinstance(value, int) else value
+        return format_size(value) if isinstance(value, int) else value
 
 
 class IntervalField(forms.CharField):

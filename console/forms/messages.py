@@ -10,7 +10,7 @@ import orjson
 from django import forms
 from django.utils import timezone
 
-from broker_core.bookmark import MAX_BOOKMARK_TEXT, After, Epoch, Moment, parse_bookmark
+from broker_core.bookmark import MAX_BOOKMARK_TEXT, AfterBookmarks, AtTime, Epoch, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters.message_types import SOH
 from console.forms.fields import dress
@@ -112,7 +112,7 @@ def _moment(text: str) -> datetime | None:
 
 def _bookmark(text: str) -> None:
     try:
-        known = isinstance(parse_bookmark(text), Epoch | After | Moment)
+        known = isinstance(parse_bookmark(text), Epoch | AfterBookmarks | AtTime)
     except ClientError:
         known = False
     if not known:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from broker_core.documents.base import Document, Moment
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.instance import Snapshot
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.access.rights import topic_within
 
 MOST_PUBLISHERS: Final = 12
@@ -140,7 +140,7 @@ def flow(snapshot: Snapshot, rates: Rates, patterns: Sequence[str] | None) -> Fl
     clients = [
         one
         for one in snapshot.clients
-        if patterns is None or any(name_fits(pattern, one.name) for pattern in patterns)
+        if patterns is None or any(name_matches(pattern, one.name) for pattern in patterns)
     ]
     publishing = [one for one in clients if one.published_topics]
     subscribing = [one for one in clients if one.subscriptions]

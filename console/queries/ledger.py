@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 
 from broker_core.documents.replays import DurableEntry
 from broker_core.documents.requests import ListDurables
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.broker_link import link_to
 from console.models import Instance, Loss
 from console.queries.policies import instance_named
@@ -39,5 +39,5 @@ def durables(instance_name: str | None = None, patterns: Sequence[str] | None = 
     return [
         one
         for one in found
-        if patterns is None or any(name_fits(pattern, one.client) for pattern in patterns)
+        if patterns is None or any(name_matches(pattern, one.client) for pattern in patterns)
     ]

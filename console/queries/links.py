@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker_core.bookmark import sequence_in
+from broker_core.bookmark import bookmark_sequence
 from broker_core.documents.links import LinkEntry, Links, LinkState
 from broker_core.documents.requests import GetLinks
 from console.broker_link import Told, ask_each
@@ -58,4 +58,4 @@ def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> SeenLink:
     """Whoever carries it knows; else who tries to, or has it switched off, rather than who stands by."""
     member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
     others = [other for other, link in said if link.state == "standing by" and other != member]
-    return SeenLink(member, entry, others, bool(sequence_in(entry.position or "0", instance_name)))
+    return SeenLink(member, entry, others, bool(bookmark_sequence(entry.position or "0", instance_name)))

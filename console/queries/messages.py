@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from broker_core.bookmark import EPOCH_TEXT, Bookmark, sequence_in
+from broker_core.bookmark import EPOCH_TEXT, Bookmark, bookmark_sequence
 from broker_core.documents.messages import BrowsedMessage, BrowsedPage
 from broker_core.documents.requests import Browse
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.access.rights import topic_within
 from console.broker_link import link_to
 from console.queries import live
@@ -70,7 +70,7 @@ def newest(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -
     """The newest messages, or those before a bookmark's record. Raises what `browse` raises."""
     status = live.status()
     instance = status.instance
-    told = sequence_in(before, instance) if before else None
+    told = bookmark_sequence(before, instance) if before else None
     last = status.durable_sequence if told is None else min(told - 1, status.durable_sequence)
     found: list[BrowsedMessage] = []
     piece, searched, left = limit, 0, MOST_PIECES
@@ -134,14 +134,14 @@ def subscribers(topic: str, patterns: Sequence[str] | None = None) -> list[str]:
     """The connected clients that subscribe to a topic, whatever their filters say; `patterns` are the names that may be seen."""
     found = []
     for client in live.snapshot().clients:
-        seen = patterns is None or any(name_fits(pattern, client.name) for pattern in patterns)
+        seen = patterns is None or any(name_matches(pattern, client.name) for pattern in patterns)
         if seen and any(topic_within(one.topic, topic) for one in client.subscriptions):
             found.append(client.name)
     return found
 
 
 def _sequence(bookmark: str, instance: str) -> int:
-    return sequence_in(bookmark, instance) or 0
+    return bookmark_sequence(bookmark, instance) or 0
 
 
 def _ns(moment: datetime | None) -> int | None:

@@ -11,7 +11,7 @@ from msgspec import Meta, structs
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import ListReplays
 from broker_core.errors import OperatorError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.broker_link import BrokerAway, link_to
 from console.models import ManagedReplay
 from console.queries.policies import instance_named
@@ -56,7 +56,7 @@ def replays(
     return [
         one for one in found
         if (not state or one.state == state)
-        and (patterns is None or any(name_fits(pattern, one.client) for pattern in patterns))
+        and (patterns is None or any(name_matches(pattern, one.client) for pattern in patterns))
     ]  # fmt: skip
 
 

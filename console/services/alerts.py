@@ -22,7 +22,7 @@ from django.db.models import F
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from broker_core.safe_text import escape_line, to_mail_header
 from console.broker_link import noting_unreached
 from console.choices import AlertAbout, MessageState
@@ -134,7 +134,7 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
 
 
 def _meant(rule: AlertRule, client: str) -> bool:
-    return not rule.client or name_fits(rule.client, client)
+    return not rule.client or name_matches(rule.client, client)
 
 
 def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None = None) -> None:

@@ -16,7 +16,7 @@ from broker_core.config.reading import Reader
 from broker_core.documents.policies import PolicyEffect
 from broker_core.documents.requests import Preview as PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from broker_core.slow_clients.rules.review import Finding, review
 from console.access.policy_secrets import kept, redacted
 from console.broker_link import link_to, noting_unreached
@@ -197,18 +197,24 @@ def visible(preview: Preview, patterns: list[str] | None) -> Preview:
     if patterns is None or preview.effect is None:
         return preview
     touched = [
-        one for one in preview.effect.touched if any(name_fits(pattern, one.client) for pattern in patterns)
+        one
+        for one in preview.effect.touched
+        if any(name_matches(pattern, one.client) for pattern in patterns)
     ]
     acted_on = [
-        one for one in preview.effect.acted_on if any(name_fits(pattern, one.client) for pattern in patterns)
+        one
+        for one in preview.effect.acted_on
+        if any(name_matches(pattern, one.client) for pattern in patterns)
     ]
     cut_off = [
-        one for one in preview.effect.cut_off if any(name_fits(pattern, one.client) for pattern in patterns)
+        one
+        for one in preview.effect.cut_off
+        if any(name_matches(pattern, one.client) for pattern in patterns)
     ]
     unrecorded = [
         one
         for one in preview.effect.unrecorded
-        if any(name_fits(pattern, one.client) for pattern in patterns)
+        if any(name_matches(pattern, one.client) for pattern in patterns)
     ]
     return replace(
         preview,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker_core import quantities
-from broker_core.quantities import NS_PER_MS, parse_size, write_size
+from broker_core.quantities import NS_PER_MS, format_size, parse_size
 
-__all__ = ["parse_interval", "parse_size", "write_interval", "write_size"]
+__all__ = ["parse_interval", "parse_size", "write_interval", "format_size"]
 
 
 def parse_interval(text: str) -> int:
@@ -15,4 +15,4 @@ def parse_interval(text: str) -> int:
 
 def write_interval(ms: int) -> str:
     """Milliseconds in the largest unit that writes them exactly."""
-    return quantities.write_interval(ms * NS_PER_MS)
+    return quantities.format_interval(ms * NS_PER_MS)

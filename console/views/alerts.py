@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.names import name_fits
+from broker_core.names import name_matches
 from console.choices import AlertAbout, MessageState, Permission, TrayKind
 from console.forms.alerts import AlertForm
 from console.models import Alert, AlertRule
@@ -63,7 +63,7 @@ def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     names = sorted(alert.members)
     text = alert.sentence
     if patterns is not None and alert.rule.about != AlertAbout.STANDING:
-        names = [name for name in names if any(name_fits(pattern, name) for pattern in patterns)]
+        names = [name for name in names if any(name_matches(pattern, name) for pattern in patterns)]
         text = service.sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
     linked = names if alert.rule.about != AlertAbout.STANDING else []
     return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

@@ -14,7 +14,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.bookmark import Bookmark, sequence_in
+from broker_core.bookmark import Bookmark, bookmark_sequence
 from broker_core.documents.messages import BrowsedMessage
 from broker_core.errors import SluiceError
 from broker_core.names import EVENTS_PREFIX
@@ -146,7 +146,7 @@ def _shown(messages: list[BrowsedMessage]) -> list[Shown]:
 def _just_before(bookmark: str) -> str:
     """A bookmark is the place after a record; this one is before it."""
     instance = bookmark.partition("|")[0]
-    sequence = sequence_in(bookmark, instance) or 1
+    sequence = bookmark_sequence(bookmark, instance) or 1
     return str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
-from broker_core.error_codes import entry_of
+from broker_core.error_codes import error_code_entry
 from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME
 from console.forms.login import LoginForm
 
@@ -31,7 +31,7 @@ def answer(request: HttpRequest, response: HttpResponse | None, credentials: Any
 
 def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
     """The answer with this code's status, on the login page or as a problem."""
-    status = entry_of(code).http_status
+    status = error_code_entry(code).http_status
     made: HttpResponse
     if request.path.startswith("/api/"):
         body = {

@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.auth.backends import ModelBackend
 from django.http import HttpRequest, HttpResponse
 
-from broker_core.error_codes import entry_of
+from broker_core.error_codes import error_code_entry
 from broker_core.errors import OperatorError
 from console.access.login_limit import LIMIT, LOCK_S, hashing
 from console.services import audit
@@ -72,7 +72,7 @@ class LoginGateMiddleware:
             return None
         if problem.code == "locked":
             return lockout.refusal(request, problem.code, problem.sentence, LOCK_S)
-        wait_ms = entry_of(problem.code).retry_after_ms or 0
+        wait_ms = error_code_entry(problem.code).retry_after_ms or 0
         return lockout.refusal(
             request, problem.code, f"{problem.sentence} {problem.fix}", math.ceil(wait_ms / 1000)
         )

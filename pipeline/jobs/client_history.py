@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker_core.bookmark import moment_text
+from broker_core.bookmark import format_moment
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
@@ -121,7 +121,7 @@ def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> 
         instance=place.instance,
         columns=request.columns or (),
         topics=request.topics,
-        start=None if request.start_at is None else moment_text(request.start_at),
+        start=None if request.start_at is None else format_moment(request.start_at),
         durable=request.durable,
         gaps="note" if request.skip_gaps else "error",
     )

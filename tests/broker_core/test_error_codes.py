@@ -14,8 +14,8 @@ import pytest
 from rest_framework import exceptions
 
 from broker_core.config.vocabulary import Reason
-from broker_core.error_codes import CODES, UNKNOWN, ErrorCode, Told, entry_of
-from broker_core.errors import ClientError, OperatorError, UnknownCode
+from broker_core.error_codes import CODES, UNKNOWN, ErrorAudience, ErrorCode, error_code_entry
+from broker_core.errors import ClientError, OperatorError, UnknownErrorCodeWarning
 from broker_core.protocols.close_codes import (
     CLOSE_CODES,
     close_number,
@@ -172,11 +172,11 @@ def test_who_is_told_is_who_can_be() -> None:
         for code in (text for expression in _made(node) for text in _texts(expression)):
             entry = CODES[code]
             if path.startswith("broker_core/client/"):
-                assert Told.LIBRARY in entry.told, (code, path)
+                assert ErrorAudience.LIBRARY in entry.told, (code, path)
             elif name == "ClientError" or name in REPLIES:
-                assert Told.CLIENT in entry.told, (code, path)
+                assert ErrorAudience.CLIENT in entry.told, (code, path)
             else:
-                assert Told.OPERATOR in entry.told or entry.status is not None, (code, path)
+                assert ErrorAudience.OPERATOR in entry.told or entry.status is not None, (code, path)
 
 
 @pytest.mark.parametrize("kind", list(_rest_framework()), ids=lambda kind: kind.__name__)
@@ -189,7 +189,7 @@ def test_an_entry_says_what_is_needed(code: str, entry: ErrorCode) -> None:
     assert CODE.fullmatch(code)
     assert entry.meaning and not entry.meaning.endswith(".")
     assert entry.told or entry.status is not None, "nobody is told"
-    assert entry.close is None or Told.CLIENT in entry.told
+    assert entry.close is None or ErrorAudience.CLIENT in entry.told
     assert entry.status is None or entry.status >= 400
     assert entry.status != 503 or entry.again
 
@@ -209,9 +209,9 @@ def test_who_was_replaced_stays_away_and_who_was_slow_comes_back() -> None:
 
 
 def test_an_unknown_code_warns_and_the_error_is_there_all_the_same() -> None:
-    with pytest.warns(UnknownCode, match="no_such_code"):
+    with pytest.warns(UnknownErrorCodeWarning, match="no_such_code"):
         error = OperatorError("no_such_code", "It went wrong.")
-    assert error.code == "no_such_code" and entry_of(error.code) is UNKNOWN
+    assert error.code == "no_such_code" and error_code_entry(error.code) is UNKNOWN
 
 
 def test_a_code_of_a_newer_broker_is_taken_as_it_is(recwarn: pytest.WarningsRecorder) -> None:

@@ -12,12 +12,12 @@ from broker_core.quantities import (
     LONGEST_NS,
     NANOSECONDS,
     NS_PER_MS,
-    asked_interval,
+    format_interval,
+    format_size,
+    parse_client_interval,
     parse_interval,
     parse_size,
-    split,
-    write_interval,
-    write_size,
+    split_unit,
 )
 
 
@@ -94,22 +94,26 @@ def test_what_is_no_interval_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["0.9ms", "0s", "24.1h", "2d", "30", "soon", "9" * 40 + "s"])
 def test_a_client_may_ask_for_a_millisecond_to_a_day(text: str) -> None:
     with pytest.raises(ClientError) as refused:
-        asked_interval(text, "conflation")
+        parse_client_interval(text, "conflation")
     assert (refused.value.code, refused.value.details) == ("bad_interval", {"field": "conflation"})
-    assert [asked_interval(edge, "x") for edge in ("1ms", "24h", "1d")] == [NS_PER_MS, LONGEST_NS, LONGEST_NS]
+    assert [parse_client_interval(edge, "x") for edge in ("1ms", "24h", "1d")] == [
+        NS_PER_MS,
+        LONGEST_NS,
+        LONGEST_NS,
+    ]
 
 
 @given(st.integers(0, 10**18 - 1))
 def test_what_is_written_reads_back(value: int) -> None:
-    assert parse_size(write_size(value)) == value
+    assert parse_size(format_size(value)) == value
     ms = value % 10**17
-    assert parse_interval(write_interval(ms * NS_PER_MS)) == ms * NS_PER_MS
+    assert parse_interval(format_interval(ms * NS_PER_MS)) == ms * NS_PER_MS
 
 
 @given(st.text(max_size=12) | st.text("0123456789.,kmgtibshwd ", max_size=12))
 def test_any_text_is_a_number_and_a_unit_or_refused(text: str) -> None:
     try:
-        number, unit = split(text)
+        number, unit = split_unit(text)
     except ValueError:
         return
     assert number >= 0 and (unit == "" or (unit.isascii() and unit.isalpha() and unit.islower()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.error_codes import CODES, ErrorCode, Told
+from broker_core.error_codes import CODES, ErrorAudience, ErrorCode
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,7 +26,7 @@ def _of_clients() -> list[str]:
     return [
         _row(code, entry.close or "", _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if Told.CLIENT in entry.told
+        if ErrorAudience.CLIENT in entry.told
     ]
 
 
@@ -34,7 +34,7 @@ def _of_the_library() -> list[str]:
     return [
         _row(code, _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if Told.LIBRARY in entry.told
+        if ErrorAudience.LIBRARY in entry.told
     ]
 
 
@@ -48,7 +48,7 @@ def _of_operators_alone() -> list[str]:
     return [
         _row(code, _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if Told.OPERATOR in entry.told and entry.status is None
+        if ErrorAudience.OPERATOR in entry.told and entry.status is None
     ]
 
 

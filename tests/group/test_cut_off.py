@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker_core.batch import Batch
-from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, moment_text
+from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, format_moment
 from broker_core.client import EPOCH, NOW, AsyncClient, ReconnectPolicy
 from broker_core.protocols.native import COMMAND
 from tests.group.test_kept import is_behind, record_of, replay_at, take
@@ -208,7 +208,7 @@ async def test_what_a_client_publishes_that_fails_over_from_the_member_is_stored
 async def test_a_range_between_two_past_moments_ends_when_all_of_it_was_delivered(tmp_path: Path) -> None:
     async with cut_group(tmp_path) as group:
         batches = batches_in(group.a)
-        range_of_all = f"[{moment_text(batches[0].accepted_at)}:{moment_text(batches[-1].accepted_at)}]"
+        range_of_all = f"[{format_moment(batches[0].accepted_at)}:{format_moment(batches[-1].accepted_at)}]"
         client, _ = await logged_on(group.b, "reader")
         client.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": range_of_all})
         assert len(await client.deliveries(10)) == 10
@@ -245,7 +245,7 @@ async def test_a_replay_is_completed_when_everything_was_delivered(bookmark: str
 
 async def test_a_replay_of_a_moment_to_come_isnt_completed_without_the_end(tmp_path: Path) -> None:
     async with cut_group(tmp_path) as group:
-        moment = moment_text(group.a.broker.engine.clock.now_ns() + 3_600 * 10**9)
+        moment = format_moment(group.a.broker.engine.clock.now_ns() + 3_600 * 10**9)
         client, _ = await logged_on(group.b, "reader")
         client.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": moment})
         await client.until("processed")

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.js import api
 
 from broker_core import broker as broker_module
-from broker_core.bookmark import moment_text
+from broker_core.bookmark import format_moment
 from broker_core.client import NOW, AsyncClient
 from broker_core.clock import SystemClock
 from broker_core.group.jetstream import JetStream
@@ -155,7 +155,7 @@ async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_t
         async with asyncio.timeout(30):
             assert (await anext(aiter(conflated))).data["n"] <= 10
             # The moment was, whatever this member's clock says.
-            since = await client.subscribe("t", id="since", bookmark=moment_text(begin))
+            since = await client.subscribe("t", id="since", bookmark=format_moment(begin))
             numbers = aiter(since)
             assert [(await anext(numbers)).data["n"] for _ in range(10)] == list(range(1, 11))
         engine = b.broker.engine

@@ -75,7 +75,7 @@ def _run(
     os.dup2(output, 1)
     os.dup2(output, 2)
     if log_unread:
-        logs.install()
+        logs.install_logging()
     uvloop.run(_serve(home, port, failpoints, policy or tcp_policy(), link_secrets))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Union
 import msgspec
 from msgspec import structs
 
-from broker_core.bookmark import sequence_in
+from broker_core.bookmark import bookmark_sequence
 from broker_core.control import listing
 from broker_core.control.set_back import set_back_error
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
@@ -379,11 +379,12 @@ class FakeBroker:
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
         """Records of the log from a bookmark on, as the real broker answers; filters aren't looked at."""
         pattern = TopicPattern.parse(request["topic"])
-        after = sequence_in(request.get("bookmark") or "0", self.instance) or 0
+        after = bookmark_sequence(request.get("bookmark") or "0", self.instance) or 0
         fitting = [
             one
             for one in self.log
-            if (sequence_in(one["bookmark"], self.instance) or 0) > after and pattern.matches(one["topic"])
+            if (bookmark_sequence(one["bookmark"], self.instance) or 0) > after
+            and pattern.matches(one["topic"])
         ]
         given = fitting[: request.get("limit", 100)]
         cut = len(given) < len(fitting)

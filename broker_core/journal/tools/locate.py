@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_core.bookmark import After, Bookmark, Epoch, Moment, parse_bookmark
+from broker_core.bookmark import AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.compressed import CompressedSource
@@ -27,14 +27,14 @@ def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str,
     asked = parse_bookmark(text)
     files = segment_files(*place)
     match asked:
-        case After((Bookmark(origin, sequence),)):
+        case AfterBookmarks((Bookmark(origin, sequence),)):
             if origin != place.instance:
                 raise OperatorError(
                     "other_origin", f"{text} was accepted by {origin}; this is the log of {place.instance}.",
                     f"Look in the log of {origin}: --instance {origin}.",
                 )  # fmt: skip
             query = Query(first=sequence)
-        case Moment(at):
+        case AtTime(at):
             sequence, query = 0, Query(since=at)
         case Epoch():
             sequence, query = 0, Query()

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, moment_text
+from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, format_moment
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.filters.selectors import filter_text
@@ -156,7 +156,7 @@ def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: in
     if offset is not None:
         return _of_offset(offset, instance, newest)
     if headers.get("activemq.retroactive") == _TRUE:
-        return moment_text(now_ns - RETROACTIVE_MS * 1_000_000)
+        return format_moment(now_ns - RETROACTIVE_MS * 1_000_000)
     return None
 
 
@@ -173,7 +173,7 @@ def _of_offset(text: str, instance: str, newest: int) -> str:
         if word == "offset":
             return _after(instance, int(value) - 1)
         if word == "timestamp" and len(value) < 11:
-            return moment_text(int(value) * 1_000_000_000)
+            return format_moment(int(value) * 1_000_000_000)
     raise ClientError(
         "bad_bookmark",
         f"x-stream-offset {text[:80]!r} isn't a place in the log.",

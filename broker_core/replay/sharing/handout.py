@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.ranges import Ranges, runs
+from broker_core.sequence_set import SequenceSet, to_intervals
 
 MOST_OWED: Final = 16_384
 """Records that may be unacknowledged at once, by all holders together. Behind so many nothing new is taken from the log."""
@@ -43,7 +43,7 @@ class Handout(Generic[Holder]):
         """Who has failed with a record so often gives it up; 0: never."""
         self.upto = upto
         """The last record that was taken from the log."""
-        self.back = Ranges(Ranges(done).between(position, upto))
+        self.back = SequenceSet(SequenceSet(done).between(position, upto))
         """What has to be brought from the log again before anything else; also what was never for it, as nobody knows yet."""
         self.tries = dict(tries or {})
         self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
@@ -107,7 +107,7 @@ class Handout(Generic[Holder]):
         mine = self._held.get(holder, {})
         back = sorted(sequence for sequence in sequences if mine.pop(sequence, self) is None)
         self.unacknowledged -= len(back)
-        for first, last in runs(np.array(back, np.uint64)):
+        for first, last in to_intervals(np.array(back, np.uint64)):
             self.back.add(first, last)
         for sequence in set(failed).intersection(back):
             times = self.tries[sequence] = self.tries.get(sequence, 0) + 1
@@ -140,9 +140,9 @@ class Handout(Generic[Holder]):
         """What is done between the first record that isn't and `upto`."""
         if not self.owed:
             return []
-        owed = Ranges(self.back)
+        owed = SequenceSet(self.back)
         listed = np.fromiter(chain(self._here, *self._held.values()), np.uint64)
         listed.sort()
-        for first, last in runs(listed):
+        for first, last in to_intervals(listed):
             owed.add(first, last)
         return list(owed.between(owed.first, self.upto)) if len(owed) else []

@@ -37,7 +37,7 @@ class Command(SafeCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
-        logs.install()
+        logs.install_logging()
         for problem in tighten_trees(
             (
                 settings.SLUICE_JOURNAL_DIRECTORY,
@@ -63,7 +63,7 @@ class Command(SafeCommand):
             raise CommandError(f"{error.sentence} {error.fix}") from None
         finally:
             loop.close()
-            logs.settle()
+            logs.flush_logs()
 
 
 def _control(instance: str) -> Path:

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark, Moment, parse_bookmark
+from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, AtTime, Bookmark, parse_bookmark
 from broker_core.config.journaling import MESSAGE_TYPES
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import DecoderOf, compile_filter
@@ -243,7 +243,7 @@ def _moment(text: str) -> int:
             raise ArgumentTypeError(
                 f"{text} is neither a moment like 20261121T134500Z nor an age like 2h"
             ) from problem
-    if not isinstance(asked, Moment):
+    if not isinstance(asked, AtTime):
         raise ArgumentTypeError(f"{text} isn't a moment like 20261121T134500Z")
     return asked.at
 
@@ -256,6 +256,6 @@ def _sequence(text: str) -> int:
     except ClientError as problem:
         raise ArgumentTypeError(problem.sentence) from problem
     match asked:
-        case After((Bookmark(_, sequence),)):
+        case AfterBookmarks((Bookmark(_, sequence),)):
             return sequence
     raise ArgumentTypeError(f"{text} isn't one bookmark")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.bookmark import moment_text
+from broker_core.bookmark import format_moment
 from tests.support.brokers import ask, running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
 
@@ -51,7 +51,7 @@ async def test_a_range_of_time_bounds_what_is_found(tmp_path: Path) -> None:
         await publish(broker, 2)
         assert numbers(await ask(broker, "browse", topic="a.b", to_ns=later)) == [1]
         assert numbers(await ask(broker, "browse", topic="a.b", from_ns=later)) == [2]
-        assert numbers(await ask(broker, "browse", topic="a.b", bookmark=moment_text(later))) == [2]
+        assert numbers(await ask(broker, "browse", topic="a.b", bookmark=format_moment(later))) == [2]
 
 
 @pytest.mark.parametrize(

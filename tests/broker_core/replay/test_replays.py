@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_core.batch import Batch
-from broker_core.bookmark import moment_text
+from broker_core.bookmark import format_moment
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient, MemoryBookmarkStore
 from broker_core.client.subscription import Subscription
@@ -116,7 +116,7 @@ async def test_moments_begin_and_end_replays(there: Fixture) -> None:
     at = [there.broker.engine.journal.read(first, 1, firsts[2])[0].accepted_at for first in firsts]
     assert read.accepted_at == at[0]
     # A bookmark's moment has microseconds: one after the record's.
-    after = moment_text(at[1] + 1_000)
+    after = format_moment(at[1] + 1_000)
     assert (
         await everything(await there.reader.subscribe("a", bookmark=f"[20200101T000000:{after}]"))
         == firsts[:2]
@@ -132,7 +132,9 @@ async def test_a_range_of_times_to_come_begins_and_ends_when_they_come(there: Fi
     engine = there.broker.engine
     begin, end = engine.clock.now_ns() + SECOND // 3, engine.clock.now_ns() + SECOND
     await there.records(2)
-    subscription = await there.reader.subscribe("a", bookmark=f"[{moment_text(begin)}:{moment_text(end)})")
+    subscription = await there.reader.subscribe(
+        "a", bookmark=f"[{format_moment(begin)}:{format_moment(end)})"
+    )
     await publish(there.writer, 10, 12)
     await until(lambda: engine.clock.now_ns() > begin + 1_000)
     assert not subscription.completed.is_set()
@@ -146,7 +148,7 @@ async def test_a_range_of_times_to_come_begins_and_ends_when_they_come(there: Fi
 async def test_a_moment_to_come_without_an_end_is_live_from_then_on(there: Fixture) -> None:
     engine = there.broker.engine
     begin = engine.clock.now_ns() + SECOND // 3
-    subscription = await there.reader.subscribe("a", bookmark=moment_text(begin))
+    subscription = await there.reader.subscribe("a", bookmark=format_moment(begin))
     await asyncio.wait_for(subscription.completed.wait(), 5)
     await publish(there.writer, 0, 5)
     await until(lambda: engine.clock.now_ns() > begin + 1_000)
@@ -383,7 +385,7 @@ async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everyt
 async def test_a_reconnect_goes_on_within_its_range(there: Fixture) -> None:
     firsts = await there.records(6)
     subscription = await there.reader.subscribe(
-        "a", bookmark=f"[{mark(firsts[1])}:{moment_text(there.broker.engine.clock.now_ns() + 3 * SECOND)}]"
+        "a", bookmark=f"[{mark(firsts[1])}:{format_moment(there.broker.engine.clock.now_ns() + 3 * SECOND)}]"
     )
     assert await take(subscription, 5) == numbered(1, 6)
     assert subscription.command().bookmark.startswith(f"({mark(firsts[-1])}:")  # type: ignore[union-attr]

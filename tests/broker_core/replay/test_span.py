@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.bookmark import After, Bookmark, Epoch, Moment, Now, Range, Start, parse_bookmark
+from broker_core.bookmark import (
+    AfterBookmarks,
+    AtTime,
+    Bookmark,
+    BookmarkRange,
+    Epoch,
+    Now,
+    Start,
+    parse_bookmark,
+)
 from broker_core.replay.span import NEVER, Log, Span, find_span
 
 HERE = "here"
@@ -51,13 +60,13 @@ def wholes(draw: st.DrawFn) -> Whole:
 
 
 sequences = st.integers(0, 12).map(lambda sequence: Bookmark(HERE, sequence))
-lists = st.lists(sequences, min_size=1, max_size=4).map(lambda found: After(tuple(found)))
-moments = st.integers(998, 1_040).map(Moment)
+lists = st.lists(sequences, min_size=1, max_size=4).map(lambda found: AfterBookmarks(tuple(found)))
+moments = st.integers(998, 1_040).map(AtTime)
 
 
 @given(wholes(), lists)
 def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
-    whole: Whole, asked: After
+    whole: Whole, asked: AfterBookmarks
 ) -> None:
     known = [bookmark for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
     union = {sequence for bookmark in known for sequence, _ in whole.kept() if sequence > bookmark.sequence}
@@ -70,23 +79,23 @@ def test_a_range_is_the_whole_filtered_by_position(
 ) -> None:
     def at_or_after(record: tuple[int, int]) -> bool:
         match begin:
-            case Moment(at):
+            case AtTime(at):
                 return record[1] >= at if begin_included else record[1] > at
-            case After(bookmarks):
+            case AfterBookmarks(bookmarks):
                 known = [b.sequence for b in bookmarks if b.sequence <= len(whole.records)]
                 return bool(known) and (record[0] >= min(known) if begin_included else record[0] > min(known))
         raise AssertionError
 
     def at_or_before(record: tuple[int, int]) -> bool:
         match end:
-            case Moment(at):
+            case AtTime(at):
                 return record[1] <= at if end_included else record[1] < at
-            case After(bookmarks):
+            case AfterBookmarks(bookmarks):
                 known = [b.sequence for b in bookmarks if b.sequence <= len(whole.records)]
                 return not known or (record[0] <= max(known) if end_included else record[0] < max(known))
         raise AssertionError
 
-    span = find_span(Range(begin, begin_included, end, end_included), whole.log).span
+    span = find_span(BookmarkRange(begin, begin_included, end, end_included), whole.log).span
     assert span.ends
     assert whole.of(span) == [
         record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)
@@ -95,7 +104,7 @@ def test_a_range_is_the_whole_filtered_by_position(
 
 @given(wholes(), lists)
 def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_oldest_record(
-    whole: Whole, asked: After
+    whole: Whole, asked: AfterBookmarks
 ) -> None:
     found = find_span(asked, whole.log)
     known = [bookmark.sequence for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
@@ -161,4 +170,4 @@ def test_a_span_is_over_behind_its_last_record_or_when_its_time_has_passed_and_n
 
 
 def test_now_and_epoch_have_no_end() -> None:
-    assert not any(find_span(start, LOG).span.ends for start in (Now(), Epoch(), Moment(5)))
+    assert not any(find_span(start, LOG).span.ends for start in (Now(), Epoch(), AtTime(5)))

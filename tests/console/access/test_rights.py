@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.subscriptions.topics import TopicPattern
-from console.access.rights import Access, Right, name_fits, topic_within
+from console.access.rights import Access, Right, name_matches, topic_within
 from console.choices import ROLE_PERMISSIONS, Permission, Role
 
 OPERATOR = ROLE_PERMISSIONS[Role.OPERATOR]
@@ -18,7 +18,7 @@ TOPICS = st.lists(st.sampled_from(["a", "b", "c", "$s"]), min_size=1, max_size=4
 
 @given(st.text("ab*", max_size=6), st.text("ab", min_size=1, max_size=8))
 def test_a_name_fits_as_a_glob_does(pattern: str, name: str) -> None:
-    assert name_fits(pattern, name) == (bool(pattern) and fnmatch.fnmatchcase(name, pattern))
+    assert name_matches(pattern, name) == (bool(pattern) and fnmatch.fnmatchcase(name, pattern))
 
 
 @given(PATTERNS, PATTERNS, TOPICS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build
-from broker_core.bookmark import moment_text
+from broker_core.bookmark import format_moment
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import compile_filter
 from broker_core.journal.frontier import encode_mark, frontier_path, read_mark
@@ -202,7 +202,7 @@ def test_a_bookmark_is_located_in_every_form_of_segment(place, sequence):
 
 
 def test_moments_and_the_start_are_located(place):
-    assert locate(place, moment_text(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
+    assert locate(place, format_moment(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
     assert locate(place, "0")["bookmark"] == f"{INSTANCE}|1|"
 
 

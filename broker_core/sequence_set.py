@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Ranges:
+class SequenceSet:
     """Intervals in ascending order, joined where they touch. `most` of them at most; None: no bound of their own."""
 
     __slots__ = ("_firsts", "_lasts", "_most")
@@ -83,7 +83,7 @@ class Ranges:
         return held
 
 
-def runs(sequences: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+def to_intervals(sequences: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
     """Ascending sequences as intervals."""
     if len(sequences):
         cuts = np.flatnonzero(np.diff(sequences) > 1) + 1
