@@ -13,7 +13,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.filters import compile_filter
 from broker_core.subscriptions import Registry, Subscription, TopicPattern
 
@@ -34,7 +34,7 @@ def nanoseconds(text: str, number: int, runs: int) -> float:
     for one in range(number):
         registry.add(Subscription(None, f"s{one}", one, pattern, compile_filter(text.format(one))))
     bodies = [b'{"account":"A-%d","price":%.2f}' % (row % number, row % 100) for row in range(RECORDS)]
-    built = build_one_topic("publisher", "orders", bodies)
+    built = build_single_topic_batch("publisher", "orders", bodies)
     times = []
     for _ in range(runs):
         batches = [Batch.parse(bytearray(built)) for _ in range(max(1, 2_000 // number))]

@@ -141,7 +141,7 @@ async def _publishes(host: str, port: int, place: int) -> None:
     async with connected(host, port) as (_, writer):
         writer.write(encode_command({"c": "logon", "name": f"pours-{place}"}))
         await asyncio.sleep(0.2)
-        built = batch.build_one_topic(f"pours-{place}", f"scratch.{place}", [b"x" * 1_000] * 200)
+        built = batch.build_single_topic_batch(f"pours-{place}", f"scratch.{place}", [b"x" * 1_000] * 200)
         frame = encode_frame_header(PUBLISH, 0, len(built)) + built
         while True:
             writer.write(frame)

@@ -115,7 +115,7 @@ def rates(records: int) -> dict[str, float]:
 
 def seek_p99(segments: int) -> float:
     """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
-    from broker_core.batch import Batch, build_one_topic
+    from broker_core.batch import Batch, build_single_topic_batch
     from broker_core.delivery.fair_share import FIRST_CHUNK
     from broker_core.journal.appender import JournalOptions
     from broker_core.journal.journal import Journal
@@ -125,7 +125,7 @@ def seek_p99(segments: int) -> float:
             Path(home), "seek-1", None, JournalOptions(segment_size=256 * 1024, preallocated=1)
         )
         while len(journal.segments()) <= segments:
-            batch = Batch.parse(build_one_topic("p", "bench", [b"x" * 100] * BATCH), verify=False)
+            batch = Batch.parse(build_single_topic_batch("p", "bench", [b"x" * 100] * BATCH), verify=False)
             batch.stamp(
                 origin=journal.origin,
                 epoch=journal.epoch,

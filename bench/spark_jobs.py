@@ -22,7 +22,7 @@ import numpy as np
 from rich.table import Table
 
 from bench.processes import family, proportional
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.config import default_policy
 from broker_core.documents.traffic import Figures, Who, pack
 from broker_core.journal.appender import JournalOptions
@@ -154,7 +154,7 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
         spell, into = divmod(second, SPELL_S)
         slow = np.flatnonzero(begins[:, min(spell, begins.shape[1] - 1)])
         for packed in looks(slow, rates, second, into):
-            raw = build("$SLUICE", [TRAFFIC_TOPIC], [packed], None, 0)
+            raw = build_batch("$SLUICE", [TRAFFIC_TOPIC], [packed], None, 0)
             batch = Batch.parse(raw, verify=False)
             batch.stamp(
                 origin=log.origin,

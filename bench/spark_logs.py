@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
 from broker_core.journal.maintenance import compress_segment
@@ -34,7 +34,7 @@ def make_log(directory: Path, records: int, size: int, publish: Callable[[int, i
         while first <= records and len(group) < GROUP:
             count = min(size, records - first + 1)
             publisher, topics, bodies = publish(first, count)
-            made = Batch.parse(build(publisher, topics, bodies, None, first), verify=False)
+            made = Batch.parse(build_batch(publisher, topics, bodies, None, first), verify=False)
             at = START + first * 100_000
             made.stamp(origin=log.origin, epoch=log.epoch, first_sequence=first, accepted_at=at)
             group.append(made)

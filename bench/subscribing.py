@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import Process, answer, broker, go, spent
-from broker_core.batch import build_one_topic
+from broker_core.batch import build_single_topic_batch
 from broker_core.client import AsyncClient
 from broker_core.protocols.native import (
     COMMAND,
@@ -50,7 +50,7 @@ def subscribes(number: int, client: int, durable: bool) -> Iterator[bytes]:
 def publishes(number: int, name: str) -> Iterator[bytes]:
     """Batches of one, each of a topic of its own."""
     for n in range(number):
-        batch = build_one_topic(name, f"topics.{n}", [b'{"n":%d}' % n], n + 1)
+        batch = build_single_topic_batch(name, f"topics.{n}", [b'{"n":%d}' % n], n + 1)
         yield encode_frame_header(PUBLISH, 0, len(batch)) + batch
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
-from broker_core.batch import Batch, hash64, peek
+from broker_core.batch import Batch, hash64, read_batch_header
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.compressed import MemberCache
 from broker_core.journal.files import journal_error
@@ -228,7 +228,7 @@ def _start(place: LogPlace, source: Source, span: Span, at: Stretch | None) -> i
 
 def _begins(source: Source, offset: int, sequence: int, span: Span) -> bool:
     try:
-        return peek(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first
+        return read_batch_header(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first
     except (ClientError, JournalError):
         return False
 

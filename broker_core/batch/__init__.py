@@ -8,17 +8,14 @@
 
 from __future__ import annotations
 
-from broker_core.batch.batch import (
-    Batch,
-    peek,
-)
-from broker_core.batch.building import (
-    build,
-    build_one_topic,
-    locate,
+from broker_core.batch.batch import Batch, read_batch_header
+from broker_core.batch.builder import (
+    build_batch,
+    build_single_topic_batch,
     renumber,
-    stamp,
+    stamp_header,
     write_flags,
+    write_log_position,
 )
 from broker_core.batch.layout import (
     CLAIM,
@@ -64,12 +61,12 @@ __all__ = [
     "Buffer",
     "Record",
     "Rows",
-    "build",
-    "build_one_topic",
+    "build_batch",
+    "build_single_topic_batch",
     "hash64",
-    "locate",
-    "peek",
+    "write_log_position",
+    "read_batch_header",
     "renumber",
-    "stamp",
+    "stamp_header",
     "write_flags",
 ]

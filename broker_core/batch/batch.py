@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.batch.building import join, stamp, write_session
-from broker_core.batch.dictionary import decode_dictionary, encode_dictionary
+from broker_core.batch.builder import build_from_tables, stamp_header, write_session
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
     FEW_ROWS,
@@ -35,33 +34,35 @@ from broker_core.batch.layout import (
     Buffer,
     Record,
     Rows,
-    bad_batch,
-    few_rows,
+    bad_batch_error,
+    decode_dictionary,
+    encode_dictionary,
     header_crc,
-    seal,
+    pack_small_row_table,
+    update_header_crc,
 )
 from broker_core.checksum import crc32c
 
 _FLAGS = struct.Struct("<H")
 
 
-def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
-    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch otherwise.
+def read_batch_header(buf: Buffer, offset: int = 0) -> BatchHeader:
+    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch_error otherwise.
 
     The payload may not be there yet: see `BatchHeader.size`.
     """
     if len(buf) - offset < HEADER_SIZE:
-        raise bad_batch(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
+        raise bad_batch_error(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
     header = BatchHeader._make(HEADER.unpack_from(buf, offset))
     if header.magic != MAGIC:
-        raise bad_batch("a batch starts with SLB1", offset)
+        raise bad_batch_error("a batch starts with SLB1", offset)
     if header.version != VERSION or header.codec != 0 or header.flags & ~KNOWN_FLAGS:
-        raise bad_batch(
+        raise bad_batch_error(
             f"version {header.version}, codec {header.codec}, flags {header.flags:#x} aren't known",
             offset + 4,
         )
     if header_crc(buf[offset : offset + HEADER_SIZE]) != header.header_crc:
-        raise bad_batch("the header's checksum doesn't fit", offset + 28)
+        raise bad_batch_error("the header's checksum doesn't fit", offset + 28)
     tables = header.count * (ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0))
     used = header.dictionary_length + tables + header.headers_length + header.bodies_length
     if (
@@ -71,7 +72,7 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
         or header.dictionary_length & 7
         or header.size > MAX_BATCH_BYTES
     ):
-        raise bad_batch("the header's lengths contradict each other", offset + 8)
+        raise bad_batch_error("the header's lengths contradict each other", offset + 8)
     return header
 
 
@@ -98,10 +99,10 @@ class Batch:
 
     @classmethod
     def parse(cls, buf: Buffer, *, verify: bool = True) -> Batch:
-        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch with the position."""
-        header = peek(buf)
+        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch_error with the position."""
+        header = read_batch_header(buf)
         if len(buf) != header.size:
-            raise bad_batch(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
+            raise bad_batch_error(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
         batch = cls(buf, header)
         if verify:
             batch._verify()
@@ -112,13 +113,15 @@ class Batch:
         assert isinstance(self.buf, bytearray)
         if self.session != self.header.session:
             write_session(self.buf, self.session)
-        stamp(self.buf, origin=origin, epoch=epoch, first_sequence=first_sequence, accepted_at=accepted_at)
+        stamp_header(
+            self.buf, origin=origin, epoch=epoch, first_sequence=first_sequence, accepted_at=accepted_at
+        )
         self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
 
     def _verify(self) -> None:
         header, view = self.header, memoryview(self.buf)
         if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
-            raise bad_batch("the payload's checksum doesn't fit", 24)
+            raise bad_batch_error("the payload's checksum doesn't fit", 24)
         entries = len(self._read_dictionary())
         if header.count <= FEW_ROWS:
             fields = self._few()
@@ -144,7 +147,9 @@ class Batch:
                 or bool((rows["delta"][1:] <= rows["delta"][:-1]).any() and header.first_publisher_sequence)
             )
         if wrong:
-            raise bad_batch("the row table contradicts the header", HEADER_SIZE + header.dictionary_length)
+            raise bad_batch_error(
+                "the row table contradicts the header", HEADER_SIZE + header.dictionary_length
+            )
 
     # What the broker asks of every batch.
 
@@ -278,7 +283,9 @@ class Batch:
 
     def _few(self) -> tuple[int, ...]:
         """The fields of the row table, one after the other, of a batch of a few records: numpy's calls cost more there."""
-        return few_rows(self.header.count).unpack_from(self.buf, HEADER_SIZE + self.header.dictionary_length)
+        return pack_small_row_table(self.header.count).unpack_from(
+            self.buf, HEADER_SIZE + self.header.dictionary_length
+        )
 
     def _texts_at(self) -> int:
         header = self.header
@@ -331,7 +338,7 @@ class Batch:
             header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip
-        seal(made)
+        update_header_crc(made)
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
@@ -356,22 +363,22 @@ class Batch:
         """Some rows as a batch that `publisher` has yet to publish: what they have as sequences here are its publisher sequences.
 
         `rows` are row numbers, ascending, of records that have sequences. The batch is checksummed and not stamped. Raises ClientError
-        bad_batch where it would be too large, or its numbers too far apart.
+        bad_batch_error where it would be too large, or its numbers too far apart.
         """
         sequences = self.sequences()[rows]
         first = int(sequences[0])
         joined, texts = self._texts_of(rows)
         table = self.rows[rows]
         if int(sequences[-1]) - first > MAX_DELTA:
-            raise bad_batch(f"a batch's numbers are at most {MAX_DELTA} apart", 72)
+            raise bad_batch_error(f"a batch's numbers are at most {MAX_DELTA} apart", 72)
         table["delta"] = sequences - np.uint64(first)
-        return join(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
+        return build_from_tables(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
         header = bytearray(self.buf[:HEADER_SIZE])
         _FLAGS.pack_into(header, 6, self.header.flags & ~MARKS | mark)
-        seal(header)
+        update_header_crc(header)
         made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 

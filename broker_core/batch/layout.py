@@ -39,6 +39,8 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
 
 Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
 records, and a reader of many small batches joins their row tables and decodes them at once.
+
+A batch's dictionary: the publisher's name and the topics, as bytes and as text. The same ones come again and again.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ def hash64(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def bad_batch(sentence: str, position: int) -> ClientError:
+def bad_batch_error(sentence: str, position: int) -> ClientError:
     return ClientError(
         "bad_batch",
         f"{sentence} (at byte {position} of the batch)",
@@ -163,13 +165,49 @@ def header_crc(header: Buffer) -> int:
     return crc32c(plain)
 
 
-def seal(buf: bytearray) -> None:
+def update_header_crc(buf: bytearray) -> None:
     """Renew the checksum of the header that `buf` begins with, in place."""
     buf[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = _ZERO_CRC
     _U32.pack_into(buf, _HEADER_CRC_AT, crc32c(buf[:HEADER_SIZE]))
 
 
 @lru_cache(maxsize=FEW_ROWS + 1)
-def few_rows(count: int) -> struct.Struct:
+def pack_small_row_table(count: int) -> struct.Struct:
     """The row table of a few records, whose fields come one after the other."""
     return struct.Struct("<" + "IIHHI" * count)
+
+
+@lru_cache(maxsize=8_192)
+def encode_dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
+    """The bytes, padded to a multiple of 8."""
+    parts = [struct.pack("<H", len(topics) + 1)]
+    for entry in (publisher, *topics):
+        raw = entry.encode()
+        parts += (struct.pack("<H", len(raw)), raw)
+    whole = b"".join(parts)
+    return whole + PADDING[len(whole) & 7]
+
+
+@lru_cache(maxsize=8_192)
+def decode_dictionary(raw: bytes) -> tuple[str, ...]:
+    """The publisher's name and the topics. ClientError bad_batch_error."""
+    entries: list[str] = []
+    try:
+        (number,) = struct.unpack_from("<H", raw)
+        if not 2 <= number <= MAX_DICTIONARY:
+            raise bad_batch_error(
+                f"a dictionary has 2 to {MAX_DICTIONARY} entries, not {number}", HEADER_SIZE
+            )
+        at = 2
+        for _ in range(number):
+            (length,) = struct.unpack_from("<H", raw, at)
+            text = raw[at + 2 : at + 2 + length]
+            if len(text) != length:
+                raise bad_batch_error("a dictionary entry is cut off", HEADER_SIZE + at)
+            entries.append(text.decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        raise bad_batch_error("the dictionary can't be read", HEADER_SIZE) from None
+    if at + (-at & 7) != len(raw):
+        raise bad_batch_error("the dictionary's length is wrong", 12)
+    return tuple(entries)

@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from broker_core.batch import HEADER_SIZE, MAX_BATCH_BYTES, Buffer, peek
+from broker_core.batch import HEADER_SIZE, MAX_BATCH_BYTES, Buffer, read_batch_header
 from broker_core.batch import MAGIC as BATCH_MAGIC
 from broker_core.checksum import crc32c
 from broker_core.client.store_file import StoreFile
@@ -282,7 +282,10 @@ class FilePublishStore(KeptBatches[_Place]):
         if entry is None:
             return False
         with contextlib.suppress(ClientError):
-            return peek(self._file.read(at + _ENTRY.size, entry[2])).first_publisher_sequence == entry[0]
+            return (
+                read_batch_header(self._file.read(at + _ENTRY.size, entry[2])).first_publisher_sequence
+                == entry[0]
+            )
         return False
 
     # Use.

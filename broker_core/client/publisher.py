@@ -27,8 +27,8 @@ from broker_core.batch import (
     ROW_SIZE,
     Batch,
     Buffer,
-    build,
-    build_one_topic,
+    build_batch,
+    build_single_topic_batch,
     renumber,
 )
 from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
@@ -215,7 +215,9 @@ class Publisher:
             self._gathered += size
             return
         for part in cut_bodies(encoded):
-            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next, self.session))
+            self._hand_over(
+                len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
+            )
             await self.wait_for_room()
 
     async def store_messages(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
@@ -237,7 +239,9 @@ class Publisher:
         """Put batches of one topic into the store and send them, however full it is."""
         self.emit()  # what was gathered before them keeps its place
         for part in parts:
-            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next, self.session))
+            self._hand_over(
+                len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
+            )
 
     def send_gathered(self) -> None:
         """Make a batch of what has gathered and write it to the connection."""
@@ -252,13 +256,15 @@ class Publisher:
         self._topics, self._bodies, self._gathered = [], [], 0
         if topics.count(topics[0]) == len(topics):
             self._hand_over(
-                len(bodies), build_one_topic(self._name, topics[0], bodies, self._next, self.session)
+                len(bodies), build_single_topic_batch(self._name, topics[0], bodies, self._next, self.session)
             )
             return
         most = MAX_DICTIONARY - 1  # no more topics than records, whatever they are
         for at in range(0, len(bodies), most):
             part = bodies[at : at + most]
-            batch = build(self._name, topics[at : at + most], part, None, self._next, session=self.session)
+            batch = build_batch(
+                self._name, topics[at : at + most], part, None, self._next, session=self.session
+            )
             self._hand_over(len(part), batch)
 
     def forward(self, first: int, last: int, batch: bytearray) -> None:

@@ -83,7 +83,7 @@ class Publisher:
         return self._submitted - self._committed
 
     def publish_batch(self, payload: bytearray) -> None:
-        """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
+        """A frame of records. ClientError bad_batch_error, bad_topic, not_logged_on, not_entitled."""
         if not self._connection.logged_on:
             raise ClientError(
                 "not_logged_on", "The first command must be a logon.", "Log on before publishing."
@@ -111,7 +111,7 @@ class Publisher:
 
     def publish_one(self, command: commands.Publish) -> None:
         """One record in a command. ClientErrors as `publish_batch`."""
-        built = batches.build_one_topic(
+        built = batches.build_single_topic_batch(
             self._connection.name, command.topic, [command.body()], command.sequence or 0
         )
         batch = Batch.parse(built, verify=False)
@@ -130,7 +130,7 @@ class Publisher:
         answers: Sequence[replies.Ack],
     ) -> None:
         """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
-        built = batches.build(self._connection.name, topics, bodies, headers)
+        built = batches.build_batch(self._connection.name, topics, bodies, headers)
         numbers = Counter(topics)
         batch = Batch.parse(built, verify=False)
         self._check(tuple(numbers), batch)

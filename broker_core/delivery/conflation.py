@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from broker_core.batch import MAX_BATCH_BYTES, Batch, BatchHeader, Rows, build
+from broker_core.batch import MAX_BATCH_BYTES, Batch, BatchHeader, Rows, build_batch
 from broker_core.delivery.account import NOTHING, Amount
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf
@@ -186,7 +186,7 @@ def _batch(held: list[_Held], newest: BatchHeader) -> Batch:
     numbers, topics, headers, bodies = zip(*held, strict=True)
     sequences = numbers if numbers[0] else ()
     # From the broker: the records come from several publishers.
-    batch = Batch.parse(build(BROKER_NAME, topics, bodies, headers, sequences=sequences), verify=False)
+    batch = Batch.parse(build_batch(BROKER_NAME, topics, bodies, headers, sequences=sequences), verify=False)
     batch.stamp(
         origin=newest.origin, epoch=newest.epoch, first_sequence=numbers[0], accepted_at=newest.accepted_at
     )

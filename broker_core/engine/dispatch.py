@@ -180,7 +180,7 @@ class Dispatch:
     # Publish.
 
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch, bad_topic, not_journaled or
+        """Take a batch from a client. Raises ClientError bad_batch_error, bad_topic, not_journaled or
         refused_before, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(
@@ -314,7 +314,9 @@ class Dispatch:
         its way to the journal. ClientError not_journaled."""
         under_way = list[Pending[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
-            built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
+            built = batches.build_single_topic_batch(
+                BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS]
+            )
             batch = Batch.parse(built, verify=False)
             parts = self.topics.parts(batch)
             if parts.passed is not None:

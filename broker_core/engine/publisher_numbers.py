@@ -290,7 +290,7 @@ class PublisherNumbers:
 
 def assign_session(connection: Member, batch: Batch) -> None:
     """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
-    ClientError bad_batch."""
+    ClientError bad_batch_error."""
     session = batch.session
     if session > MAX_SESSION:
         raise ClientError(

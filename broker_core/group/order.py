@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker_core.batch import CLAIM, Batch, locate, peek, write_flags
+from broker_core.batch import CLAIM, Batch, read_batch_header, write_flags, write_log_position
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import Chain
 from broker_core.group.packing import unpacked
@@ -117,10 +117,10 @@ def not_the_groups(last: int) -> OperatorError:
 
 
 def batches_of(entry: Entry) -> Iterator[Batch]:
-    """The batches in an entry, checked. ClientError bad_batch when its bytes aren't what was sent."""
+    """The batches in an entry, checked. ClientError bad_batch_error when its bytes aren't what was sent."""
     content, at = memoryview(unpacked(entry.content)), 0
     while at < len(content):
-        size = peek(content, at).size
+        size = read_batch_header(content, at).size
         yield Batch.parse(bytearray(content[at : at + size]))
         at += size
 
@@ -152,7 +152,7 @@ class Order:
         assert isinstance(fresh.buf, bytearray)
         self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
         write_flags(fresh.buf, 0)
-        locate(fresh.buf, Place(entry.number, number).packed)
+        write_log_position(fresh.buf, Place(entry.number, number).packed)
         fresh.stamp(
             origin=self._origin,
             epoch=self._generation,

@@ -45,7 +45,7 @@ def unpacked_length(content: bytes) -> int:
 
 
 def unpacked(content: bytes) -> bytes:
-    """Its batches. ClientError bad_batch when that isn't what was packed; never more than MAX_ENTRY_BYTES are made of it."""
+    """Its batches. ClientError bad_batch_error when that isn't what was packed; never more than MAX_ENTRY_BYTES are made of it."""
     if not content.startswith(_MAGIC):
         return content
     length = unpacked_length(content)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
-from broker_core.batch import MAGIC, Batch, peek
+from broker_core.batch import MAGIC, Batch, read_batch_header
 from broker_core.checksum import crc32c
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource, MemberCache, first_member
@@ -137,7 +137,7 @@ def walk(source: Source, offset: int, end: int, max_bytes: int) -> Walk:
     problem: str | None = None
     while size - at >= BATCH_HEADER:
         try:
-            header = peek(view, at)
+            header = read_batch_header(view, at)
         except ClientError as error:
             problem = ZEROS if view[at : at + 8] == _ZEROS else error.sentence
             break
@@ -160,7 +160,7 @@ def _read_one_batch(source: Source, offset: int, length: int, end: int) -> memor
     view = source.read(offset, min(max(length, BATCH_HEADER), max(end - offset, 0)))
     if len(view) >= BATCH_HEADER:
         try:
-            size = peek(view).size
+            size = read_batch_header(view).size
         except ClientError:
             return view
         if size > len(view) and offset + size <= end:
@@ -195,7 +195,7 @@ def _behind(source: Source, offset: int, end: int, origin: int, after: int) -> i
     A batch's payload is never searched while its header stands: a body may hold bytes that look like a batch.
     """
     try:
-        header = peek(source.read(offset, BATCH_HEADER))
+        header = read_batch_header(source.read(offset, BATCH_HEADER))
     except (ClientError, JournalError):
         return source.after_damage(offset)
     stop = offset + header.size

@@ -64,9 +64,9 @@ def _kept(home: Path) -> bool:
 
 
 def _batch(number: int) -> bytearray:
-    from broker_core.batch import build_one_topic
+    from broker_core.batch import build_single_topic_batch
 
-    return build_one_topic("carla", topic_of(number), [body_of("carla", number)], number)
+    return build_single_topic_batch("carla", topic_of(number), [body_of("carla", number)], number)
 
 
 def settle(home: Path) -> None:

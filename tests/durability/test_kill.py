@@ -58,7 +58,7 @@ class Publisher:
         while True:
             count = random.randint(1, 40)
             bodies = [b'{"n":%d}' % number for number in range(first, first + count)]
-            built = batch.build_one_topic("publisher", "load", bodies, first)
+            built = batch.build_single_topic_batch("publisher", "load", bodies, first)
             writer.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
             await writer.drain()
             first += count

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import CLAIM, Batch, build_one_topic, stamp, write_flags
+from broker_core.batch import CLAIM, Batch, build_single_topic_batch, stamp_header, write_flags
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
 from broker_core.group.order import SKEW_NS, Order, batches_of, place_in, standing_of
@@ -57,9 +57,9 @@ def entry_of(number: int, at: int, batches: Sequence[Published]) -> Entry:
     content = bytearray()
     for name, first, count, accepted_at, session in batches:
         bodies = [b"%s %d" % (name.encode(), n) for n in range(count)]
-        built = build_one_topic(name, "t", bodies, first, abs(session))
+        built = build_single_topic_batch(name, "t", bodies, first, abs(session))
         write_flags(built, CLAIM if session < 0 else 0)
-        stamp(built, origin=1, epoch=0, first_sequence=0, accepted_at=accepted_at)
+        stamp_header(built, origin=1, epoch=0, first_sequence=0, accepted_at=accepted_at)
         content += built
     return Entry(number, at, Sender("a", "run", number), bytes(content), 0)
 

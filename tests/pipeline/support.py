@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.checksum import crc32c
 from broker_core.journal import sidecar
 from broker_core.journal.appender import JournalOptions
@@ -68,7 +68,7 @@ def append(
 ) -> Batch:
     """Write one record batch."""
     topics, bodies = [topic for topic, _ in messages], [body for _, body in messages]
-    batch = Batch.parse(build(publisher, topics, bodies, headers, number))
+    batch = Batch.parse(build_batch(publisher, topics, bodies, headers, number))
     batch.stamp(
         origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=at
     )

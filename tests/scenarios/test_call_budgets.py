@@ -47,7 +47,7 @@ class Client:
 
     def publish(self, sequence: int) -> None:
         """Send one message with its publisher sequence."""
-        built = batch.build_one_topic(self.name, "t", [b"x" * 100], sequence)
+        built = batch.build_single_topic_batch(self.name, "t", [b"x" * 100], sequence)
         self._socket.sendall(encode_frame_header(PUBLISH, 0, len(built)) + built)
 
     def next_frame(self) -> Frame:

@@ -34,7 +34,7 @@ def wrapped(data: bytes) -> bytes:
 
 def native(topic: str, body: str) -> list[bytes]:
     """One message as a command, and one in a batch."""
-    built = batch.build_one_topic("c", topic, [body.encode()])
+    built = batch.build_single_topic_batch("c", topic, [body.encode()])
     return [
         encode_command({"c": "publish", "topic": topic, "text": body}),
         encode_frame_header(PUBLISH, 0, len(built)) + built,

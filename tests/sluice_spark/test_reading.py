@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import HEADER_SIZE, Batch, build
+from broker_core.batch import HEADER_SIZE, Batch, build_batch
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.reader import Source
@@ -487,7 +487,7 @@ def test_every_column_has_a_spark_type() -> None:
 def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
     batches: list[tuple[str, list[str]]],
 ) -> None:
-    made = [Batch.parse(build(publisher, topics, [b""] * len(topics))) for publisher, topics in batches]
+    made = [Batch.parse(build_batch(publisher, topics, [b""] * len(topics))) for publisher, topics in batches]
     names, bases = _entries([_dictionary(batch) for batch in made])
     found = [
         names.slice(base, len(batch.topics) + 1).to_pylist() for base, batch in zip(bases, made, strict=True)
@@ -574,7 +574,7 @@ def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
     first = 1
     for publisher, records in batches:
         named, bodies, headers = (list(column) for column in zip(*records, strict=True))
-        batch = Batch.parse(build(publisher, named, bodies, headers, first))
+        batch = Batch.parse(build_batch(publisher, named, bodies, headers, first))
         batch.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=NOON + first)
         first += len(records)
         every.add(batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.errors import SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
@@ -33,9 +33,9 @@ class JournalBroker(FakeBroker):
     def fill(self, segments: int) -> None:
         """Write until that many segments are sealed."""
         while sum(one.state != "current" for one in self.journal.segments()) < segments:
-            raw = build_one_topic("publisher", "orders", [b'{"price": 100}' * 100] * 100)
+            raw = build_single_topic_batch("publisher", "orders", [b'{"price": 100}' * 100] * 100)
             first = self.journal.next_sequence
-            stamp(
+            stamp_header(
                 raw,
                 origin=self.journal.origin,
                 epoch=self.journal.epoch,

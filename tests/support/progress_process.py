@@ -102,7 +102,7 @@ class Feeder:
         self.sink = sink
         self._entries: list[OutboxEntry] = []
         for nbytes in BATCHES:
-            made = Batch.parse(batches.build_one_topic("p", "a", [b"x" * nbytes]))
+            made = Batch.parse(batches.build_single_topic_batch("p", "a", [b"x" * nbytes]))
             self._entries.append(OutboxEntry(1, made, None, None, 0, 1, made.nbytes, 0))
         self._going = False
 

@@ -54,7 +54,7 @@ class RawClient:
 
     async def publish(self, topic: str, bodies: list[bytes], first: int = 0, session: int = 0) -> None:
         """A batch frame."""
-        built = batch.build_one_topic(self.name, topic, bodies, first, session)
+        built = batch.build_single_topic_batch(self.name, topic, bodies, first, session)
         self.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         await self._writer.drain()
 

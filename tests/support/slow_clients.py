@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Action
 from broker_core.delivery.entry import OutboxEntry
@@ -94,7 +94,7 @@ def entry(
     journaled: bool = True,
 ) -> OutboxEntry:
     """A delivery that counts as nbytes, of a real batch."""
-    batch = Batch.parse(build_one_topic("p", "t", [b"x"] * count), verify=False)
+    batch = Batch.parse(build_single_topic_batch("p", "t", [b"x"] * count), verify=False)
     batch.header = batch.header._replace(first_sequence=sequence if journaled else 0)
     return OutboxEntry(stream, batch, None, (1, sequence) if journaled else None, nbytes, count, nbytes, at)
 

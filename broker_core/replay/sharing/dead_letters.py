@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.bookmark import Bookmark
 from broker_core.headers import decode, encode
 from broker_core.names import BROKER_NAME
@@ -43,4 +43,4 @@ def dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
         said.pop("destination", None)  # where it was published to; it goes elsewhere now
         said |= {FROM: record.topic, OF: name, BOOKMARK: str(Bookmark(instance, record.sequence))}
         headers.append(encode(said.items()))
-    return Batch.parse(build(BROKER_NAME, topics, batch.bodies(), headers), verify=False)
+    return Batch.parse(build_batch(BROKER_NAME, topics, batch.bodies(), headers), verify=False)

@@ -20,7 +20,7 @@ import pytest
 import websockets
 from websockets.frames import Frame, Opcode
 
-from broker_core.batch import build_one_topic
+from broker_core.batch import build_single_topic_batch
 from broker_core.client import AsyncClient
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 
@@ -256,7 +256,7 @@ async def test_messages_come_in_order_however_they_are_framed_and_cut(
     logon = encode_command({"c": "logon", "name": f"raw-{seed}"})
     frames: list[bytes] = []
     for body in bodies:
-        batch = build_one_topic(f"raw-{seed}", topic, [body])
+        batch = build_single_topic_batch(f"raw-{seed}", topic, [body])
         frames.append(encode_frame_header(PUBLISH, 0, len(batch)) + bytes(batch))
     wire = b"".join(framed(frame, rng) for frame in frames)
     async with AsyncClient(f"tcp://127.0.0.1:{broker.tcp}", f"framed-reader-{seed}") as reader:

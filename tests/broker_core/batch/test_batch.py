@@ -25,8 +25,8 @@ records = st.lists(st.tuples(topics, st.binary(max_size=40), st.binary(max_size=
 
 
 def golden() -> bytearray:
-    built = batches.build("pub", ["a.b", "c", "a.b"], [b'{"n":1}', b"", b"xyz"], [b"h", b"", b"hh"], 7)
-    batches.stamp(
+    built = batches.build_batch("pub", ["a.b", "c", "a.b"], [b'{"n":1}', b"", b"xyz"], [b"h", b"", b"hh"], 7)
+    batches.stamp_header(
         built,
         origin=batches.hash64("inst"),
         epoch=3,
@@ -60,7 +60,7 @@ def test_golden_bytes_are_read_as_they_were_written() -> None:
 @given(records, st.integers(0, 2**40))
 def test_what_is_built_is_what_is_read(made: list[tuple[str, bytes, bytes]], first: int) -> None:
     names, bodies, headers = map(list, zip(*made, strict=True))
-    found = Batch.parse(batches.build("me", names, bodies, headers, first))
+    found = Batch.parse(batches.build_batch("me", names, bodies, headers, first))
     assert [(r.topic, r.body, r.headers) for r in found.records()] == made
     expected = [first + i if first else 0 for i in range(len(made))]
     assert [r.publisher_sequence for r in found.records()] == expected
@@ -69,7 +69,7 @@ def test_what_is_built_is_what_is_read(made: list[tuple[str, bytes, bytes]], fir
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=150), st.integers(1, 2**40))
 def test_the_fast_path_makes_the_same_bytes_as_the_general_one(bodies: list[bytes], first: int) -> None:
-    assert batches.build_one_topic("me", "t", bodies, first) == batches.build(
+    assert batches.build_single_topic_batch("me", "t", bodies, first) == batches.build_batch(
         "me", ["t"] * len(bodies), bodies, None, first
     )
 
@@ -79,7 +79,7 @@ def test_selected_rows_stand_for_themselves_with_their_own_sequences(
     made: list[tuple[str, bytes, bytes]], data: st.DataObject
 ) -> None:
     names, bodies, headers = map(list, zip(*made, strict=True))
-    whole = Batch.parse(batches.build("me", names, bodies, headers, 5))
+    whole = Batch.parse(batches.build_batch("me", names, bodies, headers, 5))
     whole.stamp(origin=1, epoch=1, first_sequence=100, accepted_at=9)
     rows = sorted(data.draw(st.sets(st.integers(0, len(made) - 1), min_size=1)))
     part = Batch.parse(bytes(whole.select(np.array(rows)).buf))
@@ -94,7 +94,7 @@ def test_a_batch_cut_into_stretches_is_the_whole_again(
     made: list[tuple[str, bytes, bytes]], data: st.DataObject
 ) -> None:
     names, bodies, headers = map(list, zip(*made, strict=True))
-    whole = Batch.parse(batches.build("me", names, bodies, headers, 5))
+    whole = Batch.parse(batches.build_batch("me", names, bodies, headers, 5))
     whole.stamp(origin=1, epoch=1, first_sequence=100, accepted_at=9)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(made)))) | {0, len(made)})
     parts = [Batch.parse(bytes(whole.select(np.arange(start, stop)).buf)) for start, stop in pairwise(cuts)]
@@ -125,10 +125,10 @@ def test_a_row_table_that_lies_is_refused_although_its_checksum_fits(
 ) -> None:
     from broker_core.checksum import crc32c
 
-    lying = batches.build_one_topic("me", "t", [b"x"] * rows, 1)
+    lying = batches.build_single_topic_batch("me", "t", [b"x"] * rows, 1)
     lying[96 + 16 + place] = value
     lying[24:28] = crc32c(lying[96:]).to_bytes(4, "little")
-    batches.stamp(lying, origin=0, epoch=0, first_sequence=0, accepted_at=0)
+    batches.stamp_header(lying, origin=0, epoch=0, first_sequence=0, accepted_at=0)
     with pytest.raises(ClientError) as caught:
         Batch.parse(lying)
     assert "row table" in caught.value.sentence
@@ -141,10 +141,10 @@ def test_a_batch_that_is_cut_off_is_refused() -> None:
 
 def test_more_records_than_the_limit_are_refused_when_building() -> None:
     with pytest.raises(ClientError):
-        batches.build_one_topic("me", "t", [b""] * (batches.MAX_RECORDS + 1))
+        batches.build_single_topic_batch("me", "t", [b""] * (batches.MAX_RECORDS + 1))
 
 
 def test_an_unjournaled_batch_has_no_sequences() -> None:
-    found = Batch.parse(batches.build_one_topic("me", "t", [b"1", b"2"], 1))
+    found = Batch.parse(batches.build_single_topic_batch("me", "t", [b"1", b"2"], 1))
     assert found.sequences().tolist() == [0, 0]
     assert found.last_sequence == 0

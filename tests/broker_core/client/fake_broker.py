@@ -14,7 +14,7 @@ import numpy as np
 from websockets.asyncio.server import Server as WebSocketServer
 from websockets.asyncio.server import ServerConnection, serve
 
-from broker_core.batch import Batch, hash64, stamp
+from broker_core.batch import Batch, hash64, stamp_header
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.native import (
@@ -238,7 +238,7 @@ class FakeBroker:
         self.peers.clear()
 
     def keep(self, batch: Batch) -> None:
-        stamp(
+        stamp_header(
             batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1
         )  # type: ignore[arg-type]
         stamped = Batch.parse(batch.buf)

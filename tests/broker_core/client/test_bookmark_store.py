@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.client import bookmark_store
 from broker_core.client import bookmark_store as module
 from broker_core.client.bookmark_store import FileBookmarkStore, MemoryBookmarkStore
@@ -18,8 +18,8 @@ from broker_core.errors import OperatorError
 
 
 def batch(first: int, count: int) -> Batch:
-    buf = build_one_topic("p", "a", [b"x"] * count)
-    stamp(buf, origin=1, epoch=1, first_sequence=first, accepted_at=1)
+    buf = build_single_topic_batch("p", "a", [b"x"] * count)
+    stamp_header(buf, origin=1, epoch=1, first_sequence=first, accepted_at=1)
     return Batch.parse(buf)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
 from broker_core.client.publish_store import MemoryPublishStore
@@ -206,7 +206,7 @@ async def test_what_is_published_where_the_broker_is_unsure_goes_to_the_next_add
 
 async def test_a_reader_stays_where_the_broker_is_unsure(broker: FakeBroker) -> None:
     broker.unsure = True
-    broker.keep(Batch.parse(build_one_topic("q", "a", [b"1"], 1)))
+    broker.keep(Batch.parse(build_single_topic_batch("q", "a", [b"1"], 1)))
     async with asyncio.timeout(30), AsyncClient(broker.address, "r", reconnect=QUICK) as client:
         assert (await anext(aiter(await client.subscribe("a", bookmark=EPOCH)))).body == b"1"
         assert client.connections == 1
@@ -233,7 +233,7 @@ async def test_a_start_with_unsent_messages_ends_in_time_where_all_members_are_c
     broker.unsure = True
     policy = ReconnectPolicy(first_delay=0.01, longest_delay=0.02, first_connect_timeout=0.2)
     store = MemoryPublishStore()
-    store.add(1, 1, build_one_topic("p", "t", [b"1"], 1, 5))
+    store.add(1, 1, build_single_topic_batch("p", "t", [b"1"], 1, 5))
     client = AsyncClient(broker.address, "p", publish_store=store, reconnect=policy)
     with pytest.raises(ClientError) as caught:
         await asyncio.wait_for(client.start(), 20)

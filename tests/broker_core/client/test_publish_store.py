@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.client import publish_store as module
 from broker_core.client import store_file
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore, StoredBatch
@@ -17,7 +17,7 @@ from broker_core.errors import OperatorError
 
 
 def batch(first: int, count: int = 2) -> bytearray:
-    return build_one_topic("p", "a", [b"x" * 10] * count, first)
+    return build_single_topic_batch("p", "a", [b"x" * 10] * count, first)
 
 
 def fill(store: PublishStore, numbers: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.batch import MAX_DICTIONARY, Buffer, build_one_topic
+from broker_core.batch import MAX_DICTIONARY, Buffer, build_single_topic_batch
 from broker_core.client import AsyncClient, FilePublishStore, MemoryPublishStore, ReconnectPolicy, Rejection
 from broker_core.client.bodies import MAX_BODY
 from broker_core.errors import ClientError, OperatorError
@@ -287,7 +287,7 @@ async def test_a_restart_without_a_store_goes_on_with_the_brokers_number(broker:
 async def test_a_store_of_another_client_is_refused(broker: FakeBroker, tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     broker.silent = True
-    store.add(1, 1, build_one_topic("somebody", "a", [b"x"], 1))
+    store.add(1, 1, build_single_topic_batch("somebody", "a", [b"x"], 1))
     with pytest.raises(OperatorError) as caught:
         await client(broker, publish_store=store).start()
     assert caught.value.code == "store_of_another_client"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.batch import build_one_topic
+from broker_core.batch import build_single_topic_batch
 from broker_core.client import FileBookmarkStore, FilePublishStore, store_file
 
 STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close")
@@ -70,7 +70,7 @@ def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
 
 
 def batch(first: int) -> bytearray:
-    return build_one_topic("p", "a", [b"x" * 10] * 2, first)
+    return build_single_topic_batch("p", "a", [b"x" * 10] * 2, first)
 
 
 @pytest.mark.parametrize("halfway", [False, True], ids=["before", "halfway"])

@@ -28,7 +28,7 @@ def one_by_one(number: int) -> bytes:
 
 def one_record_batch(number: int) -> bytes:
     """The same as a batch of one."""
-    built = batch.build_one_topic("busy", "many", [b"%d" % number], 0)
+    built = batch.build_single_topic_batch("busy", "many", [b"%d" % number], 0)
     return encode_frame_header(PUBLISH, 0, len(built)) + built
 
 

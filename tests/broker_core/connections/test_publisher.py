@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_fields import QuotaSettings
@@ -131,7 +131,7 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         topics = [f"prices.{number}" for number in range(2 * MOST_TOPICS)] + ["prices.0", "plain"]
-        batch = build("busy", topics, [b"x"] * len(topics))
+        batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + publish(1) + flush("all"))
         assert (await client.until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
@@ -145,7 +145,7 @@ async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) ->
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         topics = [f"{number}.x" for number in range(3 * MOST_TOPICS)]
-        batch = build("busy", topics, [b"x"] * len(topics))
+        batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + flush("all"))
         await client.until("completed")
         found = broker.engine.roster.clients["busy"].publishing.topics
@@ -253,7 +253,7 @@ async def test_records_with_headers_are_stored_as_one_batch_and_counted(tmp_path
 async def test_a_topic_that_no_record_of_a_batch_has_counts_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
-        whole = Batch.parse(build("busy", ["a", "b", "c"], [b"1", b"2", b"3"]))
+        whole = Batch.parse(build_batch("busy", ["a", "b", "c"], [b"1", b"2", b"3"]))
         part = bytes(whole.select(np.array([0, 1]), explicit=False).buf)
         client.write(encode_frame_header(PUBLISH, 0, len(part)) + part + flush("all"))
         assert (await client.until("completed"))["id"] == "all"

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.account import (
     NOTHING,
     Account,
@@ -30,13 +30,15 @@ Record = tuple[bool, int]
 
 
 def journaled(first: int, count: int = COUNT) -> Batch:
-    made = Batch.parse(build_one_topic("p", "t", [b"x" * (first + at) for at in range(count)]), verify=False)
+    made = Batch.parse(
+        build_single_topic_batch("p", "t", [b"x" * (first + at) for at in range(count)]), verify=False
+    )
     made.header = made.header._replace(first_sequence=first)
     return made
 
 
 def unjournaled() -> Batch:
-    return Batch.parse(build_one_topic("p", "t", [b"x" * OTHER_BYTES] * COUNT), verify=False)
+    return Batch.parse(build_single_topic_batch("p", "t", [b"x" * OTHER_BYTES] * COUNT), verify=False)
 
 
 class Model:

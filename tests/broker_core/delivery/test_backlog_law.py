@@ -16,7 +16,7 @@ from unittest.mock import patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery import offline as offline_module
 from broker_core.delivery.account import Account, Amount, Cause, parts, total
 from broker_core.delivery.backlog import Backlog
@@ -180,7 +180,9 @@ class Scene:
         first = self.offered + 1
         self.offered += count
         numbers = range(first, first + count)
-        batch = Batch.parse(build_one_topic("p", f"t{first % 2}", [b"%d" % number for number in numbers]))
+        batch = Batch.parse(
+            build_single_topic_batch("p", f"t{first % 2}", [b"%d" % number for number in numbers])
+        )
         source = None
         if stream != SCRATCH:
             batch.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=self.now)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.delivery import conflation
 from broker_core.delivery.conflation import Conflator, parse_conflation
 from broker_core.errors import ClientError
@@ -21,7 +21,7 @@ Row = tuple[int, str, bytes]
 
 
 def batch_at(moment: int, records: list[tuple[str, bytes]], first_sequence: int = 0) -> Batch:
-    batch = Batch.parse(build("feed", [topic for topic, _ in records], [body for _, body in records]))
+    batch = Batch.parse(build_batch("feed", [topic for topic, _ in records], [body for _, body in records]))
     batch.stamp(origin=7, epoch=1, first_sequence=first_sequence, accepted_at=moment)
     return batch
 

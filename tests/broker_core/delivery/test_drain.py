@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery import fair_share as module
 from broker_core.delivery.drain import Drain
 from broker_core.delivery.fair_share import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, FairShare
@@ -28,7 +28,7 @@ class Scene:
         clock: Any = SimpleNamespace(seconds=lambda: self.now)
         self.turns = FairShare(clock)
         self.spool = Spool(path / "i.c.1.spool")
-        self.batch = Batch.parse(build_one_topic("p", "t", [b"x" * 4_000]))
+        self.batch = Batch.parse(build_single_topic_batch("p", "t", [b"x" * 4_000]))
         reader = SimpleNamespace(run=self._read, worked_s=0.0)
         facilities: Any = SimpleNamespace(share=self.turns, journal=self, reader=reader)
         self.drain = Drain(facilities, self.spool, lambda entries: entries)

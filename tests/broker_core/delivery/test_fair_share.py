@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.delivery import fair_share as module
@@ -138,6 +138,6 @@ async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_
         while engine.frontier.durable == 0:
             await asyncio.sleep(0.001)
     assert not engine.share.busy
-    engine.dispatch.publish(client, Batch.parse(build_one_topic("p", "t", [b"x"])), ())
+    engine.dispatch.publish(client, Batch.parse(build_single_topic_batch("p", "t", [b"x"])), ())
     assert engine.share.busy
     await engine.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lane import Lane
 from broker_core.delivery.window import AckMode, Window
@@ -13,7 +13,9 @@ from broker_core.delivery.window import AckMode, Window
 
 def entry(first: int, count: int, at: int = 1) -> OutboxEntry:
     """Records `first` to first + count - 1."""
-    batch = Batch.parse(build_one_topic("p", "t", [b"%d" % number for number in range(first, first + count)]))
+    batch = Batch.parse(
+        build_single_topic_batch("p", "t", [b"%d" % number for number in range(first, first + count)])
+    )
     batch.header = batch.header._replace(first_sequence=first)
     return OutboxEntry(1, batch, None, (1, 0), batch.nbytes, count, batch.nbytes, at)
 

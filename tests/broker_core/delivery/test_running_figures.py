@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lane import Lane
@@ -34,7 +34,7 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
     for number in (1, 1_000):
         scene = Scene(tmp_path)
         backlog, scene.socket.room = scene.backlog, 1 << 20
-        batch = Batch.parse(build_one_topic("p", "t", [b"1"]))
+        batch = Batch.parse(build_single_topic_batch("p", "t", [b"1"]))
         for stream in range(10, 10 + number):
             scene.socket.got[stream] = []
             if windowed:

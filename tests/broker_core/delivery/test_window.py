@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.account import NOTHING, Amount
 from broker_core.delivery.window import AckMode, Window
 from broker_core.errors import ClientError
 
 
 def batch(first_sequence: int, count: int) -> Batch:
-    made = Batch.parse(build_one_topic("p", "t", [b"x"] * count), verify=False)
+    made = Batch.parse(build_single_topic_batch("p", "t", [b"x"] * count), verify=False)
     made.header = made.header._replace(first_sequence=first_sequence)
     return made
 
@@ -169,7 +169,7 @@ class Table:
 
 
 def parsed(bodies: list[bytes], first_sequence: int) -> Batch:
-    made = Batch.parse(build_one_topic("p", "t", bodies), verify=False)
+    made = Batch.parse(build_single_topic_batch("p", "t", bodies), verify=False)
     made.header = made.header._replace(first_sequence=first_sequence)
     return made
 
@@ -221,7 +221,7 @@ def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
     window = Window(AckMode.INDIVIDUAL, 10)
     for first, sequence in ((0, 101), (3, 0)):
         bodies = [b"x" * (1 << number) for number in range(first, first + 3)]
-        made = Batch.parse(build_one_topic("p", "t", bodies), verify=False)
+        made = Batch.parse(build_single_topic_batch("p", "t", bodies), verify=False)
         made.header = made.header._replace(first_sequence=sequence)
         window.sent(made, 1)
     assert window.acknowledge(2, 2) == (Amount(1, 2), NOTHING)

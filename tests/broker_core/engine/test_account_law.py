@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.config.journaling import JournaledTopic
@@ -150,7 +150,9 @@ class World:
         topics = [("t.a", "t.b", "scratch.a", "t.a")[(row + number) % 4] for row in rows]
         bodies = [b"%d" % row + b"x" * (row % 7) for row in rows]
         self.published += zip(topics, bodies, strict=True)
-        self.engine.dispatch.publish(self.publisher, Batch.parse(build("publisher", topics, bodies)), ())
+        self.engine.dispatch.publish(
+            self.publisher, Batch.parse(build_batch("publisher", topics, bodies)), ()
+        )
 
     async def do_turns(self, number: int) -> None:
         for _ in range(number):

@@ -120,7 +120,7 @@ async def test_where_nothing_was_left_out_nothing_is_marked(tmp_path: Path) -> N
 def test_texts_and_messages_show_the_mark() -> None:
     from broker_core import batch
 
-    plain = batch.Batch.parse(batch.build_one_topic("w", "t", [b"1", b"2"]))
+    plain = batch.Batch.parse(batch.build_single_topic_batch("w", "t", [b"1", b"2"]))
     for mark, word in ((batch.CONFLATED, LEFT), (batch.CONFLATION_OVER, OVER)):
         marked = batch.Batch.parse(bytes(plain.marked(mark).buf))
         assert [one.mark for one in messages_of(marked, "i")] == [word, word]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.batch import build
+from broker_core.batch import build_batch
 from broker_core.config import JournaledTopic, PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_frame_header
@@ -83,7 +83,7 @@ async def test_filters_of_subscriptions_read_the_message_type_live_and_in_a_repl
         anna, live = await RawClient.connect(broker, "anna"), await RawClient.connect(broker, "live")
         live.command({"c": "subscribe", "id": "s", "topic": ">", "filter": "/44 > 100 OR /a = 1"})
         await live.until("processed")
-        mixed = build(
+        mixed = build_batch(
             "anna", ["fix.x", "fix.x", "json"], [CHEAP, DEAR, b'{"a": 1}'], first_publisher_sequence=1
         )
         anna.write(encode_frame_header(PUBLISH, 0, len(mixed)) + mixed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
@@ -116,7 +116,7 @@ async def test_of_a_batch_that_was_stored_in_part_the_rest_is(
         dispatch = broker.engine.dispatch
         assert dispatch.messages_in == known + len(sent), "what came, repeats too"
         assert dispatch.bytes_in == sum(
-            len(build_one_topic("p", "a", [b"%d" % n for n in numbers], 1))
+            len(build_single_topic_batch("p", "a", [b"%d" % n for n in numbers], 1))
             for numbers in (range(known), sent)
         )
 
@@ -128,7 +128,7 @@ async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_a
         publisher = await RawClient.connect(broker, "p")
         member = broker.engine.roster.clients["p"]
         for name, first, position in (("q", 1, None), ("p", publisher_numbers.MAX_JUMP + 1, 72)):
-            batch = Batch.parse(build_one_topic(name, "a", [b"x"], first))
+            batch = Batch.parse(build_single_topic_batch(name, "a", [b"x"], first))
             if name != "p":
                 batch.header = batch.header._replace(publisher=member_hash("p"))
             with pytest.raises(ClientError) as caught:

@@ -122,7 +122,7 @@ async def test_a_batch_with_a_wrong_checksum_is_refused_and_nothing_of_it_is_sto
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "writer")
         before = broker.engine.journal.next_sequence
-        damaged = batch.build_one_topic("writer", "a", [b"1", b"2"], 1)
+        damaged = batch.build_single_topic_batch("writer", "a", [b"1", b"2"], 1)
         damaged[-1] ^= 1
         raw.write(encode_frame_header(PUBLISH, 0, len(damaged)) + damaged)
         assert (await raw.until("error"))["code"] == "bad_batch"
@@ -156,7 +156,7 @@ async def test_a_batch_with_fields_that_dont_fit_is_refused(tmp_path: Path, fiel
 
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "writer")
-        built = batch.build_one_topic("writer", "a", [b"1"], 1)
+        built = batch.build_single_topic_batch("writer", "a", [b"1"], 1)
         at = {"publisher": 64, "last": 88, "row": 96 + Batch.parse(built).header.dictionary_length + 10}[
             field
         ]
@@ -174,7 +174,7 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
     from broker_core.protocols.native import PUBLISH, encode_frame_header
 
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        built = batch.Batch.parse(batch.build_one_topic("mallory", "a", [b"1", b"2"], 1))
+        built = batch.Batch.parse(batch.build_single_topic_batch("mallory", "a", [b"1", b"2"], 1))
         for flags in ("sequences", "mark"):
             raw = await RawClient.connect(broker, "mallory")
             bad = built.select(np.arange(2)) if flags == "sequences" else built.marked(batch.CONFLATED)

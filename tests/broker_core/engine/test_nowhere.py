@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.batch import build
+from broker_core.batch import build_batch
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config import JournaledTopic
@@ -91,7 +91,7 @@ async def test_native_publishers_are_refused_too_and_go_on_behind_it(tmp_path: P
         refused = await anna.until("error")
         assert (refused["code"], refused["first"], refused["sequence"]) == ("not_journaled", 1, 1)
         assert refused["details"]["topic"] == "queue.z"
-        built = build("anna", ["kept.a", "queue.z"], [b"1", b"2"], first_publisher_sequence=2)
+        built = build_batch("anna", ["kept.a", "queue.z"], [b"1", b"2"], first_publisher_sequence=2)
         anna.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         refused = await anna.until("error")
         assert (refused["first"], refused["sequence"]) == (2, 3), "all of the batch, or nothing"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.batch import build_one_topic
+from broker_core.batch import build_single_topic_batch
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.journal.publishers import SessionNumber
@@ -113,7 +113,7 @@ async def test_a_connection_publishes_as_one_session_and_no_client_sets_the_prov
             client = await RawClient.connect(broker, "feed")
             begin = client.told["sequence"] + 1
             for number, session in enumerate(sessions, begin):
-                built = build_one_topic("feed", "t", [b"x"], number, session)
+                built = build_single_topic_batch("feed", "t", [b"x"], number, session)
                 client.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
             error = await client.until("error")
             assert (error["code"], error["details"]["position"]) == ("bad_batch", position)
@@ -156,7 +156,7 @@ async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew
         await other.publish("t", [b"other"] * 4, first=1)
         await other.until("persisted")
         store = MemoryPublishStore()
-        store.add(1, 2, build_one_topic("feed", "t", [b"one", b"two"], 1, 7))
+        store.add(1, 2, build_single_topic_batch("feed", "t", [b"one", b"two"], 1, 7))
         late = ReconnectPolicy(first_delay=0.5, jitter=0)
         async with AsyncClient(address_of(broker), "feed", publish_store=store, reconnect=late) as client:
             await client.flush(30)
@@ -210,7 +210,7 @@ async def test_a_publisher_whose_session_is_forgotten_is_told_that_messages_may_
             await other.publish("t", [b"other"], first=3 + number)
             await other.until("persisted")
         store = MemoryPublishStore()  # as a process left it that was killed before it was answered
-        store.add(1, 2, build_one_topic("feed", "t", [b"one", b"two"], 1, 100))
+        store.add(1, 2, build_single_topic_batch("feed", "t", [b"one", b"two"], 1, 100))
         async with AsyncClient(address_of(broker), "feed", publish_store=store) as client:
             await client.flush(30)
             told = [notice.details for notice in client.notices if notice.code == "session_forgotten"]

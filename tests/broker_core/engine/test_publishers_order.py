@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import build
+from broker_core.batch import build_batch
 from broker_core.broker import Broker
 from broker_core.config import JournaledTopic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
@@ -79,7 +79,7 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
             else:
                 numbers = range(len(kinds), len(kinds) + len(step))
                 bodies = [body_of(number, kind) for number, kind in zip(numbers, step, strict=True)]
-                built = build(
+                built = build_batch(
                     "anna",
                     [TOPICS[kind] for kind in step],
                     bodies,

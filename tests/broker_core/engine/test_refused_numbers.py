@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_core.access import Rights
-from broker_core.batch import build
+from broker_core.batch import build_batch
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient, FilePublishStore, MemoryPublishStore, Rejection, SyncClient
 from broker_core.config import JournaledTopic
@@ -122,7 +122,7 @@ async def test_a_batch_with_one_refused_record_is_refused_whole_and_what_is_behi
 ) -> None:
     async with running_broker(tmp_path, POLICY) as broker:
         client = await RawClient.connect(broker, "feed", session=5)
-        built = build("feed", [KEPT, REFUSED], [b"1", b"2"], None, 1, session=5)
+        built = build_batch("feed", [KEPT, REFUSED], [b"1", b"2"], None, 1, session=5)
         client.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         await client.publish(KEPT, [b"3"], 3)
         assert await refusal(client) == ("not_journaled", 1, 2)
@@ -136,7 +136,7 @@ async def test_of_a_refused_batch_what_is_stored_already_is_not_called_refused(t
         await first.publish(KEPT, [b"1", b"2"], 1)
         await first.until("persisted")
         again = await RawClient.connect(broker, "feed", session=5)
-        built = build("feed", [KEPT, KEPT, KEPT, REFUSED], [b"1", b"2", b"3", b"4"], None, 1, session=5)
+        built = build_batch("feed", [KEPT, KEPT, KEPT, REFUSED], [b"1", b"2", b"3", b"4"], None, 1, session=5)
         again.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         assert await refusal(again) == ("not_journaled", 3, 4)
         assert await stored(broker) == [b"1", b"2"]
@@ -244,7 +244,7 @@ async def test_a_client_killed_before_it_was_told_is_told_in_its_next_life(tmp_p
         raw = await RawClient.connect(broker, "feed", session=5)  # the life that was killed
         store = FilePublishStore(tmp_path / "unsent")
         for number, topic in ((1, KEPT), (2, REFUSED), (3, KEPT)):
-            built = build("feed", [topic], [b"%d" % number], None, number, session=5)
+            built = build_batch("feed", [topic], [b"%d" % number], None, number, session=5)
             store.add(number, number, built)
             raw.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         await until(lambda: broker.engine.dispatch.messages_in == 3)

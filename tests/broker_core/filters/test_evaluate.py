@@ -8,14 +8,14 @@ import numpy as np
 import orjson
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.filters import BatchEvaluator, compile_filter, evaluate, message_types
 
 BODIES = [b'{"a":1}', b"not json", b'{"a":2}', b"", b'{"a":3}', b"\xff\xfe", b"7", b'{"a":1', b'[{"a":2}]']
 
 
 def batch_of(bodies: list[bytes]) -> Batch:
-    return Batch.parse(build_one_topic("publisher", "t", bodies))
+    return Batch.parse(build_single_topic_batch("publisher", "t", bodies))
 
 
 def test_records_that_are_not_json_pass_no_filter() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.config.journaling import MESSAGE_TYPES
 from broker_core.filters import BatchEvaluator, compile_filter
 from broker_core.filters.message_types import UNREADABLE, decoder_for
@@ -17,7 +17,7 @@ NAMED = b"Symbol=IBM\x01Price=101.50\x01Leg=A\x01Leg=B\x01"
 
 
 def passes(message_type: str, body: bytes, text: str, separator: str = "\x01") -> bool:
-    batch = Batch.parse(build("p", ["t"], [body]))
+    batch = Batch.parse(build_batch("p", ["t"], [body]))
     evaluator = BatchEvaluator(batch, lambda topic: decoder_for(message_type, separator))
     return bool(len(evaluator.rows(compile_filter(text))))
 
@@ -81,7 +81,7 @@ def test_binary_passes_no_filter():
 
 def test_a_batch_of_several_types():
     bodies = [b'{"s": "IBM"}', b"s=IBM\x01", msgspec.msgpack.encode({"s": "IBM"}), b"s=IBM", b'{"s": "X"}']
-    batch = Batch.parse(build("p", ["json", "fix", "msgpack", "binary", "json"], bodies))
+    batch = Batch.parse(build_batch("p", ["json", "fix", "msgpack", "binary", "json"], bodies))
     types = {"fix": "fix", "msgpack": "msgpack", "binary": "binary"}
     evaluator = BatchEvaluator(batch, lambda topic: decoder_for(types.get(topic, "json")))
     assert evaluator.rows(compile_filter("/s = 'IBM'")).tolist() == [0, 1, 2]

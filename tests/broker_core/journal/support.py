@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from broker_core.batch import Batch, Buffer, build, build_one_topic
+from broker_core.batch import Batch, Buffer, build_batch, build_single_topic_batch
 from broker_core.journal.files import Files
 from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal, JournalOptions
@@ -46,7 +46,7 @@ def batch_for(
 ) -> Batch:
     """A stamped batch whose bodies name their sequences."""
     bodies = [f"{first + row}:".encode().ljust(size, b".") for row in range(count)]
-    batch = Batch.parse(build_one_topic(publisher, topic, bodies, first))
+    batch = Batch.parse(build_single_topic_batch(publisher, topic, bodies, first))
     batch.stamp(
         origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=at or first * 1_000
     )
@@ -55,7 +55,7 @@ def batch_for(
 
 def topics_batch(journal: Journal, topics: Sequence[str]) -> Batch:
     """The journal's next batch, with a record for each topic."""
-    batch = Batch.parse(build("p", topics, [b"{}"] * len(topics)))
+    batch = Batch.parse(build_batch("p", topics, [b"{}"] * len(topics)))
     first = journal.next_sequence
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
     return batch

@@ -116,7 +116,9 @@ class Bench:
         self.log = LocalLog[str](journal, self.outlet, self.clock, self.thread.start)
 
     def append(self, *owners: str, nbytes: int = 10) -> None:
-        built = (batches.build_one_topic("p", "a", [name.encode().rjust(nbytes)] * 2) for name in owners)
+        built = (
+            batches.build_single_topic_batch("p", "a", [name.encode().rjust(nbytes)] * 2) for name in owners
+        )
         self.log.append(*(Pending(Batch.parse(one), owner) for one, owner in zip(built, owners, strict=True)))
 
     async def write(self) -> None:
@@ -435,7 +437,7 @@ async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
 
 
 async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(batches.build_one_topic("p", "a", [b"x" * 10] * 2))
+    size = len(batches.build_single_topic_batch("p", "a", [b"x" * 10] * 2))
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 2 * size)
     bench.append("1")
     bench.append("2")
@@ -451,7 +453,7 @@ async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch
 async def test_a_group_is_as_large_as_it_may_be_and_no_larger(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = len(batches.build_one_topic("p", "a", [b"x" * 10] * 2))
+    size = len(batches.build_single_topic_batch("p", "a", [b"x" * 10] * 2))
     for most, groups in ((3 * size, [["1", "2", "3"]]), (3 * size - 1, [["4", "5"], ["6"]])):
         monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", most)
         before = len([1 for what, _ in bench.heard if what == "applied"])

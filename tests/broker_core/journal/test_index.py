@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build, build_one_topic
+from broker_core.batch import Batch, build_batch, build_single_topic_batch
 from broker_core.checksum import crc32c
 from broker_core.journal.index import ENTRY_BYTES, Hole, SegmentIndex
 from broker_core.journal.journal import JournalOptions
@@ -21,7 +21,7 @@ from .support import batch_for, open_journal
 
 
 def batch(first: int, count: int = 1, at: int = 5, topics: list[str] | None = None) -> Batch:
-    made = Batch.parse(build("p", topics or ["t"] * count, [b"x"] * len(topics or ["t"] * count)))
+    made = Batch.parse(build_batch("p", topics or ["t"] * count, [b"x"] * len(topics or ["t"] * count)))
     made.stamp(origin=1, epoch=3, first_sequence=first, accepted_at=at)
     return made
 
@@ -193,7 +193,7 @@ def test_law_find_rounds_down(steps, data):
     index, offset, first = SegmentIndex("a", 1, 1), 4_096, 1
     places = []
     for count, size, at in steps:
-        one = Batch.parse(build_one_topic("p", "t", [b"x"] * count))
+        one = Batch.parse(build_single_topic_batch("p", "t", [b"x"] * count))
         one.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=at)
         index.add(offset, one)
         places.append((first, first + count - 1, offset, at))

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import PROVEN, Batch, build_one_topic
+from broker_core.batch import PROVEN, Batch, build_single_topic_batch
 from broker_core.journal.acks import acks_path
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
@@ -95,7 +95,7 @@ def test_a_journal_knows_its_publishers_sessions_with_and_without_their_file(tmp
 
     journal = opened()
     for session, number in ((1, 1), (2, 2), (1, 3), (2 | PROVEN, 1)):
-        batch = Batch.parse(build_one_topic("p", "t", [bytes(30_000)], number, session))
+        batch = Batch.parse(build_single_topic_batch("p", "t", [bytes(30_000)], number, session))
         batch.stamp(
             origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=1
         )

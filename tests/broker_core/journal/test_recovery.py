@@ -158,12 +158,12 @@ def test_the_last_batch_of_a_sealed_segment_damaged(tmp_path):
 
 
 def test_bytes_of_a_batch_in_a_body_are_not_taken_for_one(tmp_path):
-    from broker_core.batch import Batch, build_one_topic
+    from broker_core.batch import Batch, build_single_topic_batch
 
     journal = open_journal(tmp_path)
     fill(journal, 2)
     inner = bytes(batch_for(journal, 50).buf)
-    whole = Batch.parse(build_one_topic("p", "t", [b"x" * n + inner for n in range(8)], 7))
+    whole = Batch.parse(build_single_topic_batch("p", "t", [b"x" * n + inner for n in range(8)], 7))
     whole.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=7, accepted_at=1)
     (position,) = journal.write([whole])
     fill(journal, 2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build, stamp
+from broker_core.batch import Batch, build_batch, stamp_header
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.commands import parse_command
@@ -197,8 +197,8 @@ def test_a_client_ignores_what_a_newer_broker_adds() -> None:
 
 
 def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() -> None:
-    buf = build("p", ["a", "b", "b"], [b'{"x": 1.50}', b"plain", b"\xff\x00"])
-    stamp(buf, origin=1, epoch=1, first_sequence=41, accepted_at=1)
+    buf = build_batch("p", ["a", "b", "b"], [b'{"x": 1.50}', b"plain", b"\xff\x00"])
+    stamp_header(buf, origin=1, epoch=1, first_sequence=41, accepted_at=1)
     first, second, third = message_texts(Batch.parse(buf), "sub", "inst")
     assert first == '{"c":"message","sub":"sub","topic":"a","bookmark":"inst|41|","data":{"x": 1.50}}'
     assert json.loads(second)["data"] == "plain"
@@ -213,13 +213,13 @@ def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() ->
 
 
 def test_text_mode_of_what_no_journal_keeps_has_no_bookmark() -> None:
-    batch = Batch.parse(build("p", ["a"], [b"1"]))
+    batch = Batch.parse(build_batch("p", ["a"], [b"1"]))
     assert "bookmark" not in json.loads(message_texts(batch, "s", "inst")[0])
 
 
 def test_a_text_says_when_the_record_was_accepted_if_that_is_asked_for() -> None:
-    buf = build("p", ["a"], [b"1"])
-    stamp(buf, origin=1, epoch=1, first_sequence=7, accepted_at=1_795_268_700_250_000_999)
+    buf = build_batch("p", ["a"], [b"1"])
+    stamp_header(buf, origin=1, epoch=1, first_sequence=7, accepted_at=1_795_268_700_250_000_999)
     batch = Batch.parse(buf)
     assert "timestamp" not in json.loads(message_texts(batch, "s", "inst")[0])
     (text,) = message_texts(batch, "s", "inst", timestamp=True)

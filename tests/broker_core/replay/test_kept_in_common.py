@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.held import Pins
 from broker_core.replay.kept import Durable, ManagedReplay
@@ -42,9 +42,9 @@ class Member:
         )
 
     def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
-        buf = build_one_topic("", topic, bodies)
+        buf = build_single_topic_batch("", topic, bodies)
         if self.takes:
-            stamp(buf, origin=1, epoch=1, first_sequence=1, accepted_at=1)
+            stamp_header(buf, origin=1, epoch=1, first_sequence=1, accepted_at=1)
             self.said += bodies
         return [Pending(Batch.parse(buf), failed=not self.takes)]
 

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.journal.commit_log import Pending
 from broker_core.journal.held import Pins
 from broker_core.replay.kept import DestinationSetBack, Durable, ManagedReplay
@@ -33,7 +33,7 @@ class Member:
         )
 
     def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
-        made = [Pending[Any](Batch.parse(build_one_topic("", topic, [body]))) for body in bodies]
+        made = [Pending[Any](Batch.parse(build_single_topic_batch("", topic, [body]))) for body in bodies]
         self.waiting += zip(made, bodies, strict=True)
         return made
 
@@ -41,7 +41,7 @@ class Member:
         """What waits gets into the log."""
         for pending, body in self.waiting:
             assert isinstance(pending.batch.buf, bytearray)
-            stamp(pending.batch.buf, origin=1, epoch=1, first_sequence=len(log) + 1, accepted_at=1)
+            stamp_header(pending.batch.buf, origin=1, epoch=1, first_sequence=len(log) + 1, accepted_at=1)
             pending.batch = Batch.parse(pending.batch.buf)
             log.append(body)
         self.waiting.clear()

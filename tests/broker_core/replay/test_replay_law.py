@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.connections.connection import Connection
@@ -99,7 +99,7 @@ class World:
     async def do(self, operation: str, number: int) -> None:
         if operation == "publish":
             topics = [("t.a", "t.b", "u.a")[(number + row) % 3] for row in range(number)]
-            batch = Batch.parse(build("publisher", topics, [b"x" * number] * number))
+            batch = Batch.parse(build_batch("publisher", topics, [b"x" * number] * number))
             self.engine.dispatch.publish(self.publisher, batch, ())
         elif operation == "turns":
             for _ in range(number):

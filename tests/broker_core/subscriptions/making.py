@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.filters import compile_filter
 from broker_core.subscriptions import Subscription, TopicPattern
 
 
 def batch_of(records: Sequence[tuple[str, bytes]], first_sequence: int = 0) -> Batch:
     """A batch of (topic, body) records, journaled from a sequence on, or not journaled."""
-    whole = build("publisher", [topic for topic, _ in records], [body for _, body in records])
+    whole = build_batch("publisher", [topic for topic, _ in records], [body for _, body in records])
     batch = Batch.parse(whole)
     if first_sequence:
         batch.stamp(origin=1, epoch=1, first_sequence=first_sequence, accepted_at=1)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.config import InstanceSettings, JournaledTopic, PolicyDocument, default_policy
 from broker_core.errors import OperatorError
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -21,7 +21,7 @@ def journaled(*entries: JournaledTopic, without: tuple[str, ...] = ()) -> Journa
 
 
 def batch_of(*records: tuple[str, bytes]) -> Batch:
-    return Batch.parse(build("p", [topic for topic, _ in records], [body for _, body in records]))
+    return Batch.parse(build_batch("p", [topic for topic, _ in records], [body for _, body in records]))
 
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:

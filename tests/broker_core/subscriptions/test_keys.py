@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.errors import ClientError
 from broker_core.filters.message_types import decoder_for
 from broker_core.subscriptions.keys import LastPerKey, parse_key
 
 
 def batch(*records: tuple[str, bytes]) -> Batch:
-    return Batch.parse(build("p", [topic for topic, _ in records], [body for _, body in records]))
+    return Batch.parse(build_batch("p", [topic for topic, _ in records], [body for _, body in records]))
 
 
 def kept(fold: LastPerKey, batches: list[Batch]) -> list[bytes]:

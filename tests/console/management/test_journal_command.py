@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
 from console.models import Instance, Member
@@ -21,7 +21,7 @@ from console.services.journal_places import known_log
 @pytest.fixture
 def place(tmp_path: Path) -> list[str]:
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
-    batch = Batch.parse(build_one_topic("p", "t", [b'{"n": 1}', b'{"n": 2}'], 1))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [b'{"n": 1}', b'{"n": 2}'], 1))
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)
     journal.write([batch])
     journal.close()
@@ -120,7 +120,7 @@ TEXT = b'x\n{"bookmark":"a|9|","topic":"forged"}\x1b[2J'
 def attacked(tmp_path: Path) -> list[str]:
     """A journal with a JSON body of two lines, and a text that looks like a record."""
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
-    batch = Batch.parse(build_one_topic("p", "t", [FORGED, TEXT], 1))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [FORGED, TEXT], 1))
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)
     journal.write([batch])
     journal.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
 from console.models import Instance
@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> list[str]:
     for number in range(1, 11):
         body = b'{"n": %d}' % number if number % 2 else b"35=D\x0138=%d\x01" % number
         batch = Batch.parse(
-            build(
+            build_batch(
                 f"p{number % 3}", ["json" if number % 2 else "fix"], [body], first_publisher_sequence=number
             )
         )
@@ -139,7 +139,7 @@ def test_bodies_are_read_as_the_policy_of_the_log_says(
 ) -> None:
     journal = Journal.open(tmp_path / "j", instance.name, tmp_path / "k")
     bodies = [b"Symbol=IBM|Price=1|", b"Symbol=MSFT|Price=2|", b'{"Symbol":"IBM","Price":"3"}']
-    batch = Batch.parse(build("p", ["legacy.a", "legacy.b", "orders"], bodies))
+    batch = Batch.parse(build_batch("p", ["legacy.a", "legacy.b", "orders"], bodies))
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=HOUR)
     journal.write([batch])
     journal.close()

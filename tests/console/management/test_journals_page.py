@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.journal.journal import Journal
 from console.forms.journaled_topics import read_line
@@ -22,7 +22,9 @@ COMMANDS = re.findall(r"^manage\.py journal (.*?)(?:\s{2,}#.*)?$", PAGE, re.M)
 @pytest.fixture
 def place(tmp_path: Path) -> list[str]:
     journal = Journal.open(tmp_path / "journal", "sluice-1", tmp_path / "archive")
-    batch = Batch.parse(build_one_topic("loader-3", "orders.a", [b'{"price": 200}', b'{"price": 2}'], 1))
+    batch = Batch.parse(
+        build_single_topic_batch("loader-3", "orders.a", [b'{"price": 200}', b'{"price": 2}'], 1)
+    )
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)
     journal.write([batch])
     journal.close()

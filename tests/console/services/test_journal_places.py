@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.errors import OperatorError
 from broker_core.journal.journal import Journal
 from console.models import Instance, PolicyDraft
@@ -24,7 +24,7 @@ def defaults(settings: Any, tmp_path: Path) -> None:
 
 def write_log(directory: Path, instance: Instance) -> None:
     journal = Journal.open(directory, instance.name)
-    batch = Batch.parse(build_one_topic("p", "t", [b"{}"]))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [b"{}"]))
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=1)
     journal.write([batch])
     journal.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.spool.bring_back import load, unload
 from broker_core.delivery.spool.entries import SpoolEntry
 from broker_core.errors import JournalError
@@ -32,7 +32,7 @@ class Log:
         """A batch of COUNT records, accepted at its first sequence."""
         journal, first = self.journal, self.journal.next_sequence
         batch = Batch.parse(
-            build_one_topic("p", "t", [b"%08d" % (first + n) + b"x" * size for n in range(COUNT)])
+            build_single_topic_batch("p", "t", [b"%08d" % (first + n) + b"x" * size for n in range(COUNT)])
         )
         batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
         return journal.write([batch])[0], batch
@@ -120,7 +120,7 @@ def test_entries_of_two_segments_are_two_reads(log: Log) -> None:
 
 def test_a_copy_between_references_keeps_its_place(log: Log) -> None:
     written = [log.write() for _ in range(2)]
-    batch = Batch.parse(build_one_topic("p", "t", [b"copy"]))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [b"copy"]))
     copied = SpoolEntry(1, "copy", Position(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
     found = brought(log, entry(written[:1]), copied, entry(written[1:]))
     assert [one.source is None for one in found] == [False, True, False]
@@ -140,7 +140,7 @@ def test_damage_is_an_error_and_nothing_is_skipped(log: Log, whole: bool) -> Non
 
 def test_deliveries_that_werent_sent_are_the_entries_they_came_from(log: Log) -> None:
     written = [log.write() for _ in range(5)]
-    batch = Batch.parse(build_one_topic("p", "t", [b"copy"]))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [b"copy"]))
     copied = SpoolEntry(1, "copy", Position(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
     rows = np.array([1, 3])
     found = brought(log, entry(written[:2]), entry(written[2:3], rows=rows), copied, entry(written[3:]))

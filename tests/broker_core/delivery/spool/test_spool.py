@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.spool import parts as module
 from broker_core.delivery.spool.entries import RUN_BYTES, encode_reference
@@ -38,7 +38,7 @@ def reference(spool, number, *, rows=None, count=5, length=1_000):
 
 
 def copy(body=b"x" * 100, count=1):
-    batch = Batch.parse(build_one_topic("p", "t", [body] * count))
+    batch = Batch.parse(build_single_topic_batch("p", "t", [body] * count))
     batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=70)
     return batch
 

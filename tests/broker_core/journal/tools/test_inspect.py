@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.segment import HEADER_SIZE, index_path
 from broker_core.journal.sidecar import load
@@ -66,7 +66,7 @@ def test_a_tail_that_was_never_persisted_is_no_damage(tmp_path, place):
 def test_dump(tmp_path, place):
     journal = open_journal(tmp_path)
     bodies = [b'{"a": 1}', b"text", b"\xff\xfe", b"null"]
-    batch = Batch.parse(build("p", ["x", "y", "x", "x"], bodies, [b"h", b"", b"", b""], 7))
+    batch = Batch.parse(build_batch("p", ["x", "y", "x", "x"], bodies, [b"h", b"", b"", b""], 7))
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=9)
     journal.write([batch])
     journal.sync()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.bookmark import format_moment
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import compile_filter
@@ -34,7 +34,9 @@ def write(journal, count, *, at, publisher="anna", numbered=True, pad=1_000):
     first = journal.next_sequence
     names = [TOPICS[(first + row) % 3] for row in range(count)]
     bodies = [orjson.dumps({"n": first + row, "pad": "." * pad}) for row in range(count)]
-    batch = Batch.parse(build(publisher, names, bodies, first_publisher_sequence=first if numbered else 0))
+    batch = Batch.parse(
+        build_batch(publisher, names, bodies, first_publisher_sequence=first if numbered else 0)
+    )
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=at)
     journal.write([batch])
     journal.sync()
@@ -146,7 +148,7 @@ def test_a_line_for_a_record(place):
 )
 def test_law_lines_say_what_records_hold(records, data):
     heads, bodies = zip(*records, strict=True)
-    batch = Batch.parse(build("p", ["t"] * len(bodies), bodies, heads))
+    batch = Batch.parse(build_batch("p", ["t"] * len(bodies), bodies, heads))
     batch.stamp(origin=1, epoch=1, first_sequence=10, accepted_at=1)
     rows = sorted(data.draw(st.sets(st.integers(0, len(bodies) - 1))))
     found = [orjson.loads(line) for line in lines(batch, np.array(rows, np.int64), "i")]
@@ -235,7 +237,7 @@ def test_a_log_that_is_not_there(tmp_path):
 
 def test_the_brokers_own_topics_are_found(tmp_path):
     journal = open_journal(tmp_path)
-    batch = Batch.parse(build("$SLUICE", ["$SLUICE.decisions"], [b"{}"]))
+    batch = Batch.parse(build_batch("$SLUICE", ["$SLUICE.decisions"], [b"{}"]))
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=5)
     journal.write([batch])
     journal.close()

@@ -35,7 +35,9 @@ RECORDS = st.lists(
 
 def batch_of(records: list[tuple[str, bytes, dict[str, str]]], first: int = 7) -> Batch:
     lines = [record_headers.encode(headers.items()) for _, _, headers in records]
-    made = Batch.parse(batches.build("p", [one[0] for one in records], [one[1] for one in records], lines))
+    made = Batch.parse(
+        batches.build_batch("p", [one[0] for one in records], [one[1] for one in records], lines)
+    )
     made.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=1_795_000_000_123_456_789)
     return made
 
@@ -109,7 +111,7 @@ def test_every_version_can_read_and_acknowledge_its_messages(
     b"content-length:0\n", b"a:b\n\nMESSAGE\n", b"a:b\0\n", b"a:b", b"\n\n\0", b"a\n", b"x:y\ncontent-length:1\n", b"subscription:z\n",
 ])))  # fmt: skip
 def test_a_foreign_publishers_headers_change_no_frame(lines: bytes) -> None:
-    made = Batch.parse(batches.build("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
+    made = Batch.parse(batches.build_batch("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
     made.stamp(origin=1, epoch=1, first_sequence=1, accepted_at=1)
     data, _ = shared_frames(b"s", Tails("here").of(made, Version.V12, False)).take(1 << 20)
     found = read(data, Version.V12)

@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch, build
+from broker_core.batch import Batch, build_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.connections.acknowledging import refuse
@@ -108,7 +108,7 @@ class World:
         consumer = self.consumers[number % len(self.consumers)] if self.consumers else None
         if operation == "publish":
             topics = [("queue.jobs", "other", "queue.jobs")[(number + row) % 3] for row in range(number)]
-            batch = Batch.parse(build("c1", topics, [b"x" * number] * number))
+            batch = Batch.parse(build_batch("c1", topics, [b"x" * number] * number))
             before = self.engine.frontier.durable
             self.engine.dispatch.publish(self.publisher, batch, ())
             await self.engine.dispatch.barrier()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.batch.dictionary import encode_dictionary
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
     FEW_ROWS,
@@ -22,10 +21,11 @@ from broker_core.batch.layout import (
     PADDING,
     ROW_DTYPE,
     VERSION,
-    bad_batch,
-    few_rows,
+    bad_batch_error,
+    encode_dictionary,
     hash64,
-    seal,
+    pack_small_row_table,
+    update_header_crc,
 )
 from broker_core.checksum import crc32c
 
@@ -36,7 +36,7 @@ _SESSION = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
-def build_one_topic(
+def build_single_topic_batch(
     publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0, session: int = 0
 ) -> bytearray:
     """A batch of records of one topic without headers, numbered one after the other; the fast path of publishing."""
@@ -45,13 +45,13 @@ def build_one_topic(
         fields = [0, 0, 1, 0, 0] * count
         fields[1::5] = map(len, bodies)
         fields[4::5] = range(count)
-        rows = few_rows(count).pack(*fields)
+        rows = pack_small_row_table(count).pack(*fields)
     else:
         rows = _table(bodies, 1).tobytes()
     return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence, session=session)
 
 
-def build(
+def build_batch(
     publisher: str,
     topics: Sequence[str],
     bodies: Sequence[bytes],
@@ -63,7 +63,7 @@ def build(
     """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
 
     With `sequences`, ascending and one for each record, these stand in the batch; stamp it with the first of them.
-    Raises ClientError bad_batch when the numbers differ or a limit is passed.
+    Raises ClientError bad_batch_error when the numbers differ or a limit is passed.
     """
     count = len(bodies)
     if (
@@ -71,7 +71,7 @@ def build(
         or (headers is not None and len(headers) != count)
         or len(sequences) not in (0, count)
     ):
-        raise bad_batch("topics, bodies, headers and sequences must be of one length", 8)
+        raise bad_batch_error("topics, bodies, headers and sequences must be of one length", 8)
     numbers: dict[str, int] = {}
     indexes: int | list[int] = 1
     if (
@@ -81,7 +81,7 @@ def build(
     else:
         indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
-        raise bad_batch(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
+        raise bad_batch_error(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
     table = _table(bodies, indexes)
     joined = b""
     if headers is not None:
@@ -112,10 +112,12 @@ def _assemble(
     flags: int = 0,
     session: int = 0,
 ) -> bytearray:
-    return join(publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags, session)
+    return build_from_tables(
+        publisher, topics, len(bodies), rows, headers, b"".join(bodies), first, flags, session
+    )
 
 
-def join(
+def build_from_tables(
     publisher: str,
     topics: tuple[str, ...],
     count: int,
@@ -126,31 +128,31 @@ def join(
     flags: int = 0,
     session: int = 0,
 ) -> bytearray:
-    """A whole batch of tables and texts that are joined already. ClientError bad_batch where a limit is passed."""
+    """A whole batch of tables and texts that are joined already. ClientError bad_batch_error where a limit is passed."""
     dictionary = encode_dictionary(publisher, topics)
     if not 0 < count <= MAX_RECORDS:
-        raise bad_batch(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
+        raise bad_batch_error(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
     length = len(dictionary) + len(rows) + len(headers) + len(texts)
     padding = PADDING[length & 7]
     length += len(padding)
     if HEADER_SIZE + length > MAX_BATCH_BYTES:
-        raise bad_batch(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
+        raise bad_batch_error(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
     payload = b"".join((dictionary, rows, headers, texts, padding))
     header = HEADER.pack(
         MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
         0, 0, session, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
     )  # fmt: skip
     whole = bytearray(header)
-    seal(whole)
+    update_header_crc(whole)
     whole += payload
     return whole
 
 
-def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
+def stamp_header(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
     """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
     _ORIGIN.pack_into(buf, 32, origin, epoch)
     _SEQUENCE.pack_into(buf, 48, first_sequence, accepted_at)
-    seal(buf)
+    update_header_crc(buf)
 
 
 def write_flags(buf: bytearray, flags: int) -> None:
@@ -168,9 +170,9 @@ def renumber(buf: bytearray, session: int, first_publisher_sequence: int) -> Non
     header's checksum."""
     write_session(buf, session)
     _U64.pack_into(buf, 72, first_publisher_sequence)
-    seal(buf)
+    update_header_crc(buf)
 
 
-def locate(buf: bytearray, log_position: int) -> None:
+def write_log_position(buf: bytearray, log_position: int) -> None:
     """Write where a batch stands in the log of its group, in place. Before `stamp`, which renews the checksum."""
     _U64.pack_into(buf, 88, log_position)
