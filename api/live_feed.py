@@ -31,7 +31,7 @@ from django.http import HttpRequest
 from api import live_window
 from api.live_deltas import delta
 from broker_core.documents.instance import Snapshot
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import SluiceError
 from broker_core.names import name_matches
 from console import broker_merge, current

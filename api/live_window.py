@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta, structs
 
 from broker_core.control.listing import in_order, mentions
-from broker_core.documents import columns
+from broker_core.documents import client_columns
+from broker_core.documents.client_columns import ColumnType
 from broker_core.documents.clients import ClientEntry
-from broker_core.documents.columns import Kind
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.errors import OperatorError
 from broker_core.names import name_matches
@@ -26,7 +26,9 @@ from console.queries.flow import METER, Flow, Rates, flow
 MOST_ROWS = 200
 Word = Annotated[str, Meta(max_length=255)]
 # What a row of a table needs no more than the page of one client does: objects and lists, but for the limit it comes to first.
-_LEFT_OUT = frozenset(one.key for one in columns.CLIENT_COLUMNS if one.kind is Kind.NESTED) - {"forecast"}
+_LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.kind is ColumnType.NESTED) - {
+    "forecast"
+}
 
 
 class Want(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +108,7 @@ class Shared:
         """Everybody, sorted: once, whatever is then searched for."""
         key = (sort, None if patterns is None else tuple(patterns))
         if key not in self._sorted:
-            self._sorted[key] = in_order(self.seen(patterns), sort or columns.DEFAULT_SORT)
+            self._sorted[key] = in_order(self.seen(patterns), sort or client_columns.DEFAULT_SORT)
         return self._sorted[key]
 
     def flow(self, patterns: Sequence[str] | None) -> Flow:

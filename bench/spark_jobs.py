@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.processes import family, proportional
 from broker_core.batch import Batch, build_batch
 from broker_core.config import default_policy
-from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.documents.system_records import TrafficRowKey, TrafficSample, pack_samples
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
 from broker_core.names import TRAFFIC_TOPIC
@@ -179,11 +179,11 @@ def looks(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
         for client in slow[start : start + 200].tolist():
             rate = int(rates[client])
             came, owed = rate * (second + 1), rate // 2 * behind
-            whose.append(Who(f"client-{client:05d}", "tcp", "", START_MS, "t"))
-            one = dict.fromkeys(Figures._fields, 0) | {
+            whose.append(TrafficRowKey(f"client-{client:05d}", "tcp", "", START_MS, "t"))
+            one = dict.fromkeys(TrafficSample._fields, 0) | {
                 "at": now, "memory": owed * 115 // 100, "messages": owed // 500, "matched_messages": came // 500, "matched_bytes": came,
                 "acknowledged_bytes": came - owed, "taken_bytes": came - owed, "owed_messages": owed // 500, "owed_bytes": owed,
                 "oldest_at": now - 500 * behind if behind else 0, "subscriptions": 1,
             }  # fmt: skip
-            figures.extend(one[name] for name in Figures._fields)
-        yield msgspec.json.encode(pack(now, whose, figures, 0))
+            figures.extend(one[name] for name in TrafficSample._fields)
+        yield msgspec.json.encode(pack_samples(now, whose, figures, 0))

@@ -26,7 +26,7 @@ from django.conf import settings
 
 from broker_core.control import last_words
 from broker_core.control.certificate import WARN_DAYS
-from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_of, name_of
+from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_type, request_name
 from broker_core.documents.stalls import CAUSES
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.stored_stalls import lasting_stall
@@ -95,11 +95,11 @@ class BrokerLink:
                 lines.send(line)
                 answer = lines.read()
             except TimeoutError as late:
-                late_by = f"did not answer `{name_of(request)}` within {allowed:g} s"
+                late_by = f"did not answer `{request_name(request)}` within {allowed:g} s"
                 raise self._stalled(late_by) or self._away(late_by) from late
             except OSError as broken:
                 raise self._failed(
-                    f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
+                    f"ended the connection while it was asked to `{request_name(request)}`: {broken}"
                 ) from broken
         made: T = self._result(answer, _RESULTS[type(request)])
         return made
@@ -520,5 +520,5 @@ class _Answer(msgspec.Struct, frozen=True):
 _WELCOMES = msgspec.json.Decoder(Welcome)
 _ANSWERS = msgspec.json.Decoder(_Answer)
 _RESULTS: dict[type[Request[Any]], msgspec.json.Decoder[Any]] = {
-    one: msgspec.json.Decoder(answer_of(one)) for one in Request.__subclasses__()
+    one: msgspec.json.Decoder(answer_type(one)) for one in Request.__subclasses__()
 }

@@ -14,18 +14,19 @@ from typing import Any, Final, TypeVar, cast
 from msgspec import structs
 
 from broker_core.control import listing
-from broker_core.documents import columns, requests
+from broker_core.documents import client_columns, requests
 from broker_core.documents.clients import ClientEntry, ClientsPage
 from broker_core.documents.instance import (
     DatabaseEntry,
-    DelayEntry,
     InstanceStatus,
-    Rates,
+    InstanceTotals,
+    LatencyEntry,
+    PolicyEffect,
+    RunningRevision,
     Snapshot,
-    Totals,
+    ThroughputRates,
     TransportEntry,
 )
-from broker_core.documents.policies import PolicyEffect, Running
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import DurableEntry, ReplayEntry
 from broker_core.documents.requests import Request
@@ -35,9 +36,9 @@ from broker_core.errors import OperatorError
 T = TypeVar("T")
 ANY_ONE: Final = (
     requests.GetGroup,
-    requests.Browse,
-    requests.Publish,
-    requests.PublishBytes,
+    requests.BrowseMessages,
+    requests.PublishMessage,
+    requests.PublishRawMessage,
     requests.CreateReplay,
     requests.ListJournals,
     requests.PlanJournals,
@@ -53,7 +54,7 @@ OF_ALL: Final = (
     requests.GetStalls,
     requests.ListDurables,
     requests.ListReplays,
-    requests.Preview,
+    requests.PreviewPolicy,
 )
 """Requests whose answer is every member's part: it lacks something when one can't be reached."""
 ONE_BY_NAME: Final = (
@@ -69,11 +70,11 @@ def for_each(request: Request[T]) -> Request[T]:
     if isinstance(request, ONE_BY_NAME):
         raise OperatorError(
             "unknown_member",
-            f"`{requests.name_of(request)}` must be sent to one member of a group.",
+            f"`{requests.request_name(request)}` must be sent to one member of a group.",
             "Say which: `member`.",
         )
     if isinstance(request, requests.PageClients):
-        most = min(request.offset + request.limit, requests.MOST_CLIENTS)
+        most = min(request.offset + request.limit, requests.MAX_CLIENTS)
         page = structs.replace(request, offset=0, limit=most)
         return cast("Request[T]", page)  # T is what pages are answered with
     return request
@@ -100,8 +101,8 @@ def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
         durable_sequence=max(one.durable_sequence for one in parts),
         transports=_transports(parts),
         pools=[structs.replace(pool, member=one.member) for one in parts for pool in one.pools],
-        rates=Rates(**_summed(Rates, [one.rates for one in parts])),
-        totals=Totals(**_summed(Totals, [one.totals for one in parts])),
+        rates=ThroughputRates(**_summed(ThroughputRates, [one.rates for one in parts])),
+        totals=InstanceTotals(**_summed(InstanceTotals, [one.totals for one in parts])),
         delay=_delay([one.delay for one in parts if one.delay is not None]),
         clients_by_state=dict(sum((Counter(one.clients_by_state) for one in parts), Counter())),
         connections=sum(one.connections for one in parts),
@@ -181,7 +182,7 @@ def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
 
 def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
     """`parts` are everything up to the page's end, filtered by each."""
-    found = listing.in_order(_once([one.clients for one in parts]), asked.sort or columns.DEFAULT_SORT)
+    found = listing.in_order(_once([one.clients for one in parts]), asked.sort or client_columns.DEFAULT_SORT)
     return ClientsPage(
         total=sum(one.total for one in parts), clients=found[asked.offset : asked.offset + asked.limit]
     )
@@ -198,7 +199,7 @@ def _transports(parts: Sequence[InstanceStatus]) -> list[TransportEntry]:
     return list(found.values())
 
 
-def _summed(kind: type[Rates | Totals], parts: Sequence[Any]) -> dict[str, Any]:
+def _summed(kind: type[ThroughputRates | InstanceTotals], parts: Sequence[Any]) -> dict[str, Any]:
     return {name: sum(getattr(one, name) for one in parts) for name in kind.__struct_fields__}
 
 
@@ -214,11 +215,11 @@ def _stalls(parts: Sequence[Stalls]) -> Stalls:
     return Stalls(stalls=sorted(chain.from_iterable(one.stalls for one in parts), key=lambda one: one.at))
 
 
-def _delay(parts: Sequence[DelayEntry]) -> DelayEntry | None:
+def _delay(parts: Sequence[LatencyEntry]) -> LatencyEntry | None:
     """The worst member's: medians of several can't be made one."""
     if not parts:
         return None
-    return DelayEntry(
+    return LatencyEntry(
         p50_ms=max(one.p50_ms for one in parts),
         p99_ms=max(one.p99_ms for one in parts),
         messages=sum(one.messages for one in parts),
@@ -285,7 +286,7 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.GetStalls: lambda _, parts: _stalls(parts),
     requests.ListDurables: _durables,
     requests.ListReplays: lambda _, parts: _replays(parts),
-    requests.Preview: _effect,
-    requests.Apply: lambda _, parts: Running(revision=min(one.revision for one in parts)),
+    requests.PreviewPolicy: _effect,
+    requests.ApplyPolicy: lambda _, parts: RunningRevision(revision=min(one.revision for one in parts)),
 }
 """Others concern one client, durable subscription or replay: the first that has it answers."""

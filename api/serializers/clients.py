@@ -8,8 +8,8 @@ from rest_framework import serializers
 
 from api.documents import serializer_of
 from api.serializers.policies import InForceSerializer
-from broker_core.documents import columns
-from broker_core.documents.clients import ClientEntry, Delivery, EffectiveSetting, ForecastEntry, Health
+from broker_core.documents import client_columns
+from broker_core.documents.clients import ClientEntry, DeliveryState, EffectiveSetting, ForecastEntry, Health
 from broker_core.documents.instance import InstanceStatus
 from console.models import Decision
 from console.queries.missing import MissingMember
@@ -30,10 +30,10 @@ class SortField(serializers.ChoiceField):
     """A column to sort by, downwards after "-"."""
 
     def __init__(self, **options: Any) -> None:
-        fields = columns.sort_fields()
+        fields = client_columns.sort_fields()
         super().__init__(
             [*fields, *(f"-{name}" for name in fields)],
-            default=columns.DEFAULT_SORT,
+            default=client_columns.DEFAULT_SORT,
             required=False,
             **options,
         )
@@ -42,7 +42,7 @@ class SortField(serializers.ChoiceField):
 class ClientQuerySerializer(serializers.Serializer[Any]):
     """What a list of clients is filtered and sorted by."""
 
-    delivery = serializers.ChoiceField([one.value for one in Delivery], required=False, default="")
+    delivery = serializers.ChoiceField([one.value for one in DeliveryState], required=False, default="")
     health = serializers.ChoiceField([one.value for one in Health], required=False, default="")
     transport = serializers.CharField(max_length=64, required=False, default="")
     search = serializers.CharField(

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from api.documents import serializer_of
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
-from broker_core.documents.policies import PolicyEffect
+from broker_core.documents.instance import PolicyEffect
 from console.services.policy_files import MOST_SENT, SYSTEMS
 
 

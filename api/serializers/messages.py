@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
-from broker_core.documents.messages import BrowsedPage
+from broker_core.documents.journals import BrowsedPage
 
 
 class BrowseSerializer(serializers.Serializer[Any]):

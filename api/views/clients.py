@@ -31,7 +31,7 @@ from api.serializers.policies import InForceSerializer
 from api.views.base import PagedView, instance_name, member_name, patterns_of, read
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
-from broker_core.documents import columns
+from broker_core.documents import client_columns
 from console.choices import Permission
 from console.queries import brokers, clients, history, live
 from console.queries.brokers import BrokerEntry
@@ -89,7 +89,7 @@ class ClientsView(PagedView):
             transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
             member=member_name(request),
         )  # fmt: skip
-        return self.page(found, columns=columns.fields())
+        return self.page(found, columns=client_columns.csv_columns())
 
 
 class ClientView(ApiView):

@@ -24,7 +24,7 @@ from api.serializers.replays import (
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
 from api.views.view import ApiView
-from broker_core.documents.requests import CreateReplay, RateReplay
+from broker_core.documents.requests import CreateReplay, SetReplayRate
 from console.choices import Permission
 from console.queries import replays as queries
 from console.services import replays as services
@@ -72,7 +72,7 @@ class ReplayView(ApiView):
     def patch(self, request: Request, name: str) -> Response:
         """Change its rate from now on; null lifts it."""
         author = _allow(request, name)
-        asked = RateReplay(name=name, **read(RateSerializer, request.data))
+        asked = SetReplayRate(name=name, **read(RateSerializer, request.data))
         made = services.steer(actor_of(request), asked, instance_name(request))
         return Response(plain(queries.known(made, author=author)))
 

@@ -13,8 +13,8 @@ import orjson
 
 from broker_core.batch import Batch
 from broker_core.bookmark import AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
-from broker_core.documents.messages import BrowsedMessage, BrowsedPage
-from broker_core.documents.requests import Browse
+from broker_core.documents.journals import BrowsedMessage, BrowsedPage
+from broker_core.documents.requests import BrowseMessages
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.headers import decode as headers_of
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     limit: int
 
 
-def wanted(journal: Journal, asked: Browse, decoder_of: DecoderOf | None) -> Wanted:
+def wanted(journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None) -> Wanted:
     """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, bad_filter,
     bad_bookmark."""
     start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence

@@ -13,14 +13,14 @@ from broker_core.connections.member import Member
 from broker_core.delivery.account import Account, sum_of
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.receiver import Receiver
-from broker_core.documents.clients import Delivery
+from broker_core.documents.clients import DeliveryState
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 from broker_core.subscriptions.registry import Registry
 
-_AWAY = {ClientState.OFFLINED: Delivery.OFFLINED, ClientState.DRAINING: Delivery.DRAINING}
+_AWAY = {ClientState.OFFLINED: DeliveryState.OFFLINED, ClientState.DRAINING: DeliveryState.DRAINING}
 _ONE_BATCH = 1
 """Bytes to read for the first batch alone."""
 
@@ -29,7 +29,7 @@ class Figures(NamedTuple):
     """One subscription at one moment. Moments are ns, 0 for none."""
 
     account: Account
-    delivery: Delivery
+    delivery: DeliveryState
     paused: bool
     lag_messages: int
     """Records it isn't sent yet: they wait, or its replay comes to them."""
@@ -148,19 +148,19 @@ def is_paused(target: ClientSubscription) -> bool:
     return target.cursor.paused or (lane is not None and lane.paused)
 
 
-def _own_delivery(target: ClientSubscription) -> Delivery:
+def _own_delivery(target: ClientSubscription) -> DeliveryState:
     """What the broker does for a subscription of a live client."""
     if is_paused(target):
-        return Delivery.PAUSED
-    return Delivery.REPLAYING if target.cursor.reading else Delivery.LIVE
+        return DeliveryState.PAUSED
+    return DeliveryState.REPLAYING if target.cursor.reading else DeliveryState.LIVE
 
 
-def delivery_of(connection: Member) -> Delivery:
+def delivery_of(connection: Member) -> DeliveryState:
     """What the broker does for a client: always what it does for one of its subscriptions, if there is any. Offlined and
     draining are the client's own: one spool serves them all."""
     if (away := _AWAY.get(connection.backlog.state)) is not None:
         return away
     its = {_own_delivery(target) for target in connection.subscriptions.values()}
-    if Delivery.REPLAYING in its:
-        return Delivery.REPLAYING
-    return Delivery.PAUSED if its == {Delivery.PAUSED} else Delivery.LIVE
+    if DeliveryState.REPLAYING in its:
+        return DeliveryState.REPLAYING
+    return DeliveryState.PAUSED if its == {DeliveryState.PAUSED} else DeliveryState.LIVE

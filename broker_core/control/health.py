@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents.clients import DeliveryState, Health
 from broker_core.slow_clients.evaluate.forecast import ENOUGH_SAMPLES, TOO_FAR, TOO_FEW, slope_of, too_far
 from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Cause
 
@@ -22,8 +22,8 @@ FLAPS: Final = 3
 FLAPPING_NS: Final = 600 * 1_000_000_000
 """Offlined FLAPS times within this time."""
 _SENT_NOTHING: Final = {
-    Delivery.PAUSED: "it is paused",
-    Delivery.OFFLINED: "nothing is sent to it while it is offlined",
+    DeliveryState.PAUSED: "it is paused",
+    DeliveryState.OFFLINED: "nothing is sent to it while it is offlined",
 }
 _TAKES_TOO_LITTLE: Final = frozenset({Cause.SLOW_NETWORK, Cause.READING_SLOWLY, Cause.BURST})
 
@@ -134,7 +134,7 @@ class Lags:
         known = self._of(client, id)
         return known[0][1] if len(known) > 1 else None
 
-    def caught_up(self, client: str, id: str, delivery: Delivery) -> CaughtUp:
+    def caught_up(self, client: str, id: str, delivery: DeliveryState) -> CaughtUp:
         """When nothing waits, at the pace at which the lag has shrunk since it was greatest: of what came before, as of the
         time in which it was offlined, nothing follows.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from broker_core.documents.instance import LastWords
+from broker_core.documents.instance import ExitReport
 from broker_core.errors import SluiceError
 
 
@@ -22,16 +22,16 @@ def last_words_path(control: Path) -> Path:
 
 def note(control: Path, error: SluiceError, now_ns: int) -> None:
     """Leave them. A disk that takes not even that says nothing: the log has them too."""
-    words = LastWords(at=now_ns // 1_000_000, code=error.code, message=error.sentence, fix=error.fix)
+    words = ExitReport(at=now_ns // 1_000_000, code=error.code, message=error.sentence, fix=error.fix)
     with suppress(OSError):
         control.parent.mkdir(parents=True, exist_ok=True)
         last_words_path(control).write_bytes(msgspec.json.encode(words))
 
 
-def read(control: Path) -> LastWords | None:
+def read(control: Path) -> ExitReport | None:
     """Those of the newest broker, if it left any that can be read."""
     try:
-        return msgspec.json.decode(last_words_path(control).read_bytes(), type=LastWords)
+        return msgspec.json.decode(last_words_path(control).read_bytes(), type=ExitReport)
     except (OSError, msgspec.MsgspecError):
         return None
 

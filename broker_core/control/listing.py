@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from broker_core.documents import columns
+from broker_core.documents import client_columns
 from broker_core.documents.clients import ClientEntry, ClientsPage, Health
 from broker_core.documents.requests import PageClients
 from broker_core.errors import OperatorError
@@ -18,7 +18,7 @@ def page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
     """The part that is asked for, of those that fit. Raises OperatorError bad_sort."""
     needle = asked.search.casefold()
     found = in_order(
-        [one for one in everyone if _fits(one, asked, needle)], asked.sort or columns.DEFAULT_SORT
+        [one for one in everyone if _fits(one, asked, needle)], asked.sort or client_columns.DEFAULT_SORT
     )
     return ClientsPage(total=len(found), clients=found[asked.offset : asked.offset + asked.limit])
 
@@ -29,7 +29,7 @@ def in_order(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
     Entries without a value come last either way; ties go by lag, the greatest first, then by name.
     """
     field, down = sort.removeprefix("-"), sort.startswith("-")
-    known = columns.sort_fields()
+    known = client_columns.sort_fields()
     if field not in known:
         raise OperatorError(
             "bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}."

@@ -24,7 +24,7 @@ from broker_core.activity import LAST
 from broker_core.control.lines import Lines
 from broker_core.control.link import ControlLink, LinkSettings, refused_error
 from broker_core.control.requests.table import Handler
-from broker_core.documents.requests import Hello, Request, Welcome, name_of
+from broker_core.documents.requests import Hello, Request, Welcome, request_name
 from broker_core.errors import OperatorError, SluiceError
 
 MAX_LINE = 4 * 1024 * 1024
@@ -101,7 +101,7 @@ class ControlServer:
     async def _answer(self, line: bytes) -> bytes:
         try:
             request = self._read(line)
-            LAST.latest, LAST.chore = "chore", f"control request {name_of(request)}"
+            LAST.latest, LAST.chore = "chore", f"control request {request_name(request)}"
             return _result(await self._handlers[type(request)](request))
         except SluiceError as error:
             return _failure(error)
@@ -141,7 +141,7 @@ class ControlServer:
             return OperatorError(
                 "bad_request",
                 "This broker doesn't know the request.",
-                f"do is one of {', '.join(sorted(map(name_of, self._handlers)))}.",
+                f"do is one of {', '.join(sorted(map(request_name, self._handlers)))}.",
                 field="do",
             )
         sentence, _, _ = problem.partition(" - at ")

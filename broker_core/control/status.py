@@ -17,20 +17,20 @@ from broker_core.control.figures import Figures, Reading, account_of, delivery_o
 from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.delivery.turns import TURN_NS
-from broker_core.documents.clients import ClientEntry, Delivery, Health, SubscriptionEntry, VerdictEntry
+from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
-    DelayEntry,
+    ExitReport,
     InstanceStatus,
+    InstanceTotals,
     JournalTotals,
-    LastWords,
+    LatencyEntry,
     PoolEntry,
-    Rates,
     RecoveryEntry,
     RefusedRevision,
     Snapshot,
-    StageEntry,
-    Totals,
+    StagedPolicyStatus,
+    ThroughputRates,
     TransportEntry,
 )
 from broker_core.documents.problems import ProblemEntry
@@ -44,7 +44,7 @@ from broker_core.slow_clients.evaluate.why_slow import Cause
 _MS = 1_000_000
 MAX_SAMPLES = 2_000
 """Samples of clients published in one second; with more at once the others' turn comes with their next change."""
-RESTING = (Delivery.LIVE, 0, 0, 0)
+RESTING = (DeliveryState.LIVE, 0, 0, 0)
 SLICE = 100
 """Clients looked at in one turn of the loop, if that takes no longer than a turn's budget."""
 RESTS = 3
@@ -94,20 +94,20 @@ class Statistics:
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
-        self._looks: dict[str, tuple[Delivery, int, int, int]] = {}
+        self._looks: dict[str, tuple[DeliveryState, int, int, int]] = {}
         self._recent: list[ClientEntry] = []
         self._kept: dict[str, tuple[tuple[object, ...] | None, ClientEntry]] = {}
         """Entries of the newest snapshot, each with what it is recognised by."""
         self._resting: dict[str, dict[str, tuple[tuple[object, ...], SubscriptionEntry]]] = {}
         """The same of subscriptions at rest, by client and id: of a client's thousand they are most."""
         self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
-        self.rates = Rates()
-        self.delay: DelayEntry | None = None
+        self.rates = ThroughputRates()
+        self.delay: LatencyEntry | None = None
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
         self.refused: RefusedRevision | None = None
         """The policy that it was last told of, where that can't be followed here."""
-        self.ended: LastWords | None = None
+        self.ended: ExitReport | None = None
         """Why the process before this one ended."""
         self.stalls = StallHistory()
         """Of the event loop."""
@@ -142,10 +142,12 @@ class Statistics:
         _, *grown = (
             round((new - old) / self._span_s, 1) for new, old in zip(after, self._before, strict=True)
         )
-        self.rates = Rates(messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3])
+        self.rates = ThroughputRates(
+            messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3]
+        )
         self._before = after
         found = engine.facilities.delays.second()
-        self.delay = DelayEntry(**found._asdict()) if found is not None else None
+        self.delay = LatencyEntry(**found._asdict()) if found is not None else None
         self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_EVERY_MS
         if self._also_unchanged:
             self._sampled_at = now
@@ -161,7 +163,7 @@ class Statistics:
         self._delivered[name] = count
         look, before = _look(connection), self._looks.get(name, RESTING)
         self._looks[name] = look
-        if look[0] is Delivery.OFFLINED is not before[0] is not Delivery.DRAINING:
+        if look[0] is DeliveryState.OFFLINED is not before[0] is not DeliveryState.DRAINING:
             self._lags.offlined(name, now)
         rests = look[:3] == RESTING[:3]
         mark = self._mark(connection, look) if rests else None
@@ -185,7 +187,9 @@ class Statistics:
             self._engine.events.sample(now, entry)
         return entry
 
-    def _mark(self, connection: Member, look: tuple[Delivery, int, int, int]) -> tuple[object, ...] | None:
+    def _mark(
+        self, connection: Member, look: tuple[DeliveryState, int, int, int]
+    ) -> tuple[object, ...] | None:
         """What the entry of a client at rest is recognised by; None for one whose ages go on."""
         account = connection.account
         if connection.backlog.silent_since or account.owed.messages:
@@ -225,13 +229,13 @@ class Statistics:
             started_at=engine.started_at // _MS,
             uptime_s=(engine.clock.now_ns() - engine.started_at) // 1_000_000_000,
             revision=stage.document.revision if stage is not None else engine.policy.revision,
-            staged=StageEntry(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
+            staged=StagedPolicyStatus(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
             next_sequence=engine.journal.next_sequence,
             durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,
-            totals=Totals(
+            totals=InstanceTotals(
                 messages_in=engine.dispatch.messages_in, bytes_in=engine.dispatch.bytes_in,
                 messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=engine.decisions.made,
                 standstills=engine.settle.watchdog.found,
@@ -385,7 +389,7 @@ class Statistics:
             window_full_ms=age_ms(figures.window_full_since, now),
             paused=figures.paused,
             paced=target.rate is not None,
-            draining=figures.delivery is Delivery.DRAINING,
+            draining=figures.delivery is DeliveryState.DRAINING,
             flapping=self._lags.flaps(peer.name, now),
         )
         return SubscriptionEntry(
@@ -485,7 +489,7 @@ def _goes_on(connection: Member, id: str, figures: Figures) -> bool:
     return target is not None and target.account is figures.account
 
 
-def _look(connection: Member) -> tuple[Delivery, int, int, int]:
+def _look(connection: Member) -> tuple[DeliveryState, int, int, int]:
     """What a client's sample is published for when it changes."""
     account = connection.account
     return (

@@ -18,7 +18,7 @@ from broker_core.bookmark import Bookmark
 from broker_core.connections.member import Member
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
-from broker_core.documents.records import ClientEvent, DecisionEntry
+from broker_core.documents.system_records import ClientEvent, DecisionEntry
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from broker_core.delivery.account import Cause
 from broker_core.delivery.entry import OutboxEntry
-from broker_core.documents.records import LossEntry
+from broker_core.documents.system_records import LossEntry
 
 KEPT: Final = 10_000
 """Intervals in memory; all of them are published and stored by the control plane."""

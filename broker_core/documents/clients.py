@@ -10,7 +10,7 @@ from msgspec import Meta
 from broker_core.documents.base import Document, Moment, MomentOrNone, Setting
 
 
-class Delivery(StrEnum):
+class DeliveryState(StrEnum):
     """What the broker does for a client or a subscription; where it does several things, the first of these."""
 
     OFFLINED = "offlined"
@@ -53,10 +53,10 @@ Bodies = Annotated[int, Meta(description="Bytes of their bodies.")]
 _RANKS = {health: place for place, health in enumerate(Health)}
 
 
-class Standing(Document, frozen=True, kw_only=True):
+class DeliveryStats(Document, frozen=True, kw_only=True):
     """What a client's entry and a subscription's have both: how far it is behind, and what became of its messages."""
 
-    delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
+    delivery: Annotated[DeliveryState, Meta(description="What the broker does for it.")]
     health: Annotated[Health, Meta(description="What its client does with it.")]
     lag_messages: Annotated[
         int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
@@ -109,7 +109,7 @@ class Standing(Document, frozen=True, kw_only=True):
     unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
 
 
-class SubscriptionEntry(Standing, frozen=True, kw_only=True):
+class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
     """One subscription of a client."""
 
     id: str
@@ -155,7 +155,7 @@ class VerdictEntry(Document, frozen=True, kw_only=True):
     evidence: dict[str, int]
 
 
-class LastDecision(Document, frozen=True, kw_only=True):
+class DecisionSummary(Document, frozen=True, kw_only=True):
     """The newest decision about a client, in short."""
 
     id: str
@@ -167,7 +167,7 @@ class LastDecision(Document, frozen=True, kw_only=True):
     sentence: str
 
 
-class ClientEntry(Standing, frozen=True, kw_only=True):
+class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     """A client as its broker sees it now. What it lags by is the greatest of its subscriptions'; other figures are of all."""
 
     name: str
@@ -203,7 +203,7 @@ class ClientEntry(Standing, frozen=True, kw_only=True):
     held_bytes: Annotated[int, Meta(description="Waiting for acknowledgements, or held by a policy.")]
     forecast: ForecastEntry | None
     why_slow: VerdictEntry | None
-    last_decision: LastDecision | None
+    last_decision: DecisionSummary | None
     subscriptions: list[SubscriptionEntry]
 
 
@@ -226,7 +226,7 @@ class EffectiveSetting(Document, frozen=True, kw_only=True):
     subscription: Annotated[str, Meta(description="The subscription it is about; empty: the client.")]
 
 
-class Disconnected(Document, frozen=True, kw_only=True):
+class DisconnectReply(Document, frozen=True, kw_only=True):
     """A client was disconnected and told why. Of what it was owed `kept` messages are in the log, behind `bookmark`, and `lost`
     nothing brings back."""
 
@@ -237,14 +237,14 @@ class Disconnected(Document, frozen=True, kw_only=True):
     bookmark: str = ""
 
 
-class Offlined(Document, frozen=True, kw_only=True):
+class OfflineReply(Document, frozen=True, kw_only=True):
     """A client was offlined."""
 
     name: str
-    state: Delivery
+    state: DeliveryState
 
 
-class Steered(Document, frozen=True, kw_only=True):
+class PauseReply(Document, frozen=True, kw_only=True):
     """Subscriptions of a client were paused or resumed."""
 
     name: str

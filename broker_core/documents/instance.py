@@ -1,4 +1,7 @@
-"""A broker as a whole, and the snapshot of a second."""
+"""A broker as a whole, and the snapshot of a second.
+
+Whom a policy touches, and what a broker runs.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, Moment, MomentOrNone
+from broker_core.documents.base import Document, Json, Moment, MomentOrNone, Setting
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.stalls import StallTotals
+from broker_core.documents.system_records import DecisionEntry
 
 
 class TransportEntry(Document, frozen=True, kw_only=True):
@@ -40,7 +44,7 @@ class PoolEntry(Document, frozen=True, kw_only=True):
     ] = ""
 
 
-class Rates(Document, frozen=True, kw_only=True):
+class ThroughputRates(Document, frozen=True, kw_only=True):
     """What went in and out in the last second, per second."""
 
     messages_in: float = 0.0
@@ -49,7 +53,7 @@ class Rates(Document, frozen=True, kw_only=True):
     bytes_out: float = 0.0
 
 
-class DelayEntry(Document, frozen=True, kw_only=True):
+class LatencyEntry(Document, frozen=True, kw_only=True):
     """From when the broker accepted a record to when it was handed to a client's socket, of the last ten seconds. What replays
     read from the log isn't counted."""
 
@@ -58,7 +62,7 @@ class DelayEntry(Document, frozen=True, kw_only=True):
     messages: Annotated[int, Meta(description="How many were handed over.")]
 
 
-class Totals(Document, frozen=True, kw_only=True):
+class InstanceTotals(Document, frozen=True, kw_only=True):
     """The same since the start, and decisions on slow clients."""
 
     messages_in: int = 0
@@ -74,7 +78,7 @@ class Totals(Document, frozen=True, kw_only=True):
     ] = 0
 
 
-class StageEntry(Document, frozen=True, kw_only=True):
+class StagedPolicyStatus(Document, frozen=True, kw_only=True):
     """A revision that is in force for some clients first."""
 
     base: Annotated[int, Meta(description="The revision in force for the others.")]
@@ -82,7 +86,7 @@ class StageEntry(Document, frozen=True, kw_only=True):
     share: Annotated[int, Meta(description="Percent of the clients.")]
 
 
-class HoleEntry(Document, frozen=True, kw_only=True):
+class MissingRangeEntry(Document, frozen=True, kw_only=True):
     """Records that should be in the log and can't be read."""
 
     segment: int
@@ -99,7 +103,7 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     opened_at: Annotated[int, Meta(description="ns UTC.")] = 0
     kept_records: int = 0
     truncated_bytes: int = 0
-    quarantined: list[HoleEntry] = []
+    quarantined: list[MissingRangeEntry] = []
     skipped: Annotated[
         list[int],
         Meta(description="First and last of the skipped numbers, which may have been shown before a crash."),
@@ -112,7 +116,7 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     clean: bool = True
 
 
-class LastWords(Document, frozen=True, kw_only=True):
+class ExitReport(Document, frozen=True, kw_only=True):
     """Why a broker ended by itself, or couldn't start."""
 
     at: Moment
@@ -180,15 +184,15 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     started_at: Moment = 0
     uptime_s: int = 0
     revision: int = 0
-    staged: StageEntry | None = None
+    staged: StagedPolicyStatus | None = None
     next_sequence: int = 1
     durable_sequence: int = 0
     transports: list[TransportEntry] = []
     pools: list[PoolEntry] = []
-    rates: Rates = Rates()
-    totals: Totals = Totals()
+    rates: ThroughputRates = ThroughputRates()
+    totals: InstanceTotals = InstanceTotals()
     delay: Annotated[
-        DelayEntry | None, Meta(description="None: nothing was handed over in the last ten seconds.")
+        LatencyEntry | None, Meta(description="None: nothing was handed over in the last ten seconds.")
     ] = None
     clients_by_state: Annotated[dict[str, int], Meta(description="Clients by `delivery`.")] = {}
     connections: int = 0
@@ -200,7 +204,7 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
         Meta(description="The policy that it was last told of, where it can't follow that one."),
     ] = None
     ended: Annotated[
-        LastWords | None, Meta(description="Why the process before this one ended, if it did so by itself.")
+        ExitReport | None, Meta(description="Why the process before this one ended, if it did so by itself.")
     ] = None
     stalls: StallTotals = StallTotals()
     problems: Annotated[
@@ -221,3 +225,100 @@ class Snapshot(Document, frozen=True, kw_only=True):
     clients: list[ClientEntry] = []
     replays: list[ReplayEntry] | None = None
     """None: not told."""
+
+
+class RunningRevision(Document, frozen=True, kw_only=True):
+    """The revision a broker runs now."""
+
+    revision: int
+
+
+class PolicyInForce(Document, frozen=True, kw_only=True):
+    """Policy that a broker runs. `staged`: the one in force for some clients first."""
+
+    policy: Json
+    staged: Json = None
+    is_set_back: Annotated[
+        bool,
+        Meta(description="Whether the broker keeps it until an operator decides: the database lacks it."),
+    ] = False
+
+
+class SettingValue(Document, frozen=True, kw_only=True):
+    """A value, and where it is set."""
+
+    value: Setting
+    origin: str
+
+
+class SettingChange(Document, frozen=True, kw_only=True):
+    """A setting that would have another value."""
+
+    setting: str
+    before: SettingValue
+    after: SettingValue
+
+
+class AffectedEntry(Document, frozen=True, kw_only=True):
+    """A client, or one of its subscriptions, for which settings would change."""
+
+    client: str
+    transport: str
+    subscription: str
+    changes: list[SettingChange]
+
+
+class ClosedConnectionEntry(Document, frozen=True, kw_only=True):
+    """A client whose connection would be closed, whatever waits for it."""
+
+    client: str
+    transport: str
+    code: Annotated[
+        str,
+        Meta(
+            description="What it would be told: transport_closed (taken away, disabled or moved), or access_changed."
+        ),
+    ]
+
+
+SubscriberKind = Literal["bookmark", "durable", "replay", "queue", "shared"]
+
+
+class LogSubscriberEntry(Document, frozen=True, kw_only=True):
+    """A subscription of the log whose topics would no longer be journaled: it would get nothing more of
+    them."""
+
+    client: Annotated[
+        str, Meta(description="Of a queue, or another shared one, without consumers: its name.")
+    ]
+    subscription: Annotated[str, Meta(description="Its id; of one whose client is away its name.")]
+    topic: str
+    subscription_kind: SubscriberKind
+    connected: bool
+    extent: Annotated[
+        Literal["part", "all"], Meta(description="What of its topics isn't journaled any more.")
+    ]
+
+
+class PolicyEffect(Document, frozen=True, kw_only=True):
+    """What a policy would do now: whom it touches, who would be acted on at once, and whose connection it would close, which
+    is then not acted on; and who reads topics from the log that it would no longer journal. The lists may be
+    cut; counts aren't."""
+
+    clients: int
+    touched: list[AffectedEntry]
+    touched_in_all: int
+    acted_on: list[DecisionEntry]
+    acted_on_in_all: int
+    enforced_in_all: Annotated[
+        int,
+        Meta(description="Of acted_on_in_all: decisions that are carried out. The others are recorded only."),
+    ] = 0
+    held_in_all: Annotated[
+        int,
+        Meta(description="Of acted_on_in_all: decisions beyond the rollout's allowance, not carried out."),
+    ] = 0
+    cut_off: list[ClosedConnectionEntry]
+    cut_off_in_all: int
+    unrecorded: list[LogSubscriberEntry] = []
+    unrecorded_in_all: int = 0

@@ -11,7 +11,7 @@ from broker_core.documents.base import Document
 from broker_core.errors import OperatorError
 
 Kind = Literal["text", "whole", "number", "flag"]
-MOST_TEXT: Final = 1_000
+MAX_TEXT: Final = 1_000
 """Characters of a text."""
 
 
@@ -37,7 +37,7 @@ class JobOption(Document, frozen=True, kw_only=True):
         if self.kind == "flag":
             return "yes or no"
         if self.kind == "text":
-            return f"up to {MOST_TEXT:,} characters"
+            return f"up to {MAX_TEXT:,} characters"
         most = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
         return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{most or ' or more'}"
 
@@ -48,7 +48,7 @@ class JobOption(Document, frozen=True, kw_only=True):
             if text.lower() in known:
                 return known[text.lower()]
         elif self.kind == "text":
-            if len(text) <= MOST_TEXT and "\0" not in text:
+            if len(text) <= MAX_TEXT and "\0" not in text:
                 return text
         elif self.least <= (number := _number(text, whole=self.kind == "whole")) <= self.most:
             return number

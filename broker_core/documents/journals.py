@@ -1,12 +1,15 @@
-"""Segments of a journal, and what archiving, compressing and removing would take and took."""
+"""Segments of a journal, and what archiving, compressing and removing would take and took.
+
+Messages of topics, for whoever browses them, and what became of those that were published.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from broker_core.documents.base import Document
+from broker_core.documents.base import Document, Json, Moment
 
 JournalAction = Literal["archive", "compress", "remove"]
 SwapAction = Literal["archive", "compress"]
@@ -59,14 +62,14 @@ class JournalPlan(Document, frozen=True, kw_only=True):
     archive_directory: str = ""
 
 
-class Swapped(Document, frozen=True, kw_only=True):
+class SwapReply(Document, frozen=True, kw_only=True):
     """A prepared file has taken a segment's place."""
 
     name: str
     action: SwapAction
 
 
-class Removal(Document, frozen=True, kw_only=True):
+class RemovalReply(Document, frozen=True, kw_only=True):
     """What was removed; the records `first_sequence` to `last_sequence` are gone, `first_held` is the oldest left."""
 
     action: str
@@ -80,3 +83,53 @@ class Removal(Document, frozen=True, kw_only=True):
     first_held: int
     first_at: Nanoseconds
     last_at: Nanoseconds
+
+
+class BrowsedMessage(Document, frozen=True, kw_only=True):
+    """One message, its body as JSON, else as text, else in base64."""
+
+    bookmark: str
+    topic: str
+    destination: Annotated[
+        str, Meta(description="The topic as its publisher named it over STOMP, or as it would be named.")
+    ]
+    at: Moment
+    bytes: int
+    headers: Annotated[
+        dict[str, str], Meta(description="What its publisher said of it besides the body; over STOMP alone.")
+    ] = {}
+    data: Json = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+
+
+class BrowsedPage(Document, frozen=True, kw_only=True):
+    """Some messages of the journal."""
+
+    messages: list[BrowsedMessage]
+    next: Annotated[str, Meta(description="The bookmark to go on after.")]
+    searched: Annotated[int, Meta(description="Records that were looked at.")]
+    complete: Annotated[bool, Meta(description="Whether there is no more, up to the newest record on disk.")]
+    behind: Annotated[
+        bool,
+        Meta(description="Whether this member of a group has no more, and can't know whether that is all."),
+    ] = False
+
+
+class PublishReply(Document, frozen=True, kw_only=True):
+    """A message was published."""
+
+    topic: str
+
+
+class PublishBytesReply(Document, frozen=True, kw_only=True):
+    """A message was published, as bytes."""
+
+    topic: str
+    bytes: int
+
+
+class ShutdownReply(Document, frozen=True, kw_only=True):
+    """The broker stops."""
+
+    stopping: bool

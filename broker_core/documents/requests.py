@@ -14,31 +14,38 @@ from broker_core.documents.base import Json, Name, Text
 from broker_core.documents.clients import (
     ClientEntry,
     ClientsPage,
-    Disconnected,
+    DisconnectReply,
     EffectiveSetting,
     ForecastEntry,
-    Offlined,
-    Steered,
+    OfflineReply,
+    PauseReply,
 )
-from broker_core.documents.group import GroupStatus
-from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.documents.instance import (
+    InstanceStatus,
+    PolicyEffect,
+    PolicyInForce,
+    RunningRevision,
+    Snapshot,
+)
 from broker_core.documents.journals import (
+    BrowsedPage,
     JournalAction,
     JournalPlan,
-    Removal,
+    PublishBytesReply,
+    PublishReply,
+    RemovalReply,
     SegmentEntry,
+    ShutdownReply,
     SwapAction,
-    Swapped,
+    SwapReply,
 )
-from broker_core.documents.links import Links
-from broker_core.documents.messages import BrowsedPage, Published, PublishedBytes, Stopping
-from broker_core.documents.policies import PolicyEffect, PolicyInForce, Running
-from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry, ReplayName
+from broker_core.documents.replication import GroupStatus, LinkList
 from broker_core.documents.stalls import Stalls
+from broker_core.documents.system_records import DecisionEntry, LossEntry
 
 T = TypeVar("T", covariant=True)
-MOST_CLIENTS = 100_000
+MAX_CLIENTS = 100_000
 """Entries of one page at most (a CSV of everybody)."""
 _Operator = Annotated[str, Meta(max_length=150)]
 _Word = Annotated[str, Meta(max_length=64)]
@@ -61,12 +68,12 @@ class Request(
     """A request that is answered with a T."""
 
 
-def name_of(request: Request[Any] | type[Request[Any]]) -> str:
+def request_name(request: Request[Any] | type[Request[Any]]) -> str:
     """What it is called on the wire."""
     return str(request.__struct_config__.tag)
 
 
-def answer_of(request: type[Request[Any]]) -> Any:
+def answer_type(request: type[Request[Any]]) -> Any:
     """The type of its answer, for a decoder."""
     (base,) = request.__orig_bases__  # type: ignore[attr-defined]
     return get_args(base)[0]
@@ -135,18 +142,18 @@ class ForgetMember(Request[GroupStatus], frozen=True, kw_only=True, tag="forget_
     by: _Operator = "an operator"
 
 
-class GetLinks(Request[Links], frozen=True, kw_only=True, tag="links"):
+class GetLinks(Request[LinkList], frozen=True, kw_only=True, tag="links"):
     """Its links to other sites."""
 
 
-class DowngradeLink(Request[Links], frozen=True, kw_only=True, tag="downgrade_link"):
+class DowngradeLink(Request[LinkList], frozen=True, kw_only=True, tag="downgrade_link"):
     """Wait for a sync destination no more, until it is upgraded."""
 
     name: Name
     by: _Operator = "an operator"
 
 
-class UpgradeLink(Request[Links], frozen=True, kw_only=True, tag="upgrade_link"):
+class UpgradeLink(Request[LinkList], frozen=True, kw_only=True, tag="upgrade_link"):
     """Wait for a sync destination again."""
 
     name: Name
@@ -171,7 +178,7 @@ class PageClients(Request[ClientsPage], frozen=True, kw_only=True, tag="clients_
     patterns: Annotated[list[_Word], Meta(max_length=10_000)] | None = None
     sort: _Word = ""
     offset: Annotated[int, Meta(ge=0)] = 0
-    limit: Annotated[int, Meta(ge=0, le=MOST_CLIENTS)] = 100
+    limit: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)] = 100
 
 
 class GetClient(Request[ClientEntry], frozen=True, kw_only=True, tag="client"):
@@ -180,39 +187,39 @@ class GetClient(Request[ClientEntry], frozen=True, kw_only=True, tag="client"):
     name: Name
 
 
-class Effective(Request[list[EffectiveSetting]], frozen=True, kw_only=True, tag="effective"):
+class GetEffectiveSettings(Request[list[EffectiveSetting]], frozen=True, kw_only=True, tag="effective"):
     """Every setting in force for a client and its subscriptions, with where it is set."""
 
     name: Name
 
 
-class Forecasts(Request[list[ForecastEntry]], frozen=True, kw_only=True, tag="forecasts"):
+class GetForecasts(Request[list[ForecastEntry]], frozen=True, kw_only=True, tag="forecasts"):
     """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's."""
 
     name: Name
 
 
-class Disconnect(Request[Disconnected], frozen=True, kw_only=True, tag="disconnect"):
+class DisconnectClient(Request[DisconnectReply], frozen=True, kw_only=True, tag="disconnect"):
     """Disconnect a client, which is told the reason."""
 
     name: Name
     reason: Text
 
 
-class Offline(Request[Offlined], frozen=True, kw_only=True, tag="offline"):
+class OfflineClient(Request[OfflineReply], frozen=True, kw_only=True, tag="offline"):
     """Move what waits for a client to its spool, as policy would."""
 
     name: Name
 
 
-class Pause(Request[Steered], frozen=True, kw_only=True, tag="pause"):
+class PauseClient(Request[PauseReply], frozen=True, kw_only=True, tag="pause"):
     """Send nothing of a client's subscription ("": of none of them) until it is resumed."""
 
     name: Name
     subscription: Annotated[str, Meta(max_length=128)] = ""
 
 
-class Resume(Request[Steered], frozen=True, kw_only=True, tag="resume"):
+class ResumeClient(Request[PauseReply], frozen=True, kw_only=True, tag="resume"):
     """End a pause by an operator or by policy."""
 
     name: Name
@@ -276,7 +283,7 @@ class ResumeReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_
     name: Name
 
 
-class RateReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_rate"):
+class SetReplayRate(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_rate"):
     """Another rate; null lifts it."""
 
     name: Name
@@ -299,7 +306,7 @@ class ForgetReplay(Request[ReplayName], frozen=True, kw_only=True, tag="replay_f
 # Policy. A policy is JSON with a reader of its own, which names everything that is wrong with it.
 
 
-class Staged(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class StagedPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A revision for some clients first: by a pattern of their names, or a share in percent."""
 
     policy: Raw
@@ -311,11 +318,11 @@ class Staged(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """Decisions that each member has carried out by it, as far as they were reported."""
 
 
-class Apply(Request[Running], frozen=True, kw_only=True, tag="apply"):
+class ApplyPolicy(Request[RunningRevision], frozen=True, kw_only=True, tag="apply"):
     """Put a policy in force, for everybody or with another one for some first."""
 
     policy: Raw
-    staged: Staged | None = None
+    staged: StagedPolicy | None = None
     decided: bool = False
     """Whether an operator has decided for this policy against one that the database lacked."""
 
@@ -324,11 +331,11 @@ class GetPolicy(Request[PolicyInForce], frozen=True, kw_only=True, tag="policy")
     """The policy in force, with the hashes of passwords."""
 
 
-class Preview(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):
+class PreviewPolicy(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):
     """What a policy would do, for everybody or with another one for some first; nothing changes."""
 
     policy: Raw
-    staged: Staged | None = None
+    staged: StagedPolicy | None = None
 
 
 # Journals, and the messages in them.
@@ -345,7 +352,7 @@ class PlanJournals(Request[JournalPlan], frozen=True, kw_only=True, tag="journal
     age_s: _Age
 
 
-class SwapJournal(Request[Swapped], frozen=True, kw_only=True, tag="journal_swap"):
+class SwapJournal(Request[SwapReply], frozen=True, kw_only=True, tag="journal_swap"):
     """Put a prepared file in a segment's place."""
 
     action: SwapAction
@@ -353,14 +360,14 @@ class SwapJournal(Request[Swapped], frozen=True, kw_only=True, tag="journal_swap
     prepared: Text
 
 
-class RemoveJournals(Request[Removal], frozen=True, kw_only=True, tag="journal_remove"):
+class RemoveJournals(Request[RemovalReply], frozen=True, kw_only=True, tag="journal_remove"):
     """Remove segments that a plan chose and would still choose."""
 
     names: _Segments
     age_s: _Age
 
 
-class Browse(Request[BrowsedPage], frozen=True, kw_only=True, tag="browse"):
+class BrowseMessages(Request[BrowsedPage], frozen=True, kw_only=True, tag="browse"):
     """Messages of a topic or pattern, from a bookmark or a moment on."""
 
     topic: _Topic
@@ -374,21 +381,21 @@ class Browse(Request[BrowsedPage], frozen=True, kw_only=True, tag="browse"):
 # What actions do.
 
 
-class Publish(Request[Published], frozen=True, kw_only=True, tag="publish"):
+class PublishMessage(Request[PublishReply], frozen=True, kw_only=True, tag="publish"):
     """Publish one JSON message."""
 
     topic: _Topic
     data: Json = None
 
 
-class PublishBytes(Request[PublishedBytes], frozen=True, kw_only=True, tag="publish_bytes"):
+class PublishRawMessage(Request[PublishBytesReply], frozen=True, kw_only=True, tag="publish_bytes"):
     """Publish one message of any bytes, in base64."""
 
     topic: _Topic
     body: str
 
 
-class ShutDown(Request[Stopping], frozen=True, kw_only=True, tag="shut_down"):
+class ShutDown(Request[ShutdownReply], frozen=True, kw_only=True, tag="shut_down"):
     """End the broker's process."""
 
     reason: _Long = ""

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from broker_core.config.vocabulary import REPEATED_ACTIONS
-from broker_core.documents.clients import LastDecision
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.clients import DecisionSummary
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.engine.events import ClientEvents
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.telling import decision_entry
@@ -29,7 +29,7 @@ class Decisions:
         self._begun = 0
         self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
         """What was discarded in this second, by client, subscription and rule: a decision a batch would be a flood."""
-        self._last: dict[str, LastDecision] = {}
+        self._last: dict[str, DecisionSummary] = {}
 
     def identity(self) -> str:
         """A name for the next decision. Unique over restarts, and in order: clients and the control plane know it by it."""
@@ -63,12 +63,12 @@ class Decisions:
         made = decision_entry(decision, identity)
         self.recent.append(made)
         self._last.pop(decision.client, None)
-        self._last[decision.client] = msgspec.convert(made, LastDecision, from_attributes=True)
+        self._last[decision.client] = msgspec.convert(made, DecisionSummary, from_attributes=True)
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
         self.made += 1
         self._events.decided(made)
 
-    def last_of(self, client: str) -> LastDecision | None:
+    def last_of(self, client: str) -> DecisionSummary | None:
         """The last decision about a client, in short; None when it was too long ago, or there was none."""
         return self._last.get(client)

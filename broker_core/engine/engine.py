@@ -36,7 +36,7 @@ from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.sink import Line
 from broker_core.delivery.turns import Turns
-from broker_core.documents.policies import LogSubscriberEntry
+from broker_core.documents.instance import LogSubscriberEntry
 from broker_core.engine.chores import Chores
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch

@@ -15,8 +15,7 @@ from broker_core.delivery.account import Account
 from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
-from broker_core.documents.records import ClientEvent, DecisionEntry
-from broker_core.documents.traffic import TrafficEntry
+from broker_core.documents.system_records import ClientEvent, DecisionEntry, TrafficEntry
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC, TRAFFIC_TOPIC
 
 SAMPLE_EVERY_MS = 10_000

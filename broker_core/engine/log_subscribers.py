@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from broker_core.connections.member import Member
-from broker_core.documents.policies import LogSubscriberEntry, SubscriberKind
+from broker_core.documents.instance import LogSubscriberEntry, SubscriberKind
 from broker_core.names import OWN
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import QUEUES

@@ -9,7 +9,13 @@ from array import array
 from typing import Final
 
 from broker_core.connections.member import Member
-from broker_core.documents.traffic import MOST_ROWS, Figures, TrafficEntry, Who, pack
+from broker_core.documents.system_records import (
+    MAX_ROWS,
+    TrafficEntry,
+    TrafficRowKey,
+    TrafficSample,
+    pack_samples,
+)
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 
 MOST_IN_A_SECOND: Final = 3_000
@@ -23,7 +29,7 @@ class Traffic:
     """Looks that wait to be published."""
 
     def __init__(self) -> None:
-        self._whose: list[Who] = []
+        self._whose: list[TrafficRowKey] = []
         self._figures: array[int] = array("q")
         self._waited: set[str] = set()
         """For whom something waited at the last look: the look at which that has ended is recorded too."""
@@ -45,7 +51,7 @@ class Traffic:
             return
         self._taken += 1
         self._note(connection, use, now_ns)
-        if len(self._whose) >= MOST_ROWS:
+        if len(self._whose) >= MAX_ROWS:
             self._pack(now_ns)
 
     def _note(self, connection: Member, use: PoolUse, now_ns: int) -> None:
@@ -63,9 +69,11 @@ class Traffic:
                         unjournaled += side.matched - side.acknowledged - waiting - sent
         owed = backlog.owed
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""
-        self._whose.append(Who(use.name, use.transport, use.user, connection.connected_at // _MS, topic))
+        self._whose.append(
+            TrafficRowKey(use.name, use.transport, use.user, connection.connected_at // _MS, topic)
+        )
         self._figures.extend(
-            Figures(
+            TrafficSample(
                 now_ns // _MS,
                 int(use.offlined),
                 use.memory,
@@ -87,7 +95,7 @@ class Traffic:
         )
 
     def _pack(self, now_ns: int) -> None:
-        self._entries.append(pack(now_ns // _MS, self._whose, self._figures, self._left_out))
+        self._entries.append(pack_samples(now_ns // _MS, self._whose, self._figures, self._left_out))
         self._whose, self._figures, self._left_out = [], array("q"), 0
 
     def left(self, name: str) -> None:

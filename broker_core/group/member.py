@@ -12,7 +12,7 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.confirming.confirmations import Confirmations
-from broker_core.documents.group import GroupStatus
+from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
 from broker_core.group.replicated_log import SKEW_TOLD_MS, ReplicatedLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.problems import ProblemEntry
+from broker_core.documents.replication import GroupStatus, MemberEntry
 
 SETTLING_MS: Final = 2_000
 """States that usually end within this time are not reported before: an attempt to connect, a change of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.replication import GroupStatus, MemberEntry
 from broker_core.errors import SluiceError
 from broker_core.group.members import Other
 from broker_core.group.replicated_log import ReplicatedLog

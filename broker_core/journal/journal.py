@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event, Lock
 
 from broker_core.batch import Batch, hash64
-from broker_core.documents.journals import Removal
+from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError
 from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
 from broker_core.journal.files import NO_ROOM, Files, OpenFile, journal_error, take_lock
@@ -500,6 +500,6 @@ class Journal:
         """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
         self._swaps.compress(name, prepared)
 
-    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments, all named, none of them current or pinned (see swaps.py). `now_ns` is noted."""
         return self._swaps.remove(names, now_ns)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from broker_core.documents.journals import Removal
+from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import removals, sidecar
 from broker_core.journal.compressed import CompressedSource
@@ -138,7 +138,7 @@ class Swaps:
         except OSError as error:
             raise journal_error(error, f"the removal of {old.path.name}") from error
 
-    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
 
         What goes is noted first (removals.py). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
@@ -165,7 +165,7 @@ class Swaps:
             for segment in chosen:
                 self._unlink(segment, keep_sidecar=False)
         nbytes = sum(info.nbytes for info in infos)
-        return Removal(
+        return RemovalReply(
             action="remove",
             names=[info.name for info in infos],
             sizes=[info.nbytes for info in infos],

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from broker_core.config import PolicyDocument
-from broker_core.documents.links import LinkEntry
+from broker_core.documents.replication import LinkEntry
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker_core.documents.links import LinkEntry
 from broker_core.documents.problems import ProblemEntry
+from broker_core.documents.replication import LinkEntry
 
 SETTLING_MS: Final = 2_000
 """A link that connects again within this time is not reported."""

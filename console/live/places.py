@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from broker_core.documents.clients import ClientEntry, Delivery
+from broker_core.documents.clients import ClientEntry, DeliveryState
 from broker_core.documents.instance import PoolEntry, Snapshot
 from console.choices import PlaceKind
 
-SPOOLED = (Delivery.OFFLINED, Delivery.DRAINING)
+SPOOLED = (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.documents.links import LinkEntry
+from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntry
 from console.queries.links import LinksNow, SeenLink
 
 Column = tuple[str, Literal["left", "right"]]

@@ -13,7 +13,7 @@ from typing import Any
 import environ
 from kombu.entity import Queue
 
-from broker_core.documents.clients import Delivery
+from broker_core.documents.clients import DeliveryState
 from broker_core.group.settings import HOLD_MS
 from console.broker_addresses import queues_known
 from console.project.home import (
@@ -360,7 +360,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "api.contract.anything"],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
-    "ENUM_NAME_OVERRIDES": {"DeliveryEnum": [one.value for one in Delivery]},
+    "ENUM_NAME_OVERRIDES": {"DeliveryEnum": [one.value for one in DeliveryState]},
 }
 
 # --- Static files: served by whitenoise straight from the apps, so that nothing needs collecting first ----------------

@@ -9,7 +9,7 @@ from django.conf import settings
 from msgspec import Meta
 
 from broker_core.documents.base import Document, MomentOrNone
-from broker_core.documents.instance import InstanceStatus, Rates
+from broker_core.documents.instance import InstanceStatus, ThroughputRates
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from console.access.rights import Access
@@ -51,7 +51,7 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
         Meta(description="The policy that it was last told of and can't follow; 0: it follows the newest."),
     ] = 0
     clients: int = 0
-    rates: Rates = Rates()
+    rates: ThroughputRates = ThroughputRates()
     durable_sequence: int = 0
     uptime_s: int = 0
     certificate_ends_at: MomentOrNone = None

@@ -50,7 +50,7 @@ class Clients(Sequence[ClientEntry]):
         return known.clients[start - first : stop - first]
 
     def _ask(self, offset: int, limit: int) -> ClientsPage:
-        asked = structs.replace(self._asked, offset=offset, limit=min(limit, requests.MOST_CLIENTS))
+        asked = structs.replace(self._asked, offset=offset, limit=min(limit, requests.MAX_CLIENTS))
         self._answer, self._part = self._link.call(asked), (offset, offset + limit)
         return self._answer
 
@@ -62,9 +62,9 @@ def client(name: str, instance_name: str | None = None) -> ClientEntry:
 
 def forecasts(name: str, instance_name: str | None = None) -> list[ForecastEntry]:
     """How near each rule is to acting on a client, the one that acts first in front. Raises as `client`."""
-    return link_to(instance_named(instance_name).name).call(requests.Forecasts(name=name))
+    return link_to(instance_named(instance_name).name).call(requests.GetForecasts(name=name))
 
 
 def effective(name: str, instance_name: str | None = None) -> list[EffectiveSetting]:
     """The settings in force for a client, with where each is set. Raises as `client`."""
-    return link_to(instance_named(instance_name).name).call(requests.Effective(name=name))
+    return link_to(instance_named(instance_name).name).call(requests.GetEffectiveSettings(name=name))

@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 
 from broker_core.config.preset_fields import PRESETS
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
-from broker_core.documents.policies import (
-    CutOffEntry,
+from broker_core.documents.instance import (
+    AffectedEntry,
+    ClosedConnectionEntry,
     LogSubscriberEntry,
     PolicyEffect,
     SettingChange,
-    TouchedEntry,
 )
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from console.units import words
 
 NOT_SET: Final = "not set"
@@ -96,7 +96,7 @@ def lines(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> Eff
 
 
 def _cut_off(effect: PolicyEffect) -> list[Line]:
-    by_code: dict[str, list[CutOffEntry]] = {}
+    by_code: dict[str, list[ClosedConnectionEntry]] = {}
     for one in effect.cut_off:
         by_code.setdefault(one.code, []).append(one)
     unlisted = effect.cut_off_in_all - len(effect.cut_off)
@@ -181,9 +181,9 @@ def _sentence(entries: list[DecisionEntry], fate: str) -> str:
     return f"{by}: the rollout may make {most:,} decision{'' if most == 1 else 's'} here"
 
 
-def _changes(touched: list[TouchedEntry], signals: Mapping[str, str]) -> list[Line]:
+def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[Line]:
     """A line for each set of equal changes, the one that most clients have first."""
-    groups: dict[str, list[TouchedEntry]] = {}
+    groups: dict[str, list[AffectedEntry]] = {}
     for one in touched:
         groups.setdefault("; ".join(_differences(one.changes, signals)), []).append(one)
     made = []
@@ -222,7 +222,7 @@ def _kind(action: str) -> str:
     return "offline" if action == Action.OFFLINE else "act"
 
 
-def _names(entries: Iterable[CutOffEntry | DecisionEntry | LogSubscriberEntry]) -> list[str]:
+def _names(entries: Iterable[ClosedConnectionEntry | DecisionEntry | LogSubscriberEntry]) -> list[str]:
     return list(dict.fromkeys(one.client for one in entries))[:MOST_NAMES]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.replication import GroupStatus, MemberEntry
 from broker_core.documents.requests import GetGroup
 from broker_core.errors import SluiceError
 from console.broker_link import Told, ask_each, link_to

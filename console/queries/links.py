@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from broker_core.bookmark import bookmark_sequence
-from broker_core.documents.links import LinkEntry, Links, LinkState
+from broker_core.documents.replication import LinkEntry, LinkList, LinkState
 from broker_core.documents.requests import GetLinks
 from console.broker_link import Told, ask_each
 
@@ -34,7 +34,7 @@ class LinksNow(NamedTuple):
     """`links`: each once; `away`: brokers that couldn't be asked."""
 
     links: list[SeenLink]
-    away: list[Told[Links]]
+    away: list[Told[LinkList]]
 
     @property
     def is_well(self) -> bool:

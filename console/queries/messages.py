@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark, bookmark_sequence
-from broker_core.documents.messages import BrowsedMessage, BrowsedPage
-from broker_core.documents.requests import Browse
+from broker_core.documents.journals import BrowsedMessage, BrowsedPage
+from broker_core.documents.requests import BrowseMessages
 from broker_core.names import name_matches
 from console.access.rights import topic_within
 from console.broker_link import link_to
@@ -60,7 +60,7 @@ def browse(
 ) -> BrowsedPage:  # fmt: skip
     """Some messages, see broker_core/control/browsing.py. Raises BrokerAway or the broker's bad_pattern, bad_filter,
     bad_bookmark, bookmark_gone."""
-    asked = Browse(
+    asked = BrowseMessages(
         topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end)
     )
     return link_to(instance_named(instance_name).name).call(asked)

@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from broker_core.documents.clients import ClientEntry, Health
-from broker_core.documents.group import GroupStatus, MemberEntry
 from broker_core.documents.instance import DatabaseEntry, InstanceStatus
-from broker_core.documents.links import LinkEntry
+from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntry
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError

@@ -23,7 +23,7 @@ from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import DatabaseEntry, Snapshot
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.staging import read_stage
 from console.broker_addresses import name_of

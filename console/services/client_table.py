@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlencode
 
 from django.db import IntegrityError, transaction
 
-from broker_core.documents import columns
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents import client_columns
+from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import OperatorError
 from console.models import ClientColumns, ClientView
 from console.services.actors import Actor
@@ -24,9 +24,9 @@ def canonical(query: str) -> str:
     sort = given.get("sort", "")
     kept = {
         "q": given.get("q", "").strip()[:MOST_SEARCH],
-        "delivery": given["delivery"] if given.get("delivery") in list(Delivery) else "",
+        "delivery": given["delivery"] if given.get("delivery") in list(DeliveryState) else "",
         "health": given["health"] if given.get("health") in list(Health) else "",
-        "sort": sort if sort.removeprefix("-") in columns.sort_fields() and sort != columns.DEFAULT_SORT else "",
+        "sort": sort if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT else "",
         "columns": ",".join(choice(given.get("columns", "").split(","))),
     }  # fmt: skip
     return urlencode({key: text for key, text in kept.items() if text}, safe=",")
@@ -34,7 +34,7 @@ def canonical(query: str) -> str:
 
 def choice(keys: list[str]) -> list[str]:
     """Those of the keys that can be chosen, each once, in the table's order."""
-    return [one.key for one in columns.choosable() if one.key in keys]
+    return [one.key for one in client_columns.optional_columns() if one.key in keys]
 
 
 def columns_of(user_id: int | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from broker_core.documents import requests
-from broker_core.documents.clients import Disconnected, Offlined, Steered
+from broker_core.documents.clients import DisconnectReply, OfflineReply, PauseReply
 from broker_core.documents.replays import DurableName
 from broker_core.errors import OperatorError, SluiceError
 from console.broker_link import link_to
@@ -18,7 +18,7 @@ from console.services import audit
 from console.services.actors import Actor
 
 
-def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> Disconnected:
+def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> DisconnectReply:
     """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerAway."""
     instance, why = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
@@ -27,7 +27,7 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
             "reason_needed", "A reason is required: the client is told it.", "Say why in `reason`."
         )
     try:
-        result = link_to(instance.name).call(requests.Disconnect(name=name, reason=why[:500]))
+        result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=why[:500]))
     except SluiceError as problem:
         audit.record(
             actor,
@@ -42,25 +42,27 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
     return result
 
 
-Act = requests.Pause | requests.Resume | requests.Offline
+Act = requests.PauseClient | requests.ResumeClient | requests.OfflineClient
 ACTS: Mapping[str, type[Act]] = {
-    "pause": requests.Pause,
-    "resume": requests.Resume,
-    "offline": requests.Offline,
+    "pause": requests.PauseClient,
+    "resume": requests.ResumeClient,
+    "offline": requests.OfflineClient,
 }
 """What an operator does to a connected client, by word."""
 
 
-def act(actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None) -> Steered | Offlined:
+def act(
+    actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None
+) -> PauseReply | OfflineReply:
     """Pause, resume (one subscription, or all) or offline a client.
 
     Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerAway.
     """
     instance, why = instance_named(instance_name), reason.strip()[:500]
-    target, word = f"{instance.name}: client {asked.name}", requests.name_of(asked)
+    target, word = f"{instance.name}: client {asked.name}", requests.request_name(asked)
     link = link_to(instance.name)
     try:
-        result = link.call(cast("requests.Request[Steered | Offlined]", asked))
+        result = link.call(cast("requests.Request[PauseReply | OfflineReply]", asked))
     except SluiceError as problem:
         audit.record(
             actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence

@@ -13,8 +13,8 @@ from django.db import transaction
 from broker_core.config import PolicyDocument
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.reading import Reader
-from broker_core.documents.policies import PolicyEffect
-from broker_core.documents.requests import Preview as PreviewPolicy
+from broker_core.documents.instance import PolicyEffect
+from broker_core.documents.requests import PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
 from broker_core.slow_clients.rules.review import Finding, review

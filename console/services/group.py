@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_core.documents.group import GroupStatus, MemberEntry
-from broker_core.documents.links import LinkEntry, Links
+from broker_core.documents.replication import GroupStatus, LinkEntry, LinkList, MemberEntry
 from broker_core.documents.requests import (
     DowngradeLink,
     DowngradeMember,
@@ -64,7 +63,7 @@ def forget_member(instance_name: str, name: str, by: str) -> list[Told[GroupStat
     return told
 
 
-def change_link(brokers: Link, change: str, name: str, by: str) -> Links:
+def change_link(brokers: Link, change: str, name: str, by: str) -> LinkList:
     """Of `link.NAME`. OperatorError unknown_member; BrokerAway."""
     return brokers.call(LINK_CHANGES[change](name=name.removeprefix(LINK_PREFIX), by=by))
 

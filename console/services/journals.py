@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from broker_core.documents import requests
-from broker_core.documents.journals import JournalAction, Removal, SwapAction
+from broker_core.documents.journals import JournalAction, RemovalReply, SwapAction
 from broker_core.errors import OperatorError
 from broker_core.journal import maintenance
 from console.broker_link import Link, link_to, members_of
@@ -133,7 +133,7 @@ def _remove(run: ActionRun, link: Link, age_s: int, progress: Progress) -> dict[
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
-def receipt_of(instance: str, segments: list[dict[str, Any]], gone: Removal) -> dict[str, Any]:
+def receipt_of(instance: str, segments: list[dict[str, Any]], gone: RemovalReply) -> dict[str, Any]:
     """What a removal took, for good: each file with size and checksum, and the interval of bookmarks that is gone."""
     sizes = dict(zip(gone.names, gone.sizes, strict=True))
     kept = ("name", "records", "first_sequence", "last_sequence", "sha256")

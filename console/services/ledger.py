@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from broker_core.documents.records import LossEntry
+from broker_core.documents.system_records import LossEntry
 from console.models import Decision, Instance, Loss
 
 FORGET_AT_ONCE = 20_000

@@ -7,8 +7,8 @@ import base64
 import orjson
 
 from broker_core.documents.base import Json
-from broker_core.documents.messages import Published
-from broker_core.documents.requests import Publish, PublishBytes
+from broker_core.documents.journals import PublishReply
+from broker_core.documents.requests import PublishMessage, PublishRawMessage
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import OWN
 from broker_core.protocols.names import check_topic
@@ -23,21 +23,21 @@ MAX_BODY = 1024 * 1024
 
 def publish(
     actor: Actor, topic: str, data: Json, reason: str = "", instance_name: str | None = None
-) -> Published:
+) -> PublishReply:
     """Publish one JSON message. Raises OperatorError bad_topic, message_too_large, or BrokerAway.
 
     The audit has its size, not its content, which may be nobody's business who reads audits.
     """
     return _publish(
-        actor, Publish(topic=topic, data=data), len(orjson.dumps(data)), topic, reason, instance_name
+        actor, PublishMessage(topic=topic, data=data), len(orjson.dumps(data)), topic, reason, instance_name
     )
 
 
 def publish_bytes(
     actor: Actor, topic: str, body: bytes, reason: str = "", instance_name: str | None = None
-) -> Published:
+) -> PublishReply:
     """The same with any bytes."""
-    asked = PublishBytes(topic=topic, body=base64.b64encode(body).decode())
+    asked = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
     return _publish(actor, asked, len(body), topic, reason, instance_name)
 
 
@@ -61,8 +61,13 @@ def refusal(topic: str, size: int) -> SluiceError | None:
 
 
 def _publish(
-    actor: Actor, asked: Publish | PublishBytes, size: int, topic: str, reason: str, instance_name: str | None
-) -> Published:
+    actor: Actor,
+    asked: PublishMessage | PublishRawMessage,
+    size: int,
+    topic: str,
+    reason: str,
+    instance_name: str | None,
+) -> PublishReply:
     instance = instance_named(instance_name)
     target = f"{instance.name}: topic {topic}"
     problem = refusal(topic, size)
@@ -81,4 +86,4 @@ def _publish(
         )
         raise
     audit.record(actor, "message.publish", target, after={"bytes": size}, reason=reason)
-    return Published(topic=topic)
+    return PublishReply(topic=topic)

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from django.conf import settings
 
-from broker_core.documents.jobs import JOB_OPTIONS, MOST_TEXT
+from broker_core.documents.jobs import JOB_OPTIONS, MAX_TEXT
 from broker_core.errors import OperatorError
 from console.choices import PipelineJobs, RunKind
 from console.models import Action, ActionRun, Instance, PolicyDraft
@@ -242,7 +242,7 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
             raise OperatorError(
                 "bad_option",
                 f"The value of {name} can't be used.",
-                f"Give up to {MOST_TEXT:,} characters without blanks.",
+                f"Give up to {MAX_TEXT:,} characters without blanks.",
             )
         if name in takes:
             takes[name].read(str(value))
@@ -291,4 +291,4 @@ def _named(name: str) -> bool:
 
 def _plain(value: str) -> bool:
     """It is handed over as `--name=value`, one word and by no shell."""
-    return bool(value) and len(value) <= MOST_TEXT and value.isprintable() and " " not in value
+    return bool(value) and len(value) <= MAX_TEXT and value.isprintable() and " " not in value

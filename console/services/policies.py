@@ -25,7 +25,7 @@ from broker_core.config.roots import (
     misplaced_paths,
     outside_roots,
 )
-from broker_core.documents.requests import Apply, Staged
+from broker_core.documents.requests import ApplyPolicy, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
 from broker_core.subscriptions.destinations import destination_problems
@@ -280,7 +280,7 @@ def tell_broker(revision: PolicyRevision, *, decided: bool = False) -> Change:
     `decided`: an operator has preferred it to a policy that a broker kept.
     """
     instance, problems = revision.instance, []
-    order = Apply(**in_words_of_the_broker(orders(instance.name)), decided=decided)
+    order = ApplyPolicy(**in_words_of_the_broker(orders(instance.name)), decided=decided)
     for told in ask_each(instance.name, order):
         if told.answer is None:
             problems.append(told.error.sentence if told.error is not None else "")
@@ -298,7 +298,7 @@ def in_words_of_the_broker(ordered: Mapping[str, Any]) -> dict[str, Any]:
     staged = ordered["staged"]
     return {
         "policy": _raw(ordered["policy"]),
-        "staged": staged and Staged(**{**staged, "policy": _raw(staged["policy"])}),
+        "staged": staged and StagedPolicy(**{**staged, "policy": _raw(staged["policy"])}),
     }
 
 

@@ -17,9 +17,9 @@ from console.queries.policies import instance_named
 from console.services import audit
 from console.services.actors import Actor
 
-Steering = requests.PauseReplay | requests.ResumeReplay | requests.RateReplay | requests.CancelReplay
+Steering = requests.PauseReplay | requests.ResumeReplay | requests.SetReplayRate | requests.CancelReplay
 STEER: Mapping[str, type[Steering]] = {
-    "pause": requests.PauseReplay, "resume": requests.ResumeReplay, "rate": requests.RateReplay,
+    "pause": requests.PauseReplay, "resume": requests.ResumeReplay, "rate": requests.SetReplayRate,
     "cancel": requests.CancelReplay,
 }  # fmt: skip
 """What operators do, by word."""

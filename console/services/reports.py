@@ -21,7 +21,7 @@ from django.db import close_old_connections, connection
 from broker_core.control.set_back import CODE
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from console.broker_addresses import name_of
 from console.live import ring
 from console.live.places import places

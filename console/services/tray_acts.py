@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from broker_core.documents import requests
-from broker_core.documents.clients import ClientEntry, Delivery
+from broker_core.documents.clients import ClientEntry, DeliveryState
 from broker_core.errors import OperatorError
 from console.choices import Permission, TrayKind
 from console.models import TrayItem
@@ -79,7 +79,7 @@ def _resume(item: TrayItem, _: list[str] | None) -> Told:
 def _offline(item: TrayItem, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     blocked = []
-    if client.delivery in (Delivery.OFFLINED, Delivery.DRAINING):
+    if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
         blocked = [f"{item.target} is offlined already."]
     said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
     return Told(f"Offline {item.target}", "1 client offlined", [plain(said)], blocked=blocked)
@@ -309,19 +309,19 @@ ACTS: Mapping[TrayKind, Act] = {
     TrayKind.PAUSE: Act(
         Permission.ACT_ON_CLIENTS,
         _pause,
-        _doing(lambda name: requests.Pause(name=name), "The subscriptions of {} are paused."),
+        _doing(lambda name: requests.PauseClient(name=name), "The subscriptions of {} are paused."),
         about_a_client=True,
     ),
     TrayKind.RESUME: Act(
         Permission.ACT_ON_CLIENTS,
         _resume,
-        _doing(lambda name: requests.Resume(name=name), "The subscriptions of {} go on."),
+        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} go on."),
         about_a_client=True,
     ),
     TrayKind.OFFLINE: Act(
         Permission.ACT_ON_CLIENTS,
         _offline,
-        _doing(lambda name: requests.Offline(name=name), "{} was offlined."),
+        _doing(lambda name: requests.OfflineClient(name=name), "{} was offlined."),
         about_a_client=True,
     ),
     TrayKind.DURABLE: Act(Permission.ACT_ON_CLIENTS, _durable, _do_durable, about_a_client=True),

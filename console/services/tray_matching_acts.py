@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from broker_core.documents import requests
-from broker_core.documents.clients import ClientEntry, Delivery, Health
+from broker_core.documents.clients import ClientEntry, DeliveryState, Health
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission, TrayKind
 from console.models import TrayItem
@@ -53,14 +53,14 @@ def matching(
         raise OperatorError("nobody_matches", "No client that you may act on matches.", "Widen the filter.")
     words = [f"“{search}”"] if search else []
     words += [Health(health).value] if health else []
-    words += [Delivery(delivery).value] if delivery else []
+    words += [DeliveryState(delivery).value] if delivery else []
     return ", ".join(words) or "any filter", {"names": names, "search": search}
 
 
 def _there(item: TrayItem) -> list[ClientEntry]:
     """Those of them who are still connected, in the order in which they stood."""
     found = client_queries.Clients(search=item.parameters.get("search", ""))
-    known = {one.name: one for one in found[0 : requests.MOST_CLIENTS]}
+    known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
 
@@ -133,7 +133,7 @@ def _resumes(one: ClientEntry) -> bool:
 
 
 def _goes_offline(one: ClientEntry) -> bool:
-    return one.delivery not in (Delivery.OFFLINED, Delivery.DRAINING)
+    return one.delivery not in (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
 
 _WORDS: Final[Mapping[TrayKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
@@ -144,9 +144,9 @@ _WORDS: Final[Mapping[TrayKind, tuple[str, str, str, Callable[[ClientEntry], boo
 }  # fmt: skip
 """Of each kind: the act, what they are then, what it does, to whom it can be done, and whether it is severe."""
 _ACT: Final[Mapping[TrayKind, Callable[[Actor, str, str], object]]] = {
-    TrayKind.PAUSE_ALL: lambda actor, name, why: clients.act(actor, requests.Pause(name=name), why),
-    TrayKind.RESUME_ALL: lambda actor, name, why: clients.act(actor, requests.Resume(name=name), why),
-    TrayKind.OFFLINE_ALL: lambda actor, name, why: clients.act(actor, requests.Offline(name=name), why),
+    TrayKind.PAUSE_ALL: lambda actor, name, why: clients.act(actor, requests.PauseClient(name=name), why),
+    TrayKind.RESUME_ALL: lambda actor, name, why: clients.act(actor, requests.ResumeClient(name=name), why),
+    TrayKind.OFFLINE_ALL: lambda actor, name, why: clients.act(actor, requests.OfflineClient(name=name), why),
     TrayKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
 }
 MATCHING_ACTS: Final[Mapping[TrayKind, Act]] = {

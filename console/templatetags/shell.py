@@ -12,7 +12,7 @@ from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
 from broker_core.config.vocabulary import Mode
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents.clients import DeliveryState, Health
 from console import current as viewed
 from console.models import Decision
 from console.queries import brokers
@@ -36,13 +36,17 @@ class Word(NamedTuple):
 
 
 DELIVERIES = {
-    Delivery.OFFLINED: Word(
+    DeliveryState.OFFLINED: Word(
         "Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"
     ),
-    Delivery.DRAINING: Word("Draining", "progress-down", "Reads again: its spool is being sent, in order"),
-    Delivery.REPLAYING: Word("Replaying", "history", "Reads the journal from a bookmark; will join live"),
-    Delivery.LIVE: Word("Live", "arrow-right", "Receives records as they are accepted"),
-    Delivery.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
+    DeliveryState.DRAINING: Word(
+        "Draining", "progress-down", "Reads again: its spool is being sent, in order"
+    ),
+    DeliveryState.REPLAYING: Word(
+        "Replaying", "history", "Reads the journal from a bookmark; will join live"
+    ),
+    DeliveryState.LIVE: Word("Live", "arrow-right", "Receives records as they are accepted"),
+    DeliveryState.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
 }
 GONE = Word("Not connected", "plug-x", "It has logged off")
 AWAY = Word("Not known", "help", "The broker that may have it can't be asked")

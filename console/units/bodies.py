@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from broker_core.documents.messages import BrowsedMessage
+from broker_core.documents.journals import BrowsedMessage
 from broker_core.filters.message_types import SOH
 
 MOST_SHOWN = 16_384

@@ -8,8 +8,8 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.documents import columns
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents import client_columns
+from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import SluiceError
 from console import current
 from console.access.rights import Open
@@ -22,7 +22,7 @@ from console.views import common, past
 
 FIRST = ("health", "name", "delivery")
 """What stands at the left of the table, in this order."""
-FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(Delivery)))
+FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
 MATCHING_ACTS = (
     (TrayKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
     (TrayKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
@@ -40,7 +40,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     own = service.columns_of(request.user.pk)
     chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
     whose = {"member"} if len(members_of(current.instance_name())) > 1 else set()
-    shown = columns.drawn(frozenset(chosen) | whose)
+    shown = client_columns.visible_columns(frozenset(chosen) | whose)
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
     told = [
         {
@@ -51,11 +51,11 @@ def clients(request: HttpRequest) -> HttpResponse:
             "numeric": one.numeric,
             "drawn": one in drawn,
         }
-        for one in (*drawn, *(one for one in columns.CLIENT_COLUMNS if one not in drawn))
+        for one in (*drawn, *(one for one in client_columns.CLIENT_COLUMNS if one not in drawn))
     ]
     return common.page(request, "clients.html", {
-        "columns": drawn, "choosable": columns.choosable(), "chosen": {one.key for one in drawn}, "column_data": told,
-        "default_sort": columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_of(request.user.pk), "matching_acts": MATCHING_ACTS,
+        "columns": drawn, "choosable": client_columns.optional_columns(), "chosen": {one.key for one in drawn}, "column_data": told,
+        "default_sort": client_columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_of(request.user.pk), "matching_acts": MATCHING_ACTS,
         "view_form": ViewForm(),
     })  # fmt: skip
 

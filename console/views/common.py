@@ -18,7 +18,7 @@ from django.shortcuts import render
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from broker_core.documents.clients import Delivery
+from broker_core.documents.clients import DeliveryState
 from broker_core.errors import OperatorError, SluiceError
 from console import current
 from console.access.rights import Need, Open
@@ -145,7 +145,7 @@ def page(request: HttpRequest, template: str, context: dict[str, Any], status: i
         "sample_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS,
         "minute_days": settings.SLUICE_MINUTE_RETENTION_DAYS,
     }
-    return render(request, template, {"deliveries": list(Delivery), **kept, **context}, status=status)
+    return render(request, template, {"deliveries": list(DeliveryState), **kept, **context}, status=status)
 
 
 def own_instance() -> Instance | None:

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.bookmark import Bookmark, bookmark_sequence
-from broker_core.documents.messages import BrowsedMessage
+from broker_core.documents.journals import BrowsedMessage
 from broker_core.errors import SluiceError
 from broker_core.names import EVENTS_PREFIX
 from console import current

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.documents.requests import CreateReplay, RateReplay
+from broker_core.documents.requests import CreateReplay, SetReplayRate
 from broker_core.errors import SluiceError
 from console import current
 from console.choices import Permission, TrayKind
@@ -95,7 +95,7 @@ def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
             service.forget(actor, name)
         elif word == "rate":
             rate, gap = (request.POST.get(field, "").strip() or None for field in ("rate", "rate_max_gap"))
-            service.steer(actor, RateReplay(name=name, rate=rate, rate_max_gap=gap if rate else None))
+            service.steer(actor, SetReplayRate(name=name, rate=rate, rate_max_gap=gap if rate else None))
         else:
             service.steer(actor, service.STEER[word](name=name))
     except SluiceError as problem:

@@ -15,7 +15,7 @@ from django.utils.functional import SimpleLazyObject
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import SluiceError
 from console.choices import Permission, TrayKind
 from console.models import PolicyDraft
@@ -61,7 +61,7 @@ def matching(request: HttpRequest) -> HttpResponse:
     """Put one act on everyone whom a filter of the clients' page matches into the tray."""
     audit.changes_nothing(request)
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
-    unknown = asked["delivery"] not in ("", *Delivery) or asked["health"] not in ("", *Health)
+    unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
     if kind not in OF_MATCHING or unknown or len(asked["search"]) > MOST_SEARCH:
         messages.error(request, "Choose a filter of the list, and what to do.")
         return answer(request)

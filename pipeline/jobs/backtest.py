@@ -30,8 +30,13 @@ import pyarrow.parquet as pq
 import yaml
 
 from broker_core.config import PolicyDocument
-from broker_core.documents.records import DecisionEntry
-from broker_core.documents.traffic import Figures, TrafficEntry, Who, unpack
+from broker_core.documents.system_records import (
+    DecisionEntry,
+    TrafficEntry,
+    TrafficRowKey,
+    TrafficSample,
+    unpack_samples,
+)
 from broker_core.errors import OperatorError
 from broker_core.names import DECISIONS_TOPIC, TRAFFIC_TOPIC
 from pipeline.asked import asked_spans
@@ -225,13 +230,13 @@ def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table
 
 def looks_in(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
     """Tables of many records of traffic each; what isn't one is left out."""
-    whose: list[Who] = []
-    columns = [array("q") for _ in Figures._fields]
+    whose: list[TrafficRowKey] = []
+    columns = [array("q") for _ in TrafficSample._fields]
     left_out: list[int] = []
     for body in bodies:
         try:
             entry = msgspec.json.decode(body, type=TrafficEntry)
-            found, figures = unpack(entry)
+            found, figures = unpack_samples(entry)
         except (msgspec.DecodeError, ValueError):
             continue
         if not found:
@@ -242,15 +247,16 @@ def looks_in(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
         left_out += [entry.left_out] + [0] * (len(found) - 1)
         if len(whose) >= LOOKS_OF_A_TABLE:
             yield _looks(whose, columns, left_out)
-            whose, columns, left_out = [], [array("q") for _ in Figures._fields], []
+            whose, columns, left_out = [], [array("q") for _ in TrafficSample._fields], []
     if whose:
         yield _looks(whose, columns, left_out)
 
 
-def _looks(whose: list[Who], columns: list[array[int]], left_out: list[int]) -> pa.Table:
-    table: dict[str, Any] = dict(zip(Who._fields, map(list, zip(*whose, strict=True)), strict=True))
+def _looks(whose: list[TrafficRowKey], columns: list[array[int]], left_out: list[int]) -> pa.Table:
+    table: dict[str, Any] = dict(zip(TrafficRowKey._fields, map(list, zip(*whose, strict=True)), strict=True))
     table |= {
-        name: np.frombuffer(column, np.int64) for name, column in zip(Figures._fields, columns, strict=True)
+        name: np.frombuffer(column, np.int64)
+        for name, column in zip(TrafficSample._fields, columns, strict=True)
     }
     return pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
 

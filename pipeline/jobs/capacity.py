@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from broker_core.config import PolicyDocument
 from broker_core.config.document import default_policy
-from broker_core.documents.records import ClientEvent
+from broker_core.documents.system_records import ClientEvent
 from broker_core.journal.segment import HEADER_SIZE
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets.amps import resolve_pools

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from broker_core.documents.records import ClientEvent
+from broker_core.documents.system_records import ClientEvent
 
 SUMS: Final = ("matched", "acknowledged", "in_flight", "waiting", "gone")
 ACCOUNTS: Final = pa.schema(

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_core.documents.traffic import Figures, Who
+from broker_core.documents.system_records import TrafficRowKey, TrafficSample
 
 TRAFFIC: Final = pa.schema(
     [(name, pa.string()) for name in ("name", "transport", "user", "topic")]
     + [("connected", pa.int64())]
-    + [(name, pa.int64()) for name in Figures._fields]
+    + [(name, pa.int64()) for name in TrafficSample._fields]
 )
 """One row a look. Moments are ms UTC."""
 ACTS: Final = pa.schema(
@@ -92,7 +92,7 @@ WAITING: Final = frozenset(
 class Trace:
     """One session of a client. Columns have one value a look, oldest first."""
 
-    who: Who
+    who: TrafficRowKey
     columns: dict[str, Ints]
     points: list[int] = field(default_factory=list)
     """When something was decided about it, ms."""
@@ -199,11 +199,11 @@ def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
     if looks.num_rows == 0:
         return []
     rows = looks.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
-    numbers = {name: rows.column(name).to_numpy() for name in Figures._fields}
+    numbers = {name: rows.column(name).to_numpy() for name in TrafficSample._fields}
     found = []
     for start, stop in _sessions(rows):
         whose = rows.slice(stop - 1, 1).to_pylist()[0]
-        who = Who(*(whose[name] for name in Who._fields))
+        who = TrafficRowKey(*(whose[name] for name in TrafficRowKey._fields))
         found.append(Trace(who, {name: column[start:stop] for name, column in numbers.items()}))
     by_client: dict[str, list[dict[str, Any]]] = {}
     for row in acts.to_pylist():

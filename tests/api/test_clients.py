@@ -8,7 +8,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import ClientError, OperatorError
 from console.models import AuditEvent, ClientSample, Instance
 from console.services import reports

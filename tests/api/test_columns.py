@@ -13,14 +13,14 @@ from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
-from broker_core.documents import columns
-from broker_core.documents.clients import ClientEntry, Delivery, Health
-from broker_core.documents.columns import CLIENT_COLUMNS, Column, Kind
+from broker_core.documents import client_columns
+from broker_core.documents.client_columns import CLIENT_COLUMNS, ClientColumn, ColumnType
+from broker_core.documents.clients import ClientEntry, DeliveryState, Health
 from console.templatetags.shell import DELIVERIES, HEALTHS
 from tests.support.fake_broker import FakeBroker
 
 WITHOUT = tuple(column for column in CLIENT_COLUMNS if column.key != "protocol")
-ROW = Column("protocol", "Speaks", "What it speaks", Kind.TEXT, shown=True)
+ROW = ClientColumn("protocol", "Speaks", "What it speaks", ColumnType.TEXT, shown=True)
 
 
 def found(api: APIClient, browser: Client) -> dict[str, bool]:
@@ -47,21 +47,21 @@ def found(api: APIClient, browser: Client) -> dict[str, bool]:
     ("listed", "there"), [((*WITHOUT, ROW), True), (WITHOUT, False)], ids=["with", "without"]
 )
 def test_a_row_of_the_list_is_enough(
-    listed: tuple[Column, ...],
+    listed: tuple[ClientColumn, ...],
     there: bool,
     api: APIClient,
     operator: object,
     broker: FakeBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(columns, "CLIENT_COLUMNS", listed)
+    monkeypatch.setattr(client_columns, "CLIENT_COLUMNS", listed)
     browser = Client()
     browser.force_login(operator)  # type: ignore[arg-type]
     assert found(api, browser) == dict.fromkeys(("page", "script", "csv", "order", "schema"), there)
 
 
 def test_every_field_of_a_client_is_a_column_and_the_other_way_round() -> None:
-    assert sorted(columns.fields()) == sorted(
+    assert sorted(client_columns.csv_columns()) == sorted(
         field.encode_name for field in msgspec.structs.fields(ClientEntry)
     )
     assert len({column.key for column in CLIENT_COLUMNS}) == len(CLIENT_COLUMNS)
@@ -82,5 +82,5 @@ def test_a_column_that_somebody_chose_is_drawn_besides_the_usual_ones(
 
 
 def test_every_delivery_and_health_has_a_word_an_icon_and_what_it_means() -> None:
-    assert list(DELIVERIES) == list(Delivery) and list(HEALTHS) == list(Health)
+    assert list(DELIVERIES) == list(DeliveryState) and list(HEALTHS) == list(Health)
     assert all(one.word and one.icon and one.help for one in (*DELIVERIES.values(), *HEALTHS.values()))

@@ -10,12 +10,12 @@ from rest_framework import serializers
 from rest_framework.test import APIClient
 
 from api.documents import serializer_of
-from broker_core.documents import clients, instance, journals, messages, policies, records, replays
+from broker_core.documents import clients, instance, journals, replays, system_records
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry, EffectiveSetting, ForecastEntry
 from tests.support.fake_broker import FakeBroker
 
-MODULES = (clients, instance, journals, messages, policies, records, replays)
+MODULES = (clients, instance, journals, journals, instance, system_records, replays)
 DOCUMENTS = sorted(
     {
         one

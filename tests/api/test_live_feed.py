@@ -21,7 +21,7 @@ from django.test import Client
 
 from api.live_deltas import apply
 from broker_core.documents.instance import InstanceStatus, Snapshot
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from console.choices import Role
 from console.live import newest
 from console.models import Grant

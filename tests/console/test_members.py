@@ -98,7 +98,7 @@ def test_a_preview_that_lacks_a_members_clients_says_so_and_needs_the_tick(
 def test_what_concerns_a_client_is_done_by_the_member_that_has_it(plant: Plant) -> None:
     link = link_to("sluice-1")
     assert link.call(requests.GetClient(name="fine")).name == "fine"
-    link.call(requests.Disconnect(name="fine", reason="tried"))
+    link.call(requests.DisconnectClient(name="fine", reason="tried"))
     assert [one.name for one in plant.b.clients] == ["slower"]
     with pytest.raises(OperatorError, match="unknown_client"):
         link.call(requests.GetClient(name="nobody"))

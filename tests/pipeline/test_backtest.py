@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from broker_core.config import PolicyDocument
-from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.documents.system_records import TrafficRowKey, TrafficSample, pack_samples
 from broker_core.errors import SluiceError
 from broker_core.names import TRAFFIC_TOPIC
 from pipeline.jobs import backtest
@@ -152,7 +152,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
 
 def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
     """Looks a second apart."""
-    base = dict.fromkeys(Figures._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
+    base = dict.fromkeys(TrafficSample._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
     made = [
         {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base, "at": START + 1_000 * n, **row}
         for n, row in enumerate(rows)
@@ -321,9 +321,12 @@ def journaled(home: Path, looks: pa.Table) -> None:
     with opened(home) as log:
         for start in range(0, len(rows), 50):
             some = rows[start : start + 50]
-            figures = array("q", [row[name] for row in some for name in Figures._fields])
-            entry = pack(
-                some[-1]["at"], [Who(*(row[name] for name in Who._fields)) for row in some], figures, 0
+            figures = array("q", [row[name] for row in some for name in TrafficSample._fields])
+            entry = pack_samples(
+                some[-1]["at"],
+                [TrafficRowKey(*(row[name] for name in TrafficRowKey._fields)) for row in some],
+                figures,
+                0,
             )
             append(
                 log,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.documents.system_records import TrafficRowKey, TrafficSample, pack_samples
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.segment import HEADER_SIZE, segment_name
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
@@ -66,10 +66,14 @@ def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
     """One second of clients and their memory, each ten seconds behind."""
     figures = array("q")
     for _, memory in clients:
-        row = dict.fromkeys(Figures._fields, 0) | {"at": at_ms, "memory": memory, "oldest_at": at_ms - 10_000}
-        figures.extend(row[name] for name in Figures._fields)
-    whose = [Who(name, "tcp", "", MS, "t") for name, _ in clients]
-    return msgspec.json.encode(pack(at_ms, whose, figures, 0))
+        row = dict.fromkeys(TrafficSample._fields, 0) | {
+            "at": at_ms,
+            "memory": memory,
+            "oldest_at": at_ms - 10_000,
+        }
+        figures.extend(row[name] for name in TrafficSample._fields)
+    whose = [TrafficRowKey(name, "tcp", "", MS, "t") for name, _ in clients]
+    return msgspec.json.encode(pack_samples(at_ms, whose, figures, 0))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config import PolicyDocument
-from broker_core.documents.traffic import Figures
+from broker_core.documents.system_records import TrafficSample
 from pipeline.transforms.recording import Recording
 from pipeline.transforms.replayed import Try, tried_on
 from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
@@ -69,7 +69,7 @@ class Client:
         owed, size = self._owed, 500
         memory = 0 if spooled else owed * 115 // 100
         blocked = oldest if self._chance.random() < 0.3 and owed else 0
-        figures = dict.fromkeys(Figures._fields, 0) | {
+        figures = dict.fromkeys(TrafficSample._fields, 0) | {
             "at": self._at, "memory": memory, "disk": owed if spooled else 0, "messages": 0 if spooled else owed // size,
             "owed_bytes": owed, "owed_messages": owed // size, "matched_bytes": self._came, "matched_messages": self._came // size,
             "acknowledged_bytes": self._came - owed, "taken_bytes": self._came - owed, "oldest_at": oldest if owed else 0,

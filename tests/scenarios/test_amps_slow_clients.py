@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from broker_core.config.vocabulary import Action, Reason
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from tests.support.slow_clients import Scene, policy
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def test_when_the_pool_is_full_the_largest_goes_even_if_another_one_filled_it() 
     scene.publish(2 * MIB, "c")
     (decision,) = scene.decisions
     assert (decision.client, decision.reason) == ("a", Reason.POOL_MEMORY)
-    assert decision.chosen_over == Candidate("c", 4 * MIB)
+    assert decision.chosen_over == DecisionCandidate("c", 4 * MIB)
     assert scene.guard.pool_of("tcp").memory_used == 7 * MIB
 
 
@@ -94,7 +94,7 @@ def test_over_the_disk_pool_the_largest_spool_goes() -> None:
             scene.publish(MIB, name, journaled=False)
     disconnected = [decision for decision in scene.decisions if decision.action is Action.DISCONNECT]
     assert [(decision.client, decision.reason) for decision in disconnected] == [("a", Reason.DISK)]
-    assert disconnected[0].chosen_over == Candidate("b", 4 * MIB)
+    assert disconnected[0].chosen_over == DecisionCandidate("b", 4 * MIB)
     assert set(scene.clients) == {"b", "c"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with

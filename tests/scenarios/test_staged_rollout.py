@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from broker_core.config import PolicyDocument
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.staging import read_stage
 from console.models import Instance, PolicyDraft, PolicyRollout

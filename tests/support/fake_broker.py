@@ -18,12 +18,11 @@ from msgspec import structs
 from broker_core.bookmark import bookmark_sequence
 from broker_core.control import listing
 from broker_core.control.set_back import set_back_error
-from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
-from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.documents.clients import ClientEntry, ClientsPage, DeliveryState
 from broker_core.documents.instance import DatabaseEntry, InstanceStatus, RefusedRevision, Snapshot
-from broker_core.documents.links import LinkEntry
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replays import ReplayEntry
+from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntry
 from broker_core.documents.requests import Request
 from broker_core.documents.stalls import StallEntry, StallTotals
 from broker_core.engine.stalls import StallHistory
@@ -504,7 +503,7 @@ class FakeBroker:
                     "details": {},
                 }
             }
-        self._replace(found, structs.replace(found, delivery=Delivery.OFFLINED))
+        self._replace(found, structs.replace(found, delivery=DeliveryState.OFFLINED))
         return {"name": found.name, "state": "offlined"}
 
     def do_forecasts(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from broker_core.documents.group import MemberEntry
-from broker_core.documents.links import LinkEntry
+from broker_core.documents.replication import LinkEntry, MemberEntry
 from console.broker_addresses import BrokerAddress
 from tests.support.fake_broker import CHAIN, FakeBroker, make_client, make_group, make_member, some_clients
 

@@ -12,15 +12,15 @@ from broker_core.documents import requests
 from broker_core.documents.clients import (
     ClientEntry,
     ClientsPage,
-    Delivery,
-    Disconnected,
+    DeliveryState,
+    DisconnectReply,
     EffectiveSetting,
     ForecastEntry,
-    Offlined,
-    Steered,
+    OfflineReply,
+    PauseReply,
 )
-from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName
+from broker_core.documents.system_records import DecisionEntry, LossEntry
 from broker_core.engine.enforcement import offline_now, pause, resume
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
@@ -44,7 +44,7 @@ class ClientRequests:
     async def client(self, asked: requests.GetClient) -> ClientEntry:
         return self._statistics.client(self._connection(asked.name))
 
-    async def effective(self, asked: requests.Effective) -> list[EffectiveSetting]:
+    async def effective(self, asked: requests.GetEffectiveSettings) -> list[EffectiveSetting]:
         """The settings in force for one."""
         connection = self._connection(asked.name)
         return [*self._engine.guard.effective(connection.name), *self._of_stomp(connection.transport)]
@@ -62,7 +62,7 @@ class ClientRequests:
                         setting=f"stomp.{name}", value=value, unit=unit, origin=origin, subscription=""
                     )
 
-    async def forecasts(self, asked: requests.Forecasts) -> list[ForecastEntry]:
+    async def forecasts(self, asked: requests.GetForecasts) -> list[ForecastEntry]:
         """Of every rule that looks at one, the one that acts first in front, those without a time last."""
         found = self._engine.guard.forecasts(self._connection(asked.name).name, self._engine.clock.now_ns())
         found.sort(key=lambda one: (one.fires_in_ms is None, one.fires_in_ms or 0, -one.percent))
@@ -86,11 +86,11 @@ class ClientRequests:
         await self._engine.kept.save()
         return DurableName(client=durable.client, name=durable.name)
 
-    async def disconnect(self, asked: requests.Disconnect) -> Disconnected:
+    async def disconnect(self, asked: requests.DisconnectClient) -> DisconnectReply:
         connection = self._connection(asked.name)
         why = f"An operator disconnected this client: {asked.reason}"
         ending = connection.dismiss("operator_disconnect", why, retry_after_ms=1_000)
-        return Disconnected(
+        return DisconnectReply(
             name=connection.name,
             reason=asked.reason,
             kept=ending.kept.messages,
@@ -98,26 +98,26 @@ class ClientRequests:
             bookmark=connection.resume_bookmark(ending) or "",
         )
 
-    async def offline(self, asked: requests.Offline) -> Offlined:
+    async def offline(self, asked: requests.OfflineClient) -> OfflineReply:
         """As policy would. It is live again when it has taken what waits. OperatorError not_live, also when its spool can't
         be written."""
         connection = self._connection(asked.name)
         offline_now(self._engine.enforcement, connection)
-        return Offlined(name=connection.name, state=Delivery(connection.backlog.state.value))
+        return OfflineReply(name=connection.name, state=DeliveryState(connection.backlog.state.value))
 
-    async def pause(self, asked: requests.Pause) -> Steered:
+    async def pause(self, asked: requests.PauseClient) -> PauseReply:
         """Send nothing of the subscriptions until they are resumed. What comes for them waits, and counts."""
         return self._steer(asked, pause)
 
-    async def resume(self, asked: requests.Resume) -> Steered:
+    async def resume(self, asked: requests.ResumeClient) -> PauseReply:
         """End a pause by an operator or by policy; one that the client asked for is the client's to end."""
         return self._steer(asked, resume)
 
     def _steer(
         self,
-        asked: requests.Pause | requests.Resume,
+        asked: requests.PauseClient | requests.ResumeClient,
         steer: Callable[[Member, ClientSubscription], None],
-    ) -> Steered:
+    ) -> PauseReply:
         connection, id = self._connection(asked.name), asked.subscription
         if id and id not in connection.subscriptions:
             raise OperatorError(
@@ -128,7 +128,7 @@ class ClientRequests:
         steered = [id] if id else list(connection.subscriptions)
         for one in steered:
             steer(connection, connection.subscriptions[one])
-        return Steered(name=connection.name, subscriptions=steered)
+        return PauseReply(name=connection.name, subscriptions=steered)
 
     def _connection(self, name: str) -> Member:
         connection = self._engine.roster.clients.get(name)

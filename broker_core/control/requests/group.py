@@ -6,7 +6,7 @@ import structlog
 
 from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import requests
-from broker_core.documents.group import GroupStatus
+from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.member import Member
 

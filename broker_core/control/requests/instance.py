@@ -11,7 +11,7 @@ import msgspec
 from broker_core.control.status import Statistics
 from broker_core.documents import requests
 from broker_core.documents.instance import InstanceStatus, Snapshot
-from broker_core.documents.messages import Published, PublishedBytes, Stopping
+from broker_core.documents.journals import PublishBytesReply, PublishReply, ShutdownReply
 from broker_core.documents.stalls import Stalls
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
@@ -39,11 +39,11 @@ class InstanceRequests:
         """Return the newest stalls of the event loop, with stacks."""
         return Stalls(stalls=list(self._statistics.stalls.entries))
 
-    async def publish(self, asked: requests.Publish) -> Published:
+    async def publish(self, asked: requests.PublishMessage) -> PublishReply:
         """Publish one JSON message. ClientError bad_topic, not_journaled; OperatorError not_stored."""
         topic = check_topic(asked.topic)
         await self._publish(topic, msgspec.json.encode(asked.data))
-        return Published(topic=topic)
+        return PublishReply(topic=topic)
 
     async def _publish(self, topic: str, body: bytes) -> None:
         """Publish a message, and wait until it is stored where its topic is journaled."""
@@ -58,7 +58,7 @@ class InstanceRequests:
                 "See the broker's log for what the disk said, then publish again.",
             )
 
-    async def publish_bytes(self, asked: requests.PublishBytes) -> PublishedBytes:
+    async def publish_bytes(self, asked: requests.PublishRawMessage) -> PublishBytesReply:
         """Publish one message of any bytes. ClientError bad_topic, not_journaled; OperatorError
         topic_refused, bad_request, not_stored."""
         topic = check_topic(asked.topic)
@@ -73,9 +73,9 @@ class InstanceRequests:
                 "bad_request", "body must be base64.", "Send the message's bytes so.", field="body"
             ) from None
         await self._publish(topic, body)
-        return PublishedBytes(topic=topic, bytes=len(body))
+        return PublishBytesReply(topic=topic, bytes=len(body))
 
-    async def shut_down(self, asked: requests.ShutDown) -> Stopping:
+    async def shut_down(self, asked: requests.ShutDown) -> ShutdownReply:
         """OperatorError not_here where nobody knows how."""
         end = self._end()
         if end is None:
@@ -83,4 +83,4 @@ class InstanceRequests:
                 "not_here", "This broker can't end its process.", "Stop it where it was started."
             )
         end()
-        return Stopping(stopping=True)
+        return ShutdownReply(stopping=True)

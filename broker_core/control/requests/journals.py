@@ -10,14 +10,14 @@ import msgspec
 from broker_core.control import browsing
 from broker_core.documents import requests
 from broker_core.documents.journals import (
+    BrowsedPage,
     JournalAction,
     JournalPlan,
     PlannedSegment,
-    Removal,
+    RemovalReply,
     SegmentEntry,
-    Swapped,
+    SwapReply,
 )
-from broker_core.documents.messages import BrowsedPage
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
@@ -65,15 +65,15 @@ class JournalRequests:
             archive_directory=str(self._archive),
         )  # fmt: skip
 
-    async def swap(self, asked: requests.SwapJournal) -> Swapped:
+    async def swap(self, asked: requests.SwapJournal) -> SwapReply:
         """Use a prepared file. JournalError, OperatorError of the journal's swaps."""
         journal = self._engine.journal
         swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[asked.action]
         async with self._swapping:
             await asyncio.to_thread(swap, asked.name, Path(asked.prepared))
-        return Swapped(name=asked.name, action=asked.action)
+        return SwapReply(name=asked.name, action=asked.action)
 
-    async def remove(self, asked: requests.RemoveJournals) -> Removal:
+    async def remove(self, asked: requests.RemoveJournals) -> RemovalReply:
         """For good. OperatorError journal_in_use."""
         async with self._swapping:
             # Planned again here: a replay may have begun since the caller's plan.
@@ -91,7 +91,7 @@ class JournalRequests:
             now = self._engine.clock.now_ns()
             return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
-    async def browse(self, asked: requests.Browse) -> BrowsedPage:
+    async def browse(self, asked: requests.BrowseMessages) -> BrowsedPage:
         """Messages of a topic; a page is complete only where the end of the log could be read with
         confirmation.
 

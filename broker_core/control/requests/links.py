@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker_core.confirming.confirmations import Confirmations
-from broker_core.documents import links as documents
+from broker_core.documents import replication as documents
 from broker_core.documents import requests
 from broker_core.names import LINK_PREFIX
 
@@ -22,16 +22,16 @@ class LinkRequests:
     def __init__(self, links: Links, confirmations: Confirmations) -> None:
         self._links, self._confirmations = links, confirmations
 
-    async def links(self, asked: requests.GetLinks) -> documents.Links:
+    async def links(self, asked: requests.GetLinks) -> documents.LinkList:
         """How each stands."""
-        return documents.Links(links=self._links.listed())
+        return documents.LinkList(links=self._links.listed())
 
-    async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.Links:
+    async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.LinkList:
         """OperatorError unknown_member; JournalError not_kept."""
         await self._confirmations.downgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
-        return documents.Links(links=self._links.listed())
+        return documents.LinkList(links=self._links.listed())
 
-    async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.Links:
+    async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.LinkList:
         """OperatorError unknown_member; JournalError not_kept."""
         await self._confirmations.upgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
-        return documents.Links(links=self._links.listed())
+        return documents.LinkList(links=self._links.listed())

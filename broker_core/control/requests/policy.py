@@ -11,7 +11,7 @@ import msgspec
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Mode
 from broker_core.documents import requests
-from broker_core.documents.policies import CutOffEntry, PolicyEffect, PolicyInForce, Running
+from broker_core.documents.instance import ClosedConnectionEntry, PolicyEffect, PolicyInForce, RunningRevision
 from broker_core.engine.engine import Engine
 from broker_core.slow_clients.evaluate.telling import decision_entry
 from broker_core.slow_clients.rules.compare import compare
@@ -46,12 +46,12 @@ class PolicyRequests:
         self._apply = apply
         self._check = check
 
-    async def apply(self, asked: requests.Apply) -> Running:
+    async def apply(self, asked: requests.ApplyPolicy) -> RunningRevision:
         """Put it in force, whole."""
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         await self._apply(policy, stage, decided=asked.decided)
         stage = self._engine.guard.stage  # none when it has used up its allowance here
-        return Running(revision=stage.document.revision if stage is not None else policy.revision)
+        return RunningRevision(revision=stage.document.revision if stage is not None else policy.revision)
 
     async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
         """Return the policy in force, with the hashes of passwords, and whether the database lacks it."""
@@ -62,7 +62,7 @@ class PolicyRequests:
             is_set_back=self._is_set_back(),
         )
 
-    async def preview(self, asked: requests.Preview) -> PolicyEffect:
+    async def preview(self, asked: requests.PreviewPolicy) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         guard = self._engine.guard
@@ -86,7 +86,7 @@ class PolicyRequests:
             enforced_in_all=sum(1 for one in decisions if one.mode is Mode.ENFORCE),
             held_in_all=sum(1 for one in decisions if one.held_at is not None),
             cut_off=[
-                CutOffEntry(client=name, transport=clients[name].transport, code=code)
+                ClosedConnectionEntry(client=name, transport=clients[name].transport, code=code)
                 for name, code in list(cut_off.items())[:MOST_PREVIEWED]
             ],
             cut_off_in_all=len(cut_off),
@@ -99,7 +99,7 @@ def _policy(document: msgspec.Raw) -> PolicyDocument:
     return PolicyDocument.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
 
 
-def _stage(asked: requests.Staged | None, member: str) -> Stage | None:
+def _stage(asked: requests.StagedPolicy | None, member: str) -> Stage | None:
     if asked is None:
         return None
     policy = msgspec.json.decode(asked.policy, type=dict[str, Any])

@@ -46,7 +46,7 @@ class ReplayRequests:
     async def resume(self, asked: requests.ResumeReplay) -> ReplayEntry:
         return await self._stored(self._engine.managed.resume(asked.name))
 
-    async def rate(self, asked: requests.RateReplay) -> ReplayEntry:
+    async def rate(self, asked: requests.SetReplayRate) -> ReplayEntry:
         managed = self._engine.managed
         return await self._stored(
             managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, get_type_hints
 
-from broker_core.documents.requests import Request, answer_of
+from broker_core.documents.requests import Request, answer_type
 
 Handler = Callable[[Any], Awaitable[object]]
 """Takes one kind of request, and returns what it is answered."""
@@ -31,6 +31,6 @@ def _request_of(method: Handler) -> type[Request[Any]]:
     returned = hints.pop("return", None)
     request: type[Request[Any]]
     (request,) = hints.values()
-    if not issubclass(request, Request) or returned != answer_of(request):
-        raise TypeError(f"{method.__qualname__} must answer {request.__name__} with {answer_of(request)}")
+    if not issubclass(request, Request) or returned != answer_type(request):
+        raise TypeError(f"{method.__qualname__} must answer {request.__name__} with {answer_type(request)}")
     return request

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Unit
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OUTBOX
 from broker_core.slow_clients.evaluate.signals import ClientView, Sample, SubscriptionView, Waiting
@@ -34,7 +34,7 @@ def decide(
     subscription: SubscriptionView | None,
     observed: int,
     used: int,
-    runner_up: Candidate | None,
+    runner_up: DecisionCandidate | None,
     now_ns: int,
     found: Circumstances,
     cut: int = 0,
@@ -86,7 +86,7 @@ def decide_largest(
 ) -> Decision | None:
     """The same about the first of a pool's users, who are ranked by their use; the second is who would have been next."""
     used, client = ranked[0]
-    runner_up = Candidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
+    runner_up = DecisionCandidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
     return decide(
         rule, rung, client, None, observed, used, runner_up, now_ns, Circumstances.of(client, now_ns)
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.signals import Sample
 
 
@@ -39,7 +39,7 @@ class Decision:
     unit: Unit
     used: int
     """The client's own use of what the rule measures, in the same unit."""
-    chosen_over: Candidate | None
+    chosen_over: DecisionCandidate | None
     """Who would have been next; None when the rule acts on the offender itself, or nobody else used any."""
     kept: int
     """Messages kept: in the spool after OFFLINE, replayable from the resume bookmark after DISCONNECT."""

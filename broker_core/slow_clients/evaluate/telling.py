@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker_core.documents.policies import SettingChange, SettingValue, TouchedEntry
+from broker_core.documents.instance import AffectedEntry, SettingChange, SettingValue
 from broker_core.slow_clients.rules.in_force import settings_of
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import Subject
@@ -13,7 +13,7 @@ from broker_core.slow_clients.rules.scopes import Subject
 _NOT_SET: Final = SettingValue(value=None, origin="not set")
 
 
-def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> list[TouchedEntry]:
+def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> list[AffectedEntry]:
     """For whom a value changes; one that only comes from elsewhere isn't a change.
 
     Subjects come as clients, each followed by its subscriptions: of these only what is theirs alone is listed.
@@ -28,7 +28,7 @@ def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> l
             of_client = changes
         if changes:
             touched.append(
-                TouchedEntry(
+                AffectedEntry(
                     client=subject.client,
                     transport=subject.transport,
                     subscription=subject.subscription,

@@ -2,7 +2,7 @@
 import { data } from "./dom.js";
 import { bytes, count, duration, percent, rate } from "./format.js";
 
-/** The server's list of columns (broker_core/documents/columns.py): key, label, kind, sortable, numeric, drawn. */
+/** The server's list of columns (broker_core/documents/client_columns.py): key, label, kind, sortable, numeric, drawn. */
 const LIST = data("columns", []);
 export const COLUMNS = Object.fromEntries(LIST.map((column) => [column.key, column]));
 export const DRAWN = LIST.filter((column) => column.drawn);

@@ -10,7 +10,7 @@ import msgspec
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
-from broker_core.documents.clients import ClientEntry, Delivery, Health
+from broker_core.documents.clients import ClientEntry, DeliveryState, Health
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
@@ -73,7 +73,7 @@ async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> Non
         await publish(writer, "t", 200)
         await raw.deliveries(200)
         entry = agree(await entry_of(broker, "reader"))
-        assert (entry.delivery, entry.health) == (Delivery.LIVE, Health.KEEPS_UP)
+        assert (entry.delivery, entry.health) == (DeliveryState.LIVE, Health.KEEPS_UP)
         assert (entry.matched_messages, entry.delivered_messages, entry.waiting_messages) == (200, 200, 0)
         assert (entry.seconds_behind, entry.caught_up_in_s) == (0.0, None)
         raw.close()
@@ -86,12 +86,16 @@ async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscript
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages)
         await blocked_for(broker, "slow", 1.1)
         entry = agree(await entry_of(broker, "slow"))
-        assert (entry.delivery, entry.health) == (Delivery.LIVE, Health.FALLING_BEHIND), (
+        assert (entry.delivery, entry.health) == (DeliveryState.LIVE, Health.FALLING_BEHIND), (
             "it may be between two lumps"
         )
         silent_before(broker, "slow", SILENT)
         entry = agree(await entry_of(broker, "slow"))
-        assert (entry.delivery, entry.health, entry.caught_up_in_s) == (Delivery.LIVE, Health.STALLED, None)
+        assert (entry.delivery, entry.health, entry.caught_up_in_s) == (
+            DeliveryState.LIVE,
+            Health.STALLED,
+            None,
+        )
         assert entry.why_slow is not None and entry.why_slow.cause == "not_reading"
         assert entry.lag_messages == entry.waiting_messages > 0 and entry.seconds_behind >= 1
         assert entry.waiting_bytes >= 1_000 * entry.waiting_messages
@@ -147,7 +151,7 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         await blocked_for(broker, "slow", 1.1)
         silent_before(broker, "slow", SILENT)
         entry = agree(await entry_of(broker, "slow"))
-        assert (entry.delivery, entry.health) == (Delivery.REPLAYING, Health.STALLED)
+        assert (entry.delivery, entry.health) == (DeliveryState.REPLAYING, Health.STALLED)
         assert entry.lag_messages > 15_000 and entry.lag_at_most and entry.subscriptions[0].lag_at_most
         assert (entry.caught_up_in_s, entry.caught_up_why_none) == (None, "there are too few looks at it")
         # Of a replay the log's records count, also those of other topics: the broker's own are among them.
@@ -156,7 +160,7 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         assert len(await stalled.read_bodies(20_000)) == 20_000
         await until(lambda: not client.subscriptions["s"].cursor.reading and not client.backlog.messages)
         entry = agree(await entry_of(broker, "slow"))
-        assert (entry.delivery, entry.lag_messages, entry.seconds_behind) == (Delivery.LIVE, 0, 0.0)
+        assert (entry.delivery, entry.lag_messages, entry.seconds_behind) == (DeliveryState.LIVE, 0, 0.0)
 
 
 async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path: Path) -> None:
@@ -168,12 +172,16 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
         await publish(writer, "t", 300)
         await asyncio.sleep(0.1)
         entry = agree(await entry_of(broker, "paused"))
-        assert (entry.delivery, entry.health, entry.lag_messages) == (Delivery.PAUSED, Health.PAUSED, 300)
+        assert (entry.delivery, entry.health, entry.lag_messages) == (
+            DeliveryState.PAUSED,
+            Health.PAUSED,
+            300,
+        )
         assert 0.1 <= entry.seconds_behind < 60
         raw.command({"c": "resume", "ids": ["s"]})
         await raw.deliveries(300)
         await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.reading)
-        assert agree(await entry_of(broker, "paused")).delivery == Delivery.LIVE
+        assert agree(await entry_of(broker, "paused")).delivery == DeliveryState.LIVE
         raw.close()
 
 
@@ -213,15 +221,15 @@ async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_o
         entry = agree(await entry_of(broker, "paused"))
         held, going = entry.subscriptions
         assert (held.delivery, held.health, held.lag_messages, held.paused) == (
-            Delivery.PAUSED,
+            DeliveryState.PAUSED,
             Health.PAUSED,
             100,
             True,
         )
-        assert (going.delivery, going.health, going.lag_messages) == (Delivery.LIVE, Health.KEEPS_UP, 0)
-        assert (entry.delivery, entry.lag_messages, entry.waiting_messages) == (Delivery.LIVE, 100, 100)
+        assert (going.delivery, going.health, going.lag_messages) == (DeliveryState.LIVE, Health.KEEPS_UP, 0)
+        assert (entry.delivery, entry.lag_messages, entry.waiting_messages) == (DeliveryState.LIVE, 100, 100)
         await ask(broker, "pause", name="paused")
-        assert agree(await entry_of(broker, "paused")).delivery == Delivery.PAUSED
+        assert agree(await entry_of(broker, "paused")).delivery == DeliveryState.PAUSED
         raw.close()
 
 
@@ -249,7 +257,7 @@ async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Pa
         assert (await ask(broker, "offline", name="slow"))["state"] == "offlined"
         await publish(writer, "t", 1_000)
         entry = agree(await entry_of(broker, "slow"))
-        assert {one.delivery for one in entry.subscriptions} == {entry.delivery} == {Delivery.OFFLINED}
+        assert {one.delivery for one in entry.subscriptions} == {entry.delivery} == {DeliveryState.OFFLINED}
         assert entry.lag_messages == entry.spool_messages + entry.outbox_messages > 1_000
         assert len(await stalled.read_bodies(9_000)) == 9_000
         await until(lambda: client.backlog.state.value == "live")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker_core.control.health import FLAPPING_NS, LOOKS, CaughtUp, Lags, Look, Seen, health_of, worst
-from broker_core.documents.clients import Delivery, Health
+from broker_core.documents.clients import DeliveryState, Health
 from broker_core.slow_clients.evaluate.forecast import TOO_FEW
 from broker_core.slow_clients.evaluate.why_slow import Cause
 
@@ -57,7 +57,7 @@ def test_a_client_is_as_well_as_its_worst_subscription() -> None:
     assert worst([]) is Health.KEEPS_UP
 
 
-def caught_up_after(lags_seen: Sequence[int], delivery: Delivery = Delivery.LIVE) -> CaughtUp:
+def caught_up_after(lags_seen: Sequence[int], delivery: DeliveryState = DeliveryState.LIVE) -> CaughtUp:
     lags = Lags()
     for second, lag in enumerate(lags_seen):
         lags.note("c", second * SECOND, {"s": Look(lag, 0)})
@@ -70,9 +70,9 @@ def test_what_shrinks_tells_when_it_is_gone() -> None:
 
 def test_what_came_before_it_began_to_shrink_says_nothing_of_its_pace() -> None:
     growing = [1_000, 5_000, 9_000, 13_000]
-    assert caught_up_after([*growing, 12_500], Delivery.DRAINING) == (None, TOO_FEW)
-    assert caught_up_after([*growing, 12_500, 12_000, 11_500], Delivery.DRAINING) == (23.0, "")
-    assert caught_up_after(growing, Delivery.OFFLINED).in_s is None
+    assert caught_up_after([*growing, 12_500], DeliveryState.DRAINING) == (None, TOO_FEW)
+    assert caught_up_after([*growing, 12_500, 12_000, 11_500], DeliveryState.DRAINING) == (23.0, "")
+    assert caught_up_after(growing, DeliveryState.OFFLINED).in_s is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from broker_core.broker import Broker
 from broker_core.control.requests.table import table_of
 from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry
-from broker_core.documents.requests import Request, answer_of, name_of
+from broker_core.documents.requests import Request, answer_type, request_name
 from tests.support.brokers import ask, running_broker
 
 POLICY = '{"do":"preview","policy":'
@@ -55,13 +55,13 @@ async def test_answers_are_what_their_requests_say(tmp_path: Path) -> None:
     asked: list[Request[Any]] = [
         requests.GetStatus(), requests.GetSnapshot(), requests.ListClients(), requests.PageClients(), requests.ListDecisions(),
         requests.ListLosses(), requests.ListDurables(), requests.ListReplays(), requests.ListJournals(),
-        requests.PlanJournals(action="archive", age_s=0.5), requests.Browse(topic=">"), requests.Publish(topic="t", data=[1]),
+        requests.PlanJournals(action="archive", age_s=0.5), requests.BrowseMessages(topic=">"), requests.PublishMessage(topic="t", data=[1]),
         requests.CreateReplay(name="r", client="c", topic="t"), requests.CancelReplay(name="r"), requests.ForgetReplay(name="r"),
     ]  # fmt: skip
     async with running_broker(tmp_path) as broker:
         for one in asked:
             fields = {key: value for key, value in msgspec.to_builtins(one).items() if key != "do"}
-            msgspec.convert(await ask(broker, name_of(one), **fields), answer_of(type(one)))
+            msgspec.convert(await ask(broker, request_name(one), **fields), answer_type(type(one)))
 
 
 def test_a_method_that_answers_something_else_is_no_handler() -> None:

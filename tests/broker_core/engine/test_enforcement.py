@@ -15,7 +15,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import ClientError
 from broker_core.slow_clients.evaluate import holds
 from tests.support.brokers import address_of, ask, running_broker, until

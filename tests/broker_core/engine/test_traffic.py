@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.documents.traffic import MOST_ROWS, Figures, TrafficEntry, Who, unpack
+from broker_core.documents.system_records import (
+    MAX_ROWS,
+    TrafficEntry,
+    TrafficRowKey,
+    TrafficSample,
+    unpack_samples,
+)
 from broker_core.engine import traffic
 from broker_core.engine.events import ClientEvents
 from broker_core.engine.settle import WHOLE_MS
@@ -31,11 +37,11 @@ class Heard:
         self.entries += entries
         self._passes_on(events, entries)
 
-    def of(self, name: str) -> list[tuple[Who, Figures]]:
+    def of(self, name: str) -> list[tuple[TrafficRowKey, TrafficSample]]:
         rows = []
         for entry in self.entries:
-            whose, columns = unpack(entry)
-            rows += list(zip(whose, map(Figures._make, zip(*columns, strict=True)), strict=True))
+            whose, columns = unpack_samples(entry)
+            rows += list(zip(whose, map(TrafficSample._make, zip(*columns, strict=True)), strict=True))
         return [row for row in rows if row[0].name == name]
 
 
@@ -95,4 +101,4 @@ async def test_more_than_a_second_may_hold_is_counted_and_left_out(
             await feed.publish("t", [b"x" * 5_000] * 100)
             await asyncio.sleep(0.1)
         assert len(stalled) == 4
-        assert max(entry.rows for entry in heard.entries) <= 2 <= MOST_ROWS
+        assert max(entry.rows for entry in heard.entries) <= 2 <= MAX_ROWS

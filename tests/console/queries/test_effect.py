@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from broker_core.documents.policies import (
-    CutOffEntry,
+from broker_core.documents.instance import (
+    AffectedEntry,
+    ClosedConnectionEntry,
     LogSubscriberEntry,
     PolicyEffect,
     SettingChange,
     SettingValue,
-    TouchedEntry,
 )
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from console.queries import effect
 
 
@@ -24,8 +24,8 @@ def change(
     )  # fmt: skip
 
 
-def touched(client: str, *changes: SettingChange) -> TouchedEntry:
-    return TouchedEntry(client=client, transport="tcp", subscription="", changes=list(changes))
+def touched(client: str, *changes: SettingChange) -> AffectedEntry:
+    return AffectedEntry(client=client, transport="tcp", subscription="", changes=list(changes))
 
 
 def decided(client: str, action: str = "offline", mode: str = "enforce") -> DecisionEntry:
@@ -85,7 +85,10 @@ def test_what_would_only_be_recorded_is_counted_apart() -> None:
 
 
 def test_who_is_cut_off_comes_first_and_those_not_listed_are_counted() -> None:
-    cut = [CutOffEntry(client=f"web-{n}", transport="websocket", code="transport_closed") for n in range(6)]
+    cut = [
+        ClosedConnectionEntry(client=f"web-{n}", transport="websocket", code="transport_closed")
+        for n in range(6)
+    ]
     told = effect.lines(made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")]))
     assert told.headline == "120 clients cut off, 1 client disconnected."
     assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].more) == ("cut_off", 120, 115)

@@ -9,7 +9,7 @@ import pytest
 
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
-from broker_core.documents.records import DecisionEntry
+from broker_core.documents.system_records import DecisionEntry
 from console.models import ClientSample, Decision, Instance, RevisionReport
 from console.services import reports
 from tests.support.fake_broker import make_client, make_snapshot

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker_core.documents.messages import BrowsedMessage
+from broker_core.documents.journals import BrowsedMessage
 from console.units.bodies import MOST_FIELDS, MOST_HEX, MOST_SHOWN, PREVIEW, body_of, hexadecimal
 
 

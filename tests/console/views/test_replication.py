@@ -7,7 +7,7 @@ import re
 import pytest
 from django.test import Client
 
-from broker_core.documents.links import LinkEntry
+from broker_core.documents.replication import LinkEntry
 from tests.support.fake_broker import CHAIN, FakeBroker, make_group, make_link, make_member
 from tests.support.machines import Machines
 

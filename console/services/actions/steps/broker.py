@@ -38,7 +38,9 @@ def _publish(scene: Scene, options: Options) -> Done:
     target = f"{scene.instance.name}: topic {options['topic']}"
     told = {"bytes": len(body), "run": str(scene.run.pk)}
     try:
-        scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
+        scene.link.call(
+            requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
+        )
     except SluiceError as problem:  # the answer may be lost, and not the message: who is behind it is kept
         failed = AuditResult.FAILED
         audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
@@ -49,11 +51,11 @@ def _publish(scene: Scene, options: Options) -> Done:
 
 def _disconnect(scene: Scene, options: Options) -> Done:
     client, reason = _client(options), options["reason"] or "an action of the operator's"
-    return _done(scene, requests.Disconnect(name=client, reason=reason))
+    return _done(scene, requests.DisconnectClient(name=client, reason=reason))
 
 
 def _offline(scene: Scene, options: Options) -> Done:
-    return _done(scene, requests.Offline(name=_client(options)))
+    return _done(scene, requests.OfflineClient(name=_client(options)))
 
 
 def _replay(scene: Scene, options: Options) -> Done:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config.vocabulary import Action, Mode, Reason, Signal
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.pools import Pool
@@ -82,7 +82,7 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     decision = made.queued(small, 200, START)
     assert decision is not None
     assert (decision.client, decision.reason) == ("big", Reason.POOL_MEMORY)
-    assert decision.chosen_over == Candidate("middle", 400)
+    assert decision.chosen_over == DecisionCandidate("middle", 400)
     assert (decision.observed, decision.used) == (1_050, 450)
 
 
@@ -94,7 +94,7 @@ def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
     decision = made.queued(other, 101, START)
     assert decision is not None and (decision.client, decision.chosen_over) == (
         "old",
-        Candidate("middle", 300),
+        DecisionCandidate("middle", 300),
     )
 
 
@@ -167,7 +167,7 @@ def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> N
     assert made.queued(uses["small"], 150, START) is None and not asked
     decision = made.queued(uses["small"], 100, START)
     assert decision is not None and (decision.client, decision.observed) == ("large", 1_050)
-    assert decision.chosen_over is not None and decision.chosen_over == Candidate("small", 250)
+    assert decision.chosen_over is not None and decision.chosen_over == DecisionCandidate("small", 250)
     assert asked == [(pool.name, Signal.POOL_MEMORY, 2)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker_core.config.vocabulary import Action, Mode, Reason
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.signals import Waiting
@@ -49,7 +49,7 @@ def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
     decision = made.queued(other, 1, START)
     assert decision is not None
     assert (decision.client, decision.observed, decision.used) == ("largest", 1_001, 700)
-    assert (decision.limit, decision.chosen_over) == (1_000, Candidate("other", 301))
+    assert (decision.limit, decision.chosen_over) == (1_000, DecisionCandidate("other", 301))
 
 
 @pytest.mark.parametrize("grown", [201, 300])
@@ -65,7 +65,7 @@ def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: 
     assert decision is not None
     assert (decision.reason, decision.client) == (Reason.DISK, "first")
     assert (decision.used, decision.observed) == (1_800 + grown, 3_800 + grown)
-    assert decision.chosen_over == Candidate("second", 2_000)
+    assert decision.chosen_over == DecisionCandidate("second", 2_000)
 
 
 def test_a_disk_that_is_just_full_is_within() -> None:

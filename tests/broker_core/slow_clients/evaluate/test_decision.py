@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import quantity, sentence
@@ -25,7 +25,7 @@ AGE = Decision(
 POOL = replace(
     AGE, action=Action.OFFLINE, reason=Reason.POOL_MEMORY, rule="amps.message_memory_limit",
     setting="MessageMemoryLimit", choose=Choice.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY, observed=2 << 20,
-    limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=Candidate("fix-2", 500), kept=1,
+    limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=DecisionCandidate("fix-2", 500), kept=1,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import Action, Mode, Reason, Shape, Signal
-from broker_core.documents.records import Candidate
+from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.decide import Circumstances, decide
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.judge import NOTHING, spared
@@ -116,8 +116,8 @@ def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
     clients = (client(name, memory=size) for name, size in (("a", 490), ("b", 400), ("c", 500), ("d", 450)))
     decisions = judge(*clients)
     assert [(d.client, d.observed, d.used, d.chosen_over) for d in decisions] == [
-        ("c", 1_840, 500, Candidate("a", 490)),
-        ("a", 1_340, 490, Candidate("d", 450)),
+        ("c", 1_840, 500, DecisionCandidate("a", 490)),
+        ("a", 1_340, 490, DecisionCandidate("d", 450)),
     ]
     assert all((d.action, d.reason) == (Action.OFFLINE, Reason.POOL_MEMORY) for d in decisions)
 
@@ -131,7 +131,11 @@ def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
     clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
     (decision,) = judge(*clients, client("d", memory=300))
     assert acts([decision]) == [("b", Action.DISCONNECT, Reason.DISK)]
-    assert (decision.observed, decision.limit, decision.chosen_over) == (4_100, 4_000, Candidate("a", 1_500))
+    assert (decision.observed, decision.limit, decision.chosen_over) == (
+        4_100,
+        4_000,
+        DecisionCandidate("a", 1_500),
+    )
 
 
 def test_memory_that_is_leaving_costs_nobody_else_their_place() -> None:
@@ -235,7 +239,7 @@ def test_of_equals_the_one_with_the_older_backlog() -> None:
         client("b", memory=400, age_ms=9),
         client("c", memory=400, age_ms=7),
     )
-    assert (decisions[0].client, decisions[0].chosen_over) == ("b", Candidate("c", 400))
+    assert (decisions[0].client, decisions[0].chosen_over) == ("b", DecisionCandidate("c", 400))
 
 
 def test_nothing_decided_is_one_and_the_same_verdict() -> None:

@@ -1,0 +1,149 @@
+"""The columns of the clients' table: one list from which the API's sort fields, the CSV, the page and its scripts draw.
+
+A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`Kind.TREND`) and those it reads out of the forecast. Add a row here, and
+it can be sorted by, is in the CSV, and can be shown.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class ColumnType(StrEnum):
+    """How a value is written and compared."""
+
+    NAME = "name"
+    TEXT = "text"
+    DELIVERY = "delivery"
+    HEALTH = "health"
+    COUNT = "count"
+    BYTES = "bytes"
+    MS = "ms"
+    SECONDS = "seconds"
+    RATE = "rate"
+    PERCENT = "percent"
+    AGE = "age"
+    """A moment in ms UTC, shown as how long ago it was."""
+    NESTED = "nested"
+    """An object or a list: in the CSV as JSON."""
+    TREND = "trend"
+    """Drawn by the page: no field."""
+    LIMIT = "limit"
+    """Of `forecast`: how full the limit is that it comes to first."""
+    THEN = "then"
+    """Of `forecast`: what happens at that limit, and in how long."""
+
+
+_DRAWN: Final = {ColumnType.TREND, ColumnType.LIMIT, ColumnType.THEN}
+_TEXTS: Final = {
+    ColumnType.NAME,
+    ColumnType.TEXT,
+    ColumnType.DELIVERY,
+    ColumnType.HEALTH,
+    ColumnType.NESTED,
+    *_DRAWN,
+}
+
+
+class ClientColumn(NamedTuple):
+    """One column. `shown`: on the page unless somebody chooses otherwise."""
+
+    key: str
+    label: str
+    help: str
+    kind: ColumnType
+    shown: bool = False
+    sortable: bool = True
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is aligned to the right, and sorted downwards at first."""
+        return self.kind not in _TEXTS
+
+    @property
+    def is_field(self) -> bool:
+        """Whether an entry has it."""
+        return self.kind not in _DRAWN
+
+
+CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
+    ClientColumn("name", "Client", "The name it logged on with", ColumnType.NAME, shown=True),
+    ClientColumn("delivery", "Delivery", "What the broker does for it", ColumnType.DELIVERY, shown=True),
+    ClientColumn("health", "Health", "What it does with what it is sent, the worst first", ColumnType.HEALTH, shown=True),
+    ClientColumn("transport", "Transport", "The transport it came in by", ColumnType.TEXT, shown=True),
+    ClientColumn("member", "Member", "The member of the group that it is connected to", ColumnType.TEXT),
+    ClientColumn("protocol", "Protocol", "What it speaks", ColumnType.TEXT),
+    ClientColumn("remote", "Address", "Where it comes from", ColumnType.TEXT),
+    ClientColumn("user", "User", "As whom it logged on", ColumnType.TEXT),
+    ClientColumn("seconds_behind", "Lag", "Age of the oldest record it hasn't been sent", ColumnType.SECONDS, shown=True),
+    ClientColumn("lag_messages", "Messages", "Records it isn't sent yet, of its subscription furthest behind; before a replay those of all topics", ColumnType.COUNT, shown=True),
+    ClientColumn("lag_at_most", "At most", "Whether those are of all topics of the log that its replay has yet to come to", ColumnType.TEXT),
+    ClientColumn("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", ColumnType.BYTES),
+    ClientColumn("lag_ms", "Waiting for", "Age of its oldest message that waits", ColumnType.MS),
+    ClientColumn("trend", "Trend", "Messages behind over the last two minutes of this tab", ColumnType.TREND, shown=True, sortable=False),
+    ClientColumn("limit", "Nearest limit", "How full the limit is that it comes to first", ColumnType.LIMIT, shown=True, sortable=False),
+    ClientColumn("then", "Then it is", "What the policy does at that limit, and when at this slope", ColumnType.THEN, shown=True, sortable=False),
+    ClientColumn("caught_up_in_s", "Caught up in", "As it goes now; nothing while there is no honest time", ColumnType.SECONDS, shown=True),
+    ClientColumn("caught_up_why_none", "Why no time", "Why it can't be told when it has caught up", ColumnType.TEXT, sortable=False),
+    ClientColumn("waiting_messages", "Waiting", "Messages not handed over yet", ColumnType.COUNT),
+    ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("in_flight_messages", "In flight", "Messages handed over and not acknowledged", ColumnType.COUNT),
+    ClientColumn("in_flight_bytes", "In flight, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("acknowledged_messages", "Acknowledged", "Messages it has", ColumnType.COUNT),
+    ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("matched_messages", "Matched", "All messages that were for it", ColumnType.COUNT),
+    ClientColumn("matched_bytes", "Matched, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("lost_messages", "Lost", "Messages in the loss ledger", ColumnType.COUNT),
+    ClientColumn("gone", "Gone", "Messages it will not get, by cause", ColumnType.NESTED, sortable=False),
+    ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),
+    ClientColumn("disk_percent", "Disk", "Its share of the pool's disk limit", ColumnType.PERCENT),
+    ClientColumn("outbox_bytes", "Outbox", "Bytes it takes of the pool's memory", ColumnType.BYTES),
+    ClientColumn("outbox_messages", "Outbox, messages", "Messages in memory", ColumnType.COUNT),
+    ClientColumn("spool_bytes", "Spool", "Bytes of its spool on disk", ColumnType.BYTES),
+    ClientColumn("spool_messages", "Spool, messages", "Messages in its spool", ColumnType.COUNT),
+    ClientColumn("offlined_since", "Offlined", "How long ago it was offlined", ColumnType.AGE),
+    ClientColumn("delivered_messages", "Delivered", "Messages handed over", ColumnType.COUNT),
+    ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("published_messages", "Published", "Messages it published", ColumnType.COUNT),
+    ClientColumn("published_topics", "Published, by topic", "Messages it published, by topic", ColumnType.NESTED, sortable=False),
+    ClientColumn("rate_out_messages", "Out /s", "Messages handed over to it each second", ColumnType.RATE, shown=True),
+    ClientColumn("write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", ColumnType.MS),
+    ClientColumn("window_full_ms", "Window full", "How long a window of its subscriptions has been full", ColumnType.MS),
+    ClientColumn("unacked_messages", "Unacknowledged", "Messages sent and not acknowledged by the application", ColumnType.COUNT),
+    ClientColumn("held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", ColumnType.BYTES),
+    ClientColumn("pool", "Pool", "The pool it draws on", ColumnType.TEXT),
+    ClientColumn("revision", "Revision", "The policy revision it is held to", ColumnType.COUNT),
+    ClientColumn("connected_at", "Connected", "How long it has been logged on", ColumnType.AGE),
+    ClientColumn("forecast", "Forecast", "The limit it comes to first", ColumnType.NESTED, sortable=False),
+    ClientColumn("why_slow", "Why slow", "Why it is behind", ColumnType.NESTED, sortable=False),
+    ClientColumn("last_decision", "Last decision", "The newest decision about it", ColumnType.NESTED, sortable=False),
+    ClientColumn("subscriptions", "Subscriptions", "Each of them", ColumnType.NESTED, sortable=False),
+)  # fmt: skip
+DEFAULT_SORT: Final = "health"
+"""The worst health first; equal ones by lag, the greatest first, then by name."""
+
+
+def sort_fields() -> list[str]:
+    """What clients can be sorted by."""
+    return [column.key for column in CLIENT_COLUMNS if column.sortable]
+
+
+def csv_columns() -> list[str]:
+    """What a line of the CSV has, in order."""
+    return [column.key for column in CLIENT_COLUMNS if column.is_field]
+
+
+def visible_columns(also: frozenset[str] = frozenset()) -> list[ClientColumn]:
+    """What the page shows: the usual ones, and those that somebody chose besides."""
+    return [
+        column
+        for column in CLIENT_COLUMNS
+        if column.shown or (column.key in also and column.kind is not ColumnType.NESTED)
+    ]
+
+
+def optional_columns() -> list[ClientColumn]:
+    """What somebody may choose besides."""
+    return [column for column in CLIENT_COLUMNS if not column.shown and column.kind is not ColumnType.NESTED]
