@@ -31,7 +31,7 @@ async def main(
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
-    from broker_core.config.preset_fields import QuotaSettings
+    from broker_core.config.preset_settings import QuotaSettings
     from broker_core.engine.interpreter import spare_the_loop
     from broker_core.group.member import member_of
     from broker_core.group.settings import read_settings

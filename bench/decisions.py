@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.config import PolicyDocument, default_policy
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.engine.interpreter import spare_the_loop
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
@@ -111,7 +111,7 @@ class Choices:
         decision = self._guard.queued(account, self._step, self._now)
         spent = time.thread_time() - begun
         if decision is not None:
-            assert decision.action is Action.OFFLINE
+            assert decision.action is PolicyAction.OFFLINE
             self.taken.append(spent)
             victim = self._guard.use_of(decision.client)
             if victim is not None and self._at_once:

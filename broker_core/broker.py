@@ -27,8 +27,8 @@ from broker_core.access.tls import server_context
 from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
-from broker_core.config.reading import bad_policy
-from broker_core.config.roots import DirectoryDefaults, refuse_misplaced
+from broker_core.config.document import DirectoryDefaults, refuse_misplaced
+from broker_core.config.document_reader import bad_policy_error
 from broker_core.confirming.confirmations import Confirmations, event_of
 from broker_core.confirming.confirming import Change
 from broker_core.connections.name_notices import NameNotices
@@ -119,7 +119,7 @@ class Broker:
         `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
         that has what links to other sites prove themselves with. `policy_file`: where each policy is stored
         when it is in force. `set_back`: the database lacks `policy`, which stays in force until an operator
-        has decided. Raises OperatorError outside_roots, and as `Journal.open`.
+        has decided. Raises OperatorError directories_outside_roots, and as `Journal.open`.
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
@@ -362,7 +362,7 @@ class Broker:
         )
 
     async def check_spools(self, policy: PolicyDocument) -> None:
-        """Try to write where the policy wants spools. OperatorError bad_spool_path, outside_roots."""
+        """Try to write where the policy wants spools. OperatorError bad_spool_path, directories_outside_roots."""
         self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
@@ -455,7 +455,7 @@ def check_access(policy: PolicyDocument) -> None:
     """Raise what is wrong with users, entitlements, destinations and certificates before anything of a revision is in force."""
     AccessPolicy(policy)
     if problems := destination_problems(policy):
-        raise bad_policy(problems)
+        raise bad_policy_error(problems)
     for transport in policy.transports:
         if transport.enabled and transport.tls is not None:
             server_context(transport.tls)

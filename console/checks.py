@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 from broker_core.access.tls import server_context
-from broker_core.config.roots import overlap
+from broker_core.config.document import overlap
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import MAX_SEQUENCE
-from broker_core.config.journaling import MESSAGE_TYPES
+from broker_core.config.instance import MESSAGE_TYPES
 from broker_core.errors import OperatorError
 from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import Decoder, decoder_for

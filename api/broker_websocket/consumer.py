@@ -17,7 +17,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from api.broker_websocket.waiting import Gate
-from broker_core.config.access import may_connect
+from broker_core.config.access import is_origin_allowed
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.unread import Window
@@ -306,7 +306,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         """Whether it is no page's connection, or one of a page that may connect."""
         headers = dict(self.scope["headers"])
         origin, host = (headers.get(name, b"").decode("latin-1").lower() for name in (b"origin", b"host"))
-        return may_connect(origin, host, self.origins)
+        return is_origin_allowed(origin, host, self.origins)
 
     def _hand_on(self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]) -> None:
         text = message.get("text")

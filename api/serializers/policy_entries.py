@@ -11,11 +11,11 @@ from rest_framework import serializers
 from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
-from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MOST_ADDRESSES, MOST_DESTINATIONS
-from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
+from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MAX_ADDRESSES, MAX_DESTINATIONS
+from broker_core.config.preset_settings import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal, TargetSelection
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
-from broker_core.config.vocabulary import Action, Choice, Mode, Shape, Signal
 from console.access.policy_secrets import SET, redacted
 
 OPTIONAL_TEXT: dict[str, Any] = {**OPTIONAL, "max_length": 4_096}
@@ -80,7 +80,7 @@ class ScopeSerializer(StrictSerializer):
 class RungSerializer(StrictSerializer):
     """One step of a ladder."""
 
-    action = serializers.ChoiceField(choices=[str(action) for action in Action])
+    action = serializers.ChoiceField(choices=[str(action) for action in PolicyAction])
     at_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)
     after_ms = serializers.IntegerField(min_value=0, required=False)
     for_ms = serializers.IntegerField(min_value=0, required=False)
@@ -91,7 +91,7 @@ class RuleSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=64)
     scope = ScopeSerializer(required=False)
-    mode = serializers.ChoiceField(choices=[str(mode) for mode in Mode], **OPTIONAL)
+    mode = serializers.ChoiceField(choices=[str(mode) for mode in EnforcementMode], **OPTIONAL)
     signal = serializers.ChoiceField(choices=[str(signal) for signal in Signal], **OPTIONAL)
     shape = serializers.ChoiceField(choices=[str(shape) for shape in Shape], **OPTIONAL)
     limit = _number(help_text="In the signal's unit.")
@@ -103,7 +103,7 @@ class RuleSerializer(StrictSerializer):
     guard_bytes = _number()
     check_ms = _number(100)
     cooldown_ms = _number()
-    choose = serializers.ChoiceField(choices=[str(choice) for choice in Choice], **OPTIONAL)
+    choose = serializers.ChoiceField(choices=[str(choice) for choice in TargetSelection], **OPTIONAL)
     protected = serializers.ListField(
         child=serializers.CharField(max_length=255), max_length=1_000, **OPTIONAL
     )
@@ -167,7 +167,7 @@ class DestinationSerializer(StrictSerializer):
     addresses = serializers.ListField(
         child=serializers.CharField(max_length=1_024),
         min_length=1,
-        max_length=MOST_ADDRESSES,
+        max_length=MAX_ADDRESSES,
         help_text="`tcp://HOST:PORT` or `tcps://HOST:PORT`, tried in turn.",
     )
     topic = serializers.CharField(
@@ -198,7 +198,7 @@ class EntriesSerializer(StrictSerializer):
     activemq = _list_of(ActiveMqEntrySerializer, max_length=MAX_ENTRIES, required=False)
     qpid = _list_of(QpidEntrySerializer, max_length=MAX_ENTRIES, required=False)
     quotas = _list_of(QuotaEntrySerializer, max_length=MAX_ENTRIES, required=False)
-    destinations = _list_of(DestinationSerializer, max_length=MOST_DESTINATIONS, required=False)
+    destinations = _list_of(DestinationSerializer, max_length=MAX_DESTINATIONS, required=False)
     access = AccessSettingsSerializer(required=False)
 
 

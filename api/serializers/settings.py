@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from api.serializers.strict import StrictSerializer
-from broker_core.config.preset_fields import Kind, PresetField, Table
-from broker_core.config.vocabulary import Mode
+from broker_core.config.preset_settings import PresetField, SettingType, Table
+from broker_core.config.rule_terms import EnforcementMode
 
 OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
 
@@ -27,13 +27,13 @@ def setting(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
     """The field of a setting; bounds, unit, meaning and default are those of its table."""
     options = {**OPTIONAL, "help_text": row.help_text + (f" Unit: {row.unit}." if row.unit else "")}
     match row.kind:
-        case Kind.WHOLE:
+        case SettingType.WHOLE:
             return serializers.IntegerField(min_value=row.low, max_value=row.high, **options)
-        case Kind.DECIMAL:
+        case SettingType.DECIMAL:
             return serializers.FloatField(min_value=row.low, max_value=row.high, **options)
-        case Kind.FLAG | Kind.CONFIRMATION:
+        case SettingType.FLAG | SettingType.CONFIRMATION:
             return serializers.BooleanField(**options)
-        case Kind.MODE:
-            return serializers.ChoiceField(choices=[str(mode) for mode in Mode], **options)
-        case Kind.PATH:
+        case SettingType.MODE:
+            return serializers.ChoiceField(choices=[str(mode) for mode in EnforcementMode], **options)
+        case SettingType.PATH:
             return serializers.CharField(max_length=1_024, **options)

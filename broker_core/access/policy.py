@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from broker_core.access.rights import EVERYTHING, Entitled, Rights
 from broker_core.access.secrets import hash_token, password_hash_problem, token_hash_problem
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
-from broker_core.config.reading import bad_policy
+from broker_core.config.document_reader import bad_policy_error
 from broker_core.errors import SluiceError
 from broker_core.filters import Filter, compile_filter
 from broker_core.names import BROKER_NAME, SITE_PREFIX
@@ -15,11 +15,11 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 class AccessPolicy:
-    """Who may log on and what they may do. Raises OperatorError bad_policy with every problem."""
+    """Who may log on and what they may do. Raises OperatorError bad_policy_error with every problem."""
 
     def __init__(self, policy: PolicyDocument) -> None:
         if problems := access_problems(policy):
-            raise bad_policy(problems)
+            raise bad_policy_error(problems)
         self._transports = {transport.name: transport for transport in policy.transports}
         self._users = {user.name: user for user in policy.access.users}
         self._by_token = {user.token: user.name for user in policy.access.users if user.token}

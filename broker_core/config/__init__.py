@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from broker_core.config.access import AccessSettings, EntitlementSettings, TlsSettings, UserSettings
 from broker_core.config.document import PolicyDocument, default_policy
-from broker_core.config.instance import MIB, InstanceSettings
-from broker_core.config.journaling import JournaledTopic
-from broker_core.config.preset_fields import ActiveMqPolicy, ClientPolicy, PoolSettings, QpidTopic, XapPolicy
-from broker_core.config.rule_settings import RuleSettings, Rung
+from broker_core.config.instance import MIB, InstanceSettings, JournaledTopic
+from broker_core.config.preset_settings import (
+    ActiveMqPolicy,
+    ClientPolicy,
+    PoolSettings,
+    QpidTopicPolicy,
+    XapPolicy,
+)
+from broker_core.config.rules import RuleSettings, Rung
 from broker_core.config.scopes import Scope
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 
@@ -26,7 +31,7 @@ __all__ = [
     "JournaledTopic",
     "PolicyDocument",
     "PoolSettings",
-    "QpidTopic",
+    "QpidTopicPolicy",
     "RuleSettings",
     "Rung",
     "Scope",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from broker_core.config.reading import Reader, is_list, is_path
+from broker_core.config.document_reader import DocumentReader, is_list_of, is_path
 
 AUTHENTICATIONS = ("none", "token", "password", "certificate")
 MAX_USERS = 10_000
@@ -81,7 +81,7 @@ class AccessSettings:
 
 
 def read_authentication(
-    reader: Reader, source: Mapping[str, Any], where: str
+    reader: DocumentReader, source: Mapping[str, Any], where: str
 ) -> tuple[str, bool, TlsSettings | None]:
     """How a transport's clients prove who they are, whether entitlements limit them, and its TLS."""
     proof = source.get("authentication", "none")
@@ -96,7 +96,7 @@ def read_authentication(
 ANY_ORIGIN = "*"
 
 
-def read_origins(reader: Reader, source: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def read_origins(reader: DocumentReader, source: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Whose pages may connect by WebSocket: origins as browsers send them, or * for any."""
     origins = reader.texts(source, "origins", where, (), "origins")
     reader.problems += [
@@ -119,14 +119,14 @@ def _is_origin(text: str) -> bool:
         return False
 
 
-def may_connect(origin: str, host: str, origins: Collection[str]) -> bool:
+def is_origin_allowed(origin: str, host: str, origins: Collection[str]) -> bool:
     """Whether a page of an origin may open a WebSocket to a transport that it called by `host`, its name and port. Programs
     send no origin; a page that comes from there itself needs no permission."""
     own = urlsplit(origin).netloc == host and host != ""
     return origin == "" or own or origin in origins or ANY_ORIGIN in origins
 
 
-def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
+def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
     if not source:
         return None
     reader.only(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
@@ -138,7 +138,7 @@ def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings |
     return TlsSettings(**paths)  # type: ignore[arg-type]
 
 
-def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
+def read_access(reader: DocumentReader, source: Mapping[str, Any]) -> AccessSettings:
     """The users and entitlements."""
     reader.only(source, AccessSettings.__dataclass_fields__, "access")
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
@@ -154,14 +154,16 @@ def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
     return AccessSettings(users, tuple(_entitlement(reader, item, n) for n, item in enumerate(listed, 1)))
 
 
-def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> list[Mapping[str, Any]]:
+def _listed(
+    reader: DocumentReader, source: Mapping[str, Any], key: str, most: int
+) -> list[Mapping[str, Any]]:
     wanted = f"a list of at most {most} objects"
     return list(
-        reader.checked(source, key, "access", lambda value: is_list(value, Mapping, most), wanted) or ()
+        reader.checked(source, key, "access", lambda value: is_list_of(value, Mapping, most), wanted) or ()
     )
 
 
-def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
+def _user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSettings:
     where = f"user {source.get('name', '')!r}"
     reader.only(source, UserSettings.__dataclass_fields__, where)
     name = reader.name(source, where)
@@ -175,7 +177,7 @@ def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
     )
 
 
-def _entitlement(reader: Reader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
+def _entitlement(reader: DocumentReader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
     reader.only(source, EntitlementSettings.__dataclass_fields__, where)
     who = reader.texts(source, "who", where, (), "names")

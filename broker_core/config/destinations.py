@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker_core.config.reading import Reader, is_list
+from broker_core.config.document_reader import DocumentReader, is_list_of
 from broker_core.names import LINK_PREFIX, MAX_NAME
 
-MOST_DESTINATIONS: Final = 32
-MOST_ADDRESSES: Final = 16
+MAX_DESTINATIONS: Final = 32
+MAX_ADDRESSES: Final = 16
 MAX_TEXT: Final = 4_096
 BEGINNINGS: Final = ("oldest", "now")
 DURABILITIES: Final = ("async", "sync")
@@ -49,12 +49,12 @@ class DestinationSettings:
         return self.durability == "sync" and self.enabled
 
 
-def read_destinations(reader: Reader, source: Any) -> tuple[DestinationSettings, ...]:
+def read_destinations(reader: DocumentReader, source: Any) -> tuple[DestinationSettings, ...]:
     """The document's `destinations`: a list with an entry for each."""
     if source is None:
         return ()
-    if not is_list(source, Mapping, MOST_DESTINATIONS):
-        reader.problems.append(f"destinations must be a list of at most {MOST_DESTINATIONS} objects")
+    if not is_list_of(source, Mapping, MAX_DESTINATIONS):
+        reader.problems.append(f"destinations must be a list of at most {MAX_DESTINATIONS} objects")
         return ()
     found = tuple(_read_one(reader, entry) for entry in source)
     names = [one.name for one in found]
@@ -65,16 +65,16 @@ def read_destinations(reader: Reader, source: Any) -> tuple[DestinationSettings,
     return found
 
 
-def _read_one(reader: Reader, entry: Mapping[str, Any]) -> DestinationSettings:
+def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSettings:
     where = f"destination {str(entry.get('name') or '')[:MAX_NAME]}".rstrip()
     reader.only(entry, DestinationSettings.__dataclass_fields__, where)
     name = reader.name(entry, where)
     if len(name) > MAX_NAME - len(LINK_PREFIX):
         reader.problems.append(f"{where}: name must be at most {MAX_NAME - len(LINK_PREFIX)} characters")
     addresses = reader.texts(entry, "addresses", where, (), "addresses")
-    if not 1 <= len(addresses) <= MOST_ADDRESSES or not all(map(_is_address, addresses)):
+    if not 1 <= len(addresses) <= MAX_ADDRESSES or not all(map(_is_address, addresses)):
         reader.problems.append(
-            f"{where}: addresses must be 1 to {MOST_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
+            f"{where}: addresses must be 1 to {MAX_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
         )
     begin = reader.checked(entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}")
     durability = reader.checked(
@@ -106,7 +106,7 @@ def _is_address(text: str) -> bool:
     return len(text) <= MAX_TEXT and text.startswith(("tcp://", "tcps://"))
 
 
-def _text(reader: Reader, entry: Mapping[str, Any], key: str, where: str) -> str | None:
+def _text(reader: DocumentReader, entry: Mapping[str, Any], key: str, where: str) -> str | None:
     def fits(value: Any) -> bool:
         return isinstance(value, str) and len(value) <= MAX_TEXT
 

@@ -1,19 +1,99 @@
-"""Settings of an instance itself: its name, its journaled topics, its journal's files."""
+"""Which topics are journaled: by exact name, pattern or content filter, and of what message type they are.
+
+Settings of an instance itself: its name, its journaled topics, its journal's files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from broker_core.config.journaling import EVERYTHING, JournaledTopic, read_journaled_topics
-from broker_core.config.reading import Reader, is_path
+from broker_core.config.document_reader import MAX_TEXTS, DocumentReader, is_list_of, is_path
 from broker_core.names import is_name
+
+MESSAGE_TYPES = ("json", "fix", "nvfix", "msgpack", "binary")
+MAX_TEXT = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class JournaledTopic:
+    """One entry of `journaled_topics`. In JSON a pattern alone, or an object with these names.
+
+    topic          an exact name or a pattern
+    message_type   how filters read these topics' bodies: json (default), fix, nvfix, msgpack or binary
+    filter         only messages that pass it are journaled; default all. Not for binary
+    separator      the character between the fields of fix and nvfix; default SOH (0x01)
+    """
+
+    topic: str
+    message_type: str = "json"
+    filter: str | None = None
+    separator: str | None = None
+
+    def as_json(self) -> str | dict[str, str]:
+        """The shortest way to write it; reading that gives the same entry."""
+        defaults = asdict(JournaledTopic(self.topic))
+        said = {key: value for key, value in asdict(self).items() if value != defaults[key]}
+        return {"topic": self.topic, **said} if said else self.topic
+
+
+EVERYTHING = (JournaledTopic(">"),)
+
+
+def read_journaled_topics(
+    reader: DocumentReader, source: Mapping[str, Any], key: str, where: str
+) -> tuple[JournaledTopic, ...]:
+    """A list of patterns and objects; everything when it isn't set."""
+    value = reader.checked(
+        source,
+        key,
+        where,
+        lambda found: is_list_of(found, object, MAX_TEXTS),
+        f"a list of topic patterns or objects, {MAX_TEXTS} at most",
+    )
+    if value is None:
+        return EVERYTHING
+    return tuple(_read_one(reader, item, f"{where}: {key}[{number}]") for number, item in enumerate(value))
+
+
+_A_TEXT = f"a text of at most {MAX_TEXT} characters"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT
+
+
+def _read_one(reader: DocumentReader, item: Any, where: str) -> JournaledTopic:
+    if isinstance(item, str):
+        item = {"topic": item}
+    if not isinstance(item, Mapping):
+        reader.problems.append(f"{where} must be a topic pattern or an object")
+        return EVERYTHING[0]
+    reader.only(item, JournaledTopic.__dataclass_fields__, where)
+    topic = reader.checked(item, "topic", where, _is_text, _A_TEXT)
+    message_type = item.get("message_type", "json")
+    if not item.get("topic"):
+        reader.problems.append(f"{where}: topic is needed")
+    if message_type not in MESSAGE_TYPES:
+        reader.problems.append(f"{where}: message_type must be one of {', '.join(MESSAGE_TYPES)}")
+    chosen = reader.checked(item, "filter", where, _is_text, _A_TEXT)
+    separator = reader.checked(item, "separator", where, _is_text, _A_TEXT)
+    if chosen and message_type == "binary":
+        reader.problems.append(f"{where}: a filter can't look into binary messages")
+    if separator is not None and (
+        message_type not in ("fix", "nvfix") or len(separator) != 1 or separator == "="
+    ):
+        reader.problems.append(
+            f"{where}: separator is one character other than =, and of fix and nvfix alone"
+        )
+    return JournaledTopic(topic or ">", str(message_type), chosen or None, separator)
+
 
 MIB = 1024 * 1024
 DOWNGRADE_AFTER_MS = 30_000
-MOST_SYNC = 16
-LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS = 100, 3_600_000
+MAX_SYNC = 16
+LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS = 100, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +131,7 @@ GROUP_SILENT: Final[dict[str, Any]] = {
 """What says nothing of a group, as JSON."""
 
 
-def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
+def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> InstanceSettings:
     """The instance's settings."""
     where = "instance"
     reader.only(source, InstanceSettings.__dataclass_fields__, where)
@@ -72,22 +152,22 @@ def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings
         archive,
         _members(reader, source),
         reader.texts(source, "sync_topics", where, ()),
-        reader.number(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS)
+        reader.number(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS)
         or DOWNGRADE_AFTER_MS,
     )
 
 
-def _members(reader: Reader, source: Mapping[str, Any]) -> tuple[str, ...]:
+def _members(reader: DocumentReader, source: Mapping[str, Any]) -> tuple[str, ...]:
     found = reader.texts(source, "sync_members", "instance", (), "names of members")
-    if len(found) > MOST_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
+    if len(found) > MAX_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
         reader.problems.append(
-            f"instance: sync_members must be at most {MOST_SYNC} different names of members: letters, digits, dashes, underscores"
+            f"instance: sync_members must be at most {MAX_SYNC} different names of members: letters, digits, dashes, underscores"
         )
         return ()
     return found
 
 
-def _directory(reader: Reader, source: Mapping[str, Any], key: str) -> str | None:
+def _directory(reader: DocumentReader, source: Mapping[str, Any], key: str) -> str | None:
     def fits(value: Any) -> bool:
         return is_path(value) and len(value) <= 1_024 and "\0" not in value
 

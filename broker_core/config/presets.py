@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from broker_core.config.preset_fields import (
+from broker_core.config.document_reader import DocumentReader, is_list_of
+from broker_core.config.preset_settings import (
     ACTIVEMQ,
     AMPS_CLIENT,
     AMPS_POOL,
@@ -16,57 +17,56 @@ from broker_core.config.preset_fields import (
     ActiveMqPolicy,
     ClientPolicy,
     PoolSettings,
-    QpidTopic,
+    QpidTopicPolicy,
     QuotaSettings,
     Table,
     XapPolicy,
     read_settings,
 )
-from broker_core.config.reading import Reader, is_list
 
 MAX_ENTRIES: Final = 200
-_Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopic, QuotaSettings)
+_Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopicPolicy, QuotaSettings)
 
 
-def read_pool(reader: Reader, source: Mapping[str, Any], where: str) -> PoolSettings:
+def read_pool(reader: DocumentReader, source: Mapping[str, Any], where: str) -> PoolSettings:
     """A pool's settings."""
     reader.only(source, AMPS_POOL, where)
     return PoolSettings(**read_settings(reader, AMPS_POOL, source, where))
 
 
-def read_client_policy(reader: Reader, source: Mapping[str, Any], where: str) -> ClientPolicy:
+def read_client_policy(reader: DocumentReader, source: Mapping[str, Any], where: str) -> ClientPolicy:
     """What one client may use."""
     reader.only(source, AMPS_CLIENT, where)
     return ClientPolicy(**read_settings(reader, AMPS_CLIENT, source, where))
 
 
-def read_xap(reader: Reader, source: Any) -> tuple[XapPolicy, ...]:
+def read_xap(reader: DocumentReader, source: Any) -> tuple[XapPolicy, ...]:
     """The document's `xap`: a list with an entry for the instance and for transports that differ."""
     return _entries(reader, source, "xap", XapPolicy, XAP)
 
 
-def read_activemq(reader: Reader, source: Any) -> tuple[ActiveMqPolicy, ...]:
+def read_activemq(reader: DocumentReader, source: Any) -> tuple[ActiveMqPolicy, ...]:
     """The document's `activemq`: a list of policy entries."""
     return _entries(reader, source, "activemq", ActiveMqPolicy, ACTIVEMQ)
 
 
-def read_qpid(reader: Reader, source: Any) -> tuple[QpidTopic, ...]:
+def read_qpid(reader: DocumentReader, source: Any) -> tuple[QpidTopicPolicy, ...]:
     """The document's `qpid`: a list of topics."""
-    return _entries(reader, source, "qpid", QpidTopic, QPID)
+    return _entries(reader, source, "qpid", QpidTopicPolicy, QPID)
 
 
-def read_quotas(reader: Reader, source: Any) -> tuple[QuotaSettings, ...]:
+def read_quotas(reader: DocumentReader, source: Any) -> tuple[QuotaSettings, ...]:
     """The document's `quotas`: a list with an entry for everybody and for users and transports that differ."""
     return _entries(reader, source, "quotas", QuotaSettings, QUOTAS)
 
 
 def _entries(
-    reader: Reader, source: Any, system: str, kind: type[_Entry], table: Table
+    reader: DocumentReader, source: Any, system: str, kind: type[_Entry], table: Table
 ) -> tuple[_Entry, ...]:
     """The entries of a system's list; a list of anything else is reported."""
     if source is None:
         return ()
-    if not is_list(source, Mapping, MAX_ENTRIES):
+    if not is_list_of(source, Mapping, MAX_ENTRIES):
         reader.problems.append(f"{system} must be a list of at most {MAX_ENTRIES} objects")
         return ()
     known = [key.name for key in fields(kind)]

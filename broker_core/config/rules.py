@@ -1,23 +1,197 @@
-"""Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope (`rule_settings`)."""
+"""One entry of a custom rule, and entries of one name laid over each other: they are layers of one rule.
+
+For a client or subscription the entries that match are laid over each other field by field, the most specific on top
+(`slow_clients.rulebook`). So an entry may set as little as a limit.
+
+What makes a custom rule contradict itself. A rule with such a problem is never saved.
+
+Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope (`rule_settings`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import pairwise
 from typing import Any, Final
 
-from broker_core.config.reading import Reader, is_list
-from broker_core.config.rule_problems import problems_of
-from broker_core.config.rule_settings import (
-    MAX_MS,
-    RULE_FIELDS,
-    RuleSettings,
-    Rung,
-    is_per_subscription,
-    laid_over,
+from broker_core.config.document_reader import DocumentReader, is_list_of
+from broker_core.config.rule_terms import (
+    CLIENT_SIGNALS,
+    POOL_SIGNALS,
+    SUBSCRIPTION_ACTIONS,
+    SUBSCRIPTION_SIGNALS,
+    WAITING_SIGNALS,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+    TargetSelection,
 )
-from broker_core.config.scopes import Scope
-from broker_core.config.vocabulary import POOL_SIGNALS, Action, Choice, Mode, Shape, Signal
+from broker_core.config.scopes import EVERYBODY, Scope, is_scope_within, specificity
+
+MAX_MS: Final = 366 * 24 * 3_600_000
+"""The longest time that any setting may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of a ladder: what is done, from how many percent of the limit, after how long over it.
+
+    at_percent   default 100; less is an early rung, such as a warning
+    after_ms     milliseconds the condition must go on after the hold; default 0
+    for_ms       how long a pause or a refusal lasts; default 0: until resumed
+    """
+
+    action: PolicyAction
+    at_percent: int = 100
+    after_ms: int = 0
+    for_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """One entry. None means: what the less specific entries of the same name say, and at last the default.
+
+    mode            off, shadow or enforce; default shadow, so that a new rule harms nobody
+    limit           in the signal's unit: bytes, messages, milliseconds, bytes/s
+    percent         with percent_of, in place of the limit
+    shape           default hard
+    hold_ms         default 0; window_ms default 0; count default 0; clear default 0; guard_bytes default 1
+    check_ms        milliseconds between two looks; default 1000
+    cooldown_ms     default 0
+    choose          default self; largest_in_pool for pool signals
+    protected       patterns of client names that are never chosen
+    confirm_delete  must be true for delete_durable
+    """
+
+    name: str
+    scope: Scope = EVERYBODY
+    mode: EnforcementMode | None = None
+    signal: Signal | None = None
+    shape: Shape | None = None
+    limit: int | None = None
+    percent: int | None = None
+    hold_ms: int | None = None
+    window_ms: int | None = None
+    count: int | None = None
+    clear: int | None = None
+    guard_bytes: int | None = None
+    check_ms: int | None = None
+    cooldown_ms: int | None = None
+    choose: TargetSelection | None = None
+    protected: tuple[str, ...] | None = None
+    ladder: tuple[Rung, ...] | None = None
+    confirm_delete: bool | None = None
+
+    def over(self, below: RuleSettings) -> RuleSettings:
+        """This entry laid over a less specific one."""
+        mine = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
+        return replace(below, scope=self.scope, **mine)
+
+
+RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
+"""What entries are laid over each other by."""
+
+
+def is_per_subscription(entries: Iterable[RuleSettings]) -> bool:
+    """Whether the rule of these entries measures each subscription alone: its signal, or the scope of one of them, is
+    about subscriptions."""
+    return any(entry.scope.per_subscription or entry.signal in SUBSCRIPTION_SIGNALS for entry in entries)
+
+
+def merge_rule_layers(entries: Iterable[RuleSettings], scope: Scope) -> RuleSettings | None:
+    """The entries of one rule that apply wherever the scope does, laid over each other; None when there is none."""
+    below = sorted(
+        (one for one in entries if is_scope_within(one.scope, scope)), key=lambda one: specificity(one.scope)
+    )
+    return reduce(lambda made, one: one.over(made), below) if below else None
+
+
+_SHARED = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
+_SILENT = (Signal.ACK_SILENCE, Signal.WRITE_BLOCKED)
+_ORDER = list(PolicyAction)
+
+
+def rule_contradictions(rule: RuleSettings, narrow: bool) -> Iterator[str]:
+    """What is missing or contradictory in a rule whose entries were laid over each other.
+
+    `narrow`: it measures each subscription alone, by its own scope or by that of another of its entries.
+    """
+    if rule.signal is None:
+        yield "it needs a signal"
+        return
+    if not rule.ladder:
+        yield "it needs a ladder of at least one action"
+        return
+    yield from _shape_problems(rule, rule.signal, rule.shape or Shape.HARD)
+    yield from _scope_problems(rule, rule.signal, narrow)
+    yield from _ladder_problems(rule, rule.ladder, narrow)
+
+
+def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterator[str]:
+    if shape is Shape.PERCENT_OF:
+        if rule.percent is None:
+            yield "percent_of needs a percent"
+        if signal not in _SHARED:
+            yield f"percent_of is of a pool's memory or disk, and {signal} is neither"
+    elif rule.limit is None:
+        yield "it needs a limit"
+    if shape is Shape.SOFT_FOR and not rule.hold_ms:
+        yield "soft_for needs hold_ms"
+    if shape is Shape.COUNT_IN_WINDOW and not rule.count:
+        yield "count_in_window needs a count"
+    if (shape is Shape.RATE_BELOW) != (signal is Signal.DRAIN_RATE):
+        yield "rate_below and drain_rate belong together"
+    if shape is Shape.RATE_BELOW and not rule.window_ms:
+        yield "rate_below needs window_ms"
+    if (
+        shape is Shape.SET_CLEAR
+        and rule.limit is not None
+        and (rule.clear is None or rule.clear >= rule.limit)
+    ):
+        yield "set_clear needs a clear that is less than the limit"
+    if shape is Shape.DURATION_WITHOUT and signal not in _SILENT:
+        yield "duration_without is for ack_silence and write_blocked"
+
+
+def _scope_problems(rule: RuleSettings, signal: Signal, narrow: bool) -> Iterator[str]:
+    pooled = rule.choose is TargetSelection.LARGEST_IN_POOL
+    if (signal in POOL_SIGNALS) != pooled:
+        yield "choose largest_in_pool and a pool's signal belong together"
+    if rule.shape is Shape.LARGEST_WHEN_POOL_OVER and not pooled:
+        yield "largest_when_pool_over needs a pool's signal"
+    if pooled and rule.shape in (Shape.COUNT_IN_WINDOW, Shape.DURATION_WITHOUT):
+        yield f"{rule.shape} can't be asked of a pool"
+    if pooled and (rule.scope.user or rule.scope.client or rule.scope.per_subscription):
+        yield "a pool is the instance's or a transport's: the scope can't be narrower"
+    if signal in CLIENT_SIGNALS and narrow:
+        yield f"{signal} is measured of whole clients, and this rule, by its scopes, of subscriptions"
+
+
+def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool) -> Iterator[str]:
+    for rung in ladder:
+        if rung.action in SUBSCRIPTION_ACTIONS and not narrow:
+            yield f"{rung.action} needs a subscription: give the scope a topic"
+        if rung.action is PolicyAction.REFUSE and not rung.for_ms:
+            yield "refuse needs for_ms: for how long"
+        if rung.action is PolicyAction.DELETE_DURABLE and not rule.confirm_delete:
+            yield "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
+        if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
+            yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
+        if rung.at_percent < 100 and (
+            rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)
+        ):
+            yield "an early rung (at_percent under 100) has neither after_ms nor a rate or count"
+    for one, other in pairwise(ladder):
+        if _ORDER.index(one.action) >= _ORDER.index(other.action):
+            yield f"the ladder goes from narrow to wide: {other.action} can't come after {one.action}"
+        if (one.at_percent, one.after_ms) == (other.at_percent, other.after_ms):
+            yield f"{one.action} never happens: {other.action} is due at the same moment"
+        elif other.at_percent < one.at_percent or other.after_ms < one.after_ms:
+            yield f"{other.action} would come before {one.action}"
+
 
 MAX_RULES: Final = 200
 MAX_RUNGS: Final = 8
@@ -36,7 +210,7 @@ _NUMBERS: Final = {
 }
 
 
-def read_rules(reader: Reader, source: Any) -> tuple[RuleSettings, ...]:
+def read_rules(reader: DocumentReader, source: Any) -> tuple[RuleSettings, ...]:
     """The document's `rules`: a list of at most 200 entries."""
     if source is None:
         return ()
@@ -51,7 +225,7 @@ def read_rules(reader: Reader, source: Any) -> tuple[RuleSettings, ...]:
     return rules
 
 
-def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
+def _read_rule(reader: DocumentReader, source: Mapping[str, Any]) -> RuleSettings:
     where = f"rule {source.get('name', '')!r}"
     reader.only(source, ("name", "scope", *RULE_FIELDS), where)
     name = reader.name(source, where)
@@ -60,10 +234,10 @@ def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
     return RuleSettings(
         name=name,
         scope=read_scope(reader, reader.mapping(source, "scope"), where),
-        mode=reader.choice(source, "mode", where, Mode),
+        mode=reader.choice(source, "mode", where, EnforcementMode),
         signal=reader.choice(source, "signal", where, Signal),
         shape=reader.choice(source, "shape", where, Shape),
-        choose=reader.choice(source, "choose", where, Choice),
+        choose=reader.choice(source, "choose", where, TargetSelection),
         protected=protected if source.get("protected") is not None else None,
         ladder=_read_ladder(reader, source.get("ladder"), where),
         confirm_delete=reader.flag(source, "confirm_delete", where),
@@ -71,7 +245,7 @@ def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
     )
 
 
-def read_scope(reader: Reader, source: Mapping[str, Any], where: str) -> Scope:
+def read_scope(reader: DocumentReader, source: Mapping[str, Any], where: str) -> Scope:
     """Whom an entry applies to."""
     known = tuple(key.name for key in fields(Scope))
     reader.only(source, known, f"{where}: scope")
@@ -85,18 +259,18 @@ def read_scope(reader: Reader, source: Mapping[str, Any], where: str) -> Scope:
     return Scope(**texts)
 
 
-def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[Rung, ...] | None:
+def _read_ladder(reader: DocumentReader, source: Any, where: str) -> tuple[Rung, ...] | None:
     if source is None:
         return None
-    if not is_list(source, Mapping, MAX_RUNGS) or not source:
+    if not is_list_of(source, Mapping, MAX_RUNGS) or not source:
         reader.problems.append(f"{where}: ladder must be a list of 1 to {MAX_RUNGS} rungs")
         return None
     return tuple(rung for entry in source if (rung := _read_rung(reader, entry, where)) is not None)
 
 
-def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> Rung | None:
+def _read_rung(reader: DocumentReader, source: Mapping[str, Any], where: str) -> Rung | None:
     reader.only(source, Rung.__dataclass_fields__, f"{where}: a rung")
-    action = reader.choice(source, "action", where, Action)
+    action = reader.choice(source, "action", where, PolicyAction)
     bounds = {"at_percent": (1, 100), "after_ms": (0, MAX_MS), "for_ms": (0, MAX_MS)}
     numbers = {key: reader.number(source, key, where, *its) for key, its in bounds.items()}
     if action is None:
@@ -105,7 +279,7 @@ def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> Rung | 
     return Rung(action, **{key: number for key, number in numbers.items() if number is not None})
 
 
-def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:
+def _check_layers(reader: DocumentReader, rules: tuple[RuleSettings, ...]) -> None:
     """Each entry, laid over those that apply wherever it does, must be a whole rule that makes sense."""
     named: dict[str, list[RuleSettings]] = {}
     for rule in rules:
@@ -115,9 +289,12 @@ def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:
             reader.problems.append(f"{where}: there is another entry for the same scope")
         entries.append(rule)
     for rule in rules:
-        whole, narrow = laid_over(named[rule.name], rule.scope) or rule, is_per_subscription(named[rule.name])
+        whole, narrow = (
+            merge_rule_layers(named[rule.name], rule.scope) or rule,
+            is_per_subscription(named[rule.name]),
+        )
         where = f"rule {rule.name!r} ({rule.scope})"
-        reader.problems += [f"{where}: {problem}" for problem in problems_of(whole, narrow)]
+        reader.problems += [f"{where}: {problem}" for problem in rule_contradictions(whole, narrow)]
     for name, entries in named.items():
         if len({entry.signal in POOL_SIGNALS for entry in entries if entry.signal is not None}) > 1:
             reader.problems.append(

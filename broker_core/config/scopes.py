@@ -48,34 +48,34 @@ def specificity(scope: Scope) -> tuple[tuple[int, int, int], ...]:
     )
 
 
-def within(wide: Scope, narrow: Scope) -> bool:
+def is_scope_within(wide: Scope, narrow: Scope) -> bool:
     """Whether one scope applies wherever the other does, as far as can be said without the clients. Of an expression
     ("~") that is known only for itself."""
     return (
         wide.transport in ("", narrow.transport)
         and wide.user in ("", narrow.user)
         and wide.subscription in ("", narrow.subscription)
-        and (not wide.client or (narrow.client != "" and glob(wide.client, narrow.client)))
-        and (not wide.topic or (narrow.topic != "" and covers(wide.topic, narrow.topic)))
+        and (not wide.client or (narrow.client != "" and glob_matches(wide.client, narrow.client)))
+        and (not wide.topic or (narrow.topic != "" and pattern_covers(wide.topic, narrow.topic)))
     )
 
 
-def shared(one: Scope, other: Scope) -> Scope | None:
+def intersect_scopes(one: Scope, other: Scope) -> Scope | None:
     """The scope of those whom both are about, where that can be said: of two patterns the narrower, if one covers the
     other; None where they have nobody in common for certain, or it can't be said."""
     found: dict[str, str] = {}
     for key in fields(Scope):
         mine, its = getattr(one, key.name), getattr(other, key.name)
-        if within(Scope(**{key.name: mine}), Scope(**{key.name: its})):
+        if is_scope_within(Scope(**{key.name: mine}), Scope(**{key.name: its})):
             found[key.name] = its
-        elif within(Scope(**{key.name: its}), Scope(**{key.name: mine})):
+        elif is_scope_within(Scope(**{key.name: its}), Scope(**{key.name: mine})):
             found[key.name] = mine
         else:
             return None
     return Scope(**found)
 
 
-def glob(pattern: str, name: str) -> bool:
+def glob_matches(pattern: str, name: str) -> bool:
     """Whether a name fits a pattern in which "*" stands for any characters."""
     first, *rest = pattern.split("*")
     if not rest:
@@ -96,7 +96,7 @@ def _unknown(expression: str, topic: str) -> bool:
     return False
 
 
-def covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _unknown) -> bool:
+def pattern_covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _unknown) -> bool:
     """Whether a pattern names every topic that a subscription's topic or pattern names.
 
     Qpid's "#" at the end stands for any number of levels, none included. `expressed` says whether an expression ("~…")
@@ -105,9 +105,9 @@ def covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _un
     if pattern == topic:
         return True
     if pattern == "#":
-        return covers(">", topic)
+        return pattern_covers(">", topic)
     if pattern.endswith(".#"):
-        return topic == pattern[:-2] or covers(f"{pattern[:-2]}.>", topic)
+        return topic == pattern[:-2] or pattern_covers(f"{pattern[:-2]}.>", topic)
     if topic.startswith("~"):
         return False
     if pattern.startswith("~"):

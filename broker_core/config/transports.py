@@ -9,16 +9,16 @@ from typing import Any, Final, NamedTuple
 
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.config.access import TlsSettings, read_authentication, read_origins
-from broker_core.config.preset_fields import ClientPolicy, PoolSettings
+from broker_core.config.document_reader import DocumentReader
+from broker_core.config.preset_settings import ClientPolicy, PoolSettings
 from broker_core.config.presets import read_client_policy, read_pool
-from broker_core.config.reading import Reader
 
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
 WEBSOCKET_KINDS: Final = frozenset(("websocket", "stomp-ws"))
 _SCHEMES: Final = {"tcp": "tcp", "websocket": "ws", "stomp": "stomp", "stomp-ws": "ws"}
 _ALL_ADDRESSES: Final = frozenset(("0.0.0.0", "::"))
-MOST_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
+MAX_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
 """Bytes of a STOMP message's body; the rest of the batch is for its headers."""
 LEAST_BODY: Final = 1_024
 
@@ -97,13 +97,13 @@ class TransportSettings:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def closed_transports(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
+def transports_to_close(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
     """Names of transports that listen and will not, or not there and so: they were taken away, disabled or moved."""
     wanted = {one.name: one.listens_as for one in after if one.enabled}
     return {one.name for one in before if one.enabled and wanted.get(one.name) != one.listens_as}
 
 
-def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettings:
+def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> TransportSettings:
     """One transport's settings."""
     where = f"transport {source.get('name', '')!r}"
     reader.only(source, TransportSettings.__dataclass_fields__, where)
@@ -132,10 +132,12 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
     )
 
 
-def read_stomp(reader: Reader, source: Mapping[str, Any], where: str) -> tuple[ResumeFrom, int | None]:
+def read_stomp(
+    reader: DocumentReader, source: Mapping[str, Any], where: str
+) -> tuple[ResumeFrom, int | None]:
     """What STOMP transports alone have: `resume` and `max_body`."""
     resume = reader.choice(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
-    max_body = reader.number(source, "max_body", where, LEAST_BODY, MOST_BODY)
+    max_body = reader.number(source, "max_body", where, LEAST_BODY, MAX_BODY)
     for key, value in (("resume", resume), ("max_body", max_body)):
         if value != SILENT[key] and source.get("kind") not in TRANSPORT_FIELDS[key].kinds:
             reader.problems.append(f"{where}: {key} is a setting of transports of kind stomp and stomp-ws")

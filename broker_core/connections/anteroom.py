@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from broker_core.config.preset_fields import MAX_CONNECTIONS
+from broker_core.config.preset_settings import MAX_CONNECTIONS
 from broker_core.errors import ClientError
 
 HELD_BYTES: Final = 4 * 1024 * 1024

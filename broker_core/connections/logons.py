@@ -14,7 +14,7 @@ import structlog
 
 from broker_core.access import AccessPolicy, Attempts, Proven, Refusals, password_matches
 from broker_core.config import PolicyDocument
-from broker_core.config.transports import closed_transports
+from broker_core.config.transports import transports_to_close
 from broker_core.connections.anteroom import address_of
 from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners
@@ -70,9 +70,9 @@ class Logons:
     def cut_off(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
         """The clients that would be closed if another policy came into force, by name, with the code they would be told.
 
-        Raises OperatorError bad_policy when its access can't be used.
+        Raises OperatorError bad_policy_error when its access can't be used.
         """
-        closed = closed_transports(before.transports, after.transports)
+        closed = transports_to_close(before.transports, after.transports)
         codes = {
             one.name: "transport_closed" for one in self._roster.clients.values() if one.transport in closed
         }

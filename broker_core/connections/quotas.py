@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker_core.config import PolicyDocument
-from broker_core.config.preset_fields import QUOTAS
+from broker_core.config.preset_settings import QUOTAS
 from broker_core.connections.anteroom import address_of
 from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners

@@ -66,12 +66,12 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> PolicyDocument:
-        """The policy. Raises OperatorError bad_policy."""
+        """The policy. Raises OperatorError bad_policy_error."""
         return PolicyDocument.from_dict(self.policy)
 
     @property
     def stage(self) -> Stage | None:
-        """The staged policy. Raises OperatorError bad_policy."""
+        """The staged policy. Raises OperatorError bad_policy_error."""
         return self.continue_stage(read_stage(self.staged))
 
     def continue_stage(self, stage: Stage | None) -> Stage | None:

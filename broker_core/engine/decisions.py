@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from broker_core.config.vocabulary import REPEATED_ACTIONS
+from broker_core.config.rule_terms import REPEATED_ACTIONS
 from broker_core.documents.clients import DecisionSummary
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.engine.events import ClientEvents

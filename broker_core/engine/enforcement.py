@@ -15,7 +15,14 @@ from typing import Any, Final
 
 import structlog
 
-from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
+from broker_core.config.rule_terms import (
+    DecisionReason,
+    EnforcementMode,
+    PolicyAction,
+    Signal,
+    TargetSelection,
+    Unit,
+)
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.account import Amount, Cause
@@ -68,28 +75,32 @@ class Enforcement:
         self._decisions = decisions
         self._events = events
         self._spools = 0
-        self._acts: Final[dict[Action, Act]] = {
-            Action.NOTIFY: lambda _, act: act.record(),
-            Action.WARN: self._tell,
-            Action.CONFLATE: self._conflate,
-            Action.DISCARD_OLDEST: self._discard_oldest,
-            Action.OFFLINE: self._offline,
-            Action.CONTINUE_FROM_JOURNAL: self._continue_from_journal,
-            Action.PAUSE: self._pause,
-            Action.CANCEL_SUBSCRIPTION: self._cancel_subscription,
-            Action.ASK_TO_CLOSE: self._ask_to_close,
-            Action.DISCONNECT: self._disconnect,
-            Action.REFUSE: self._refuse,
-            Action.DELETE_DURABLE: self._delete_durable,
+        self._acts: Final[dict[PolicyAction, Act]] = {
+            PolicyAction.NOTIFY: lambda _, act: act.record(),
+            PolicyAction.WARN: self._tell,
+            PolicyAction.CONFLATE: self._conflate,
+            PolicyAction.DISCARD_OLDEST: self._discard_oldest,
+            PolicyAction.OFFLINE: self._offline,
+            PolicyAction.CONTINUE_FROM_JOURNAL: self._continue_from_journal,
+            PolicyAction.PAUSE: self._pause,
+            PolicyAction.CANCEL_SUBSCRIPTION: self._cancel_subscription,
+            PolicyAction.ASK_TO_CLOSE: self._ask_to_close,
+            PolicyAction.DISCONNECT: self._disconnect,
+            PolicyAction.REFUSE: self._refuse,
+            PolicyAction.DELETE_DURABLE: self._delete_durable,
         }
 
     def carry_out(self, decision: Decision) -> None:
         """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
         act = UnderWay(decision, self._decisions.identity(), self._decisions.keep)
         connection = self._services.roster.clients.get(decision.client)
-        if decision.mode is Mode.SHADOW and decision.action is Action.CONFLATE and connection is not None:
+        if (
+            decision.mode is EnforcementMode.SHADOW
+            and decision.action is PolicyAction.CONFLATE
+            and connection is not None
+        ):
             self._would_conflate(connection, act)
-        elif decision.mode is Mode.SHADOW:
+        elif decision.mode is EnforcementMode.SHADOW:
             act.record()
         elif connection is not None:
             try:
@@ -112,13 +123,13 @@ class Enforcement:
                 client=connection.name,
                 transport=connection.transport,
                 pool=pool.name,
-                action=Action.DISCONNECT,
-                reason=Reason.SPOOL_FAILED,
+                action=PolicyAction.DISCONNECT,
+                reason=DecisionReason.SPOOL_FAILED,
                 rule="spool",
                 setting="message_disk_path",
                 revision=self._guard.revision_of(connection.name),
-                mode=Mode.ENFORCE,
-                choose=Choice.SELF,
+                mode=EnforcementMode.ENFORCE,
+                choose=TargetSelection.SELF,
                 signal=Signal.SPOOL_BYTES,
                 observed=used,
                 limit=pool.limits.disk,

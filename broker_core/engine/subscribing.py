@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from broker_core.bookmark import Bookmark, BookmarkRange, parse_bookmark
-from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
+from broker_core.config.preset_settings import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.connections.subscribe_start import (

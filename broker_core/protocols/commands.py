@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from broker_core.batch import MAX_SESSION
-from broker_core.config.preset_fields import MAX_PREFETCH
+from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
 from broker_core.protocols.fields import fields_of, stated, structs_of, tag_of, tags_of

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker_core.config.preset_fields import MAX_DURABLES
+from broker_core.config.preset_settings import MAX_DURABLES
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError

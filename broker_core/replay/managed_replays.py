@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from broker_core.bookmark import bookmark_sequence
-from broker_core.config.preset_fields import MAX_MANAGED
+from broker_core.config.preset_settings import MAX_MANAGED
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import ReplayEntry

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from broker_core.config import PolicyDocument, TransportSettings
-from broker_core.config.transports import closed_transports
+from broker_core.config.transports import transports_to_close
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.transports.stomp.tcp import StompListener
@@ -51,7 +51,7 @@ class Listeners:
         """Open and close transports as a revision says. OperatorError port_taken: then those of the revision before are open."""
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         former = [settings for settings, _ in self._open.values()]
-        shut = closed_transports(former, policy.transports)
+        shut = transports_to_close(former, policy.transports)
         fresh = [one for name, one in wanted.items() if name in shut or name not in self._open]
         for settings in fresh:
             await self._try_address(self._moved(settings))
@@ -105,7 +105,7 @@ class Listeners:
 
     async def _begin_again(self, former: Sequence[TransportSettings]) -> None:
         """Listen as before a policy that failed."""
-        await self._shut(closed_transports([settings for settings, _ in self._open.values()], former))
+        await self._shut(transports_to_close([settings for settings, _ in self._open.values()], former))
         for settings in former:
             if settings.name not in self._open:
                 try:

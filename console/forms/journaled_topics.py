@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from django import forms
 
-from broker_core.config.journaling import JournaledTopic, read_journaled_topics
-from broker_core.config.reading import Reader
+from broker_core.config.document_reader import DocumentReader
+from broker_core.config.instance import JournaledTopic, read_journaled_topics
 
 Entry = str | dict[str, Any]
 
@@ -29,7 +29,7 @@ class JournaledTopicsField(forms.CharField):
     def to_python(self, value: Any) -> Any:
         """The entries, in the shortest form."""
         lines = [line.strip() for line in str(super().to_python(value) or "").splitlines()]
-        reader, entries = Reader(), [read_line(line) for line in lines if line]
+        reader, entries = DocumentReader(), [read_line(line) for line in lines if line]
         topics = read_journaled_topics(reader, {"lines": entries}, "lines", "journal")
         if reader.problems:
             raise forms.ValidationError(reader.problems)

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 
 from broker_core.config.instance import DOWNGRADE_AFTER_MS
-from broker_core.config.preset_fields import AMPS, AMPS_CLIENT, AMPS_POOL
+from broker_core.config.preset_settings import AMPS, AMPS_CLIENT, AMPS_POOL
 from broker_core.documents.instance import PoolEntry
 from console.forms.fields import Group, IntervalField, LinesField, PatternsField, Row, SizeField
 from console.forms.journaled_topics import JournaledTopicsField

@@ -7,8 +7,8 @@ from typing import Any
 
 from django import forms
 
-from broker_core.config.preset_fields import Kind, PresetField, Table
-from broker_core.config.vocabulary import Mode, Unit
+from broker_core.config.preset_settings import PresetField, SettingType, Table
+from broker_core.config.rule_terms import EnforcementMode, Unit
 from console.forms.fields import FlagField, Group, Row, WordField, dress
 
 
@@ -52,13 +52,13 @@ def transport_field() -> forms.TypedChoiceField:
 def setting(row: PresetField, label: str) -> forms.Field:
     """The field of a preset's setting; bounds, unit, meaning and default are those of its table."""
     options: dict[str, Any] = {"label": label, "help_text": row.help_text}
-    if row.kind is Kind.MODE:
+    if row.kind is SettingType.MODE:
         return mode_field(row.help_text)
-    if row.kind in (Kind.FLAG, Kind.CONFIRMATION):
+    if row.kind in (SettingType.FLAG, SettingType.CONFIRMATION):
         return FlagField(**options)
     if row.unit not in ("", Unit.TIMES):
         options["label"] = f"{label}, {row.unit}"
-    number = forms.FloatField if row.kind is Kind.DECIMAL else forms.IntegerField
+    number = forms.FloatField if row.kind is SettingType.DECIMAL else forms.IntegerField
     return number(required=False, min_value=row.low, max_value=row.high, **options)
 
 
@@ -69,7 +69,7 @@ def words(table: Table) -> dict[str, str]:
 
 def mode_field(help_text: str) -> WordField:
     """Whether its decisions are carried out."""
-    return WordField([str(mode) for mode in Mode], label="Mode", help_text=help_text)
+    return WordField([str(mode) for mode in EnforcementMode], label="Mode", help_text=help_text)
 
 
 def whole(label: str, low: int, help_text: str) -> forms.IntegerField:

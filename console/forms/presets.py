@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import forms
 
-from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
+from broker_core.config.preset_settings import ACTIVEMQ, QPID, QUOTAS, XAP
 from console.forms.part import PartForm, setting, transport_field, words
 
 

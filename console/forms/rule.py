@@ -7,9 +7,9 @@ from typing import Any
 
 from django import forms
 
-from broker_core.config.preset_fields import MODE_MEANING
+from broker_core.config.preset_settings import MODE_MEANING
+from broker_core.config.rule_terms import SIGNALS, PolicyAction, Shape, Signal, TargetSelection, Unit
 from broker_core.config.rules import MAX_RUNGS
-from broker_core.config.vocabulary import SIGNALS, Action, Choice, Shape, Signal, Unit
 from broker_core.slow_clients.rules.presets.custom import DEFAULTS as RULE_DEFAULTS
 from console.forms.fields import FlagField, IntervalField, LinesField, SizeField, WordField, dress
 from console.forms.part import PartForm, mode_field, whole
@@ -80,7 +80,9 @@ class RuleForm(PartForm):
         label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none."
     )
     choose = WordField(
-        [str(choice) for choice in Choice], label="Choose", help_text="largest_in_pool with a pool’s signal."
+        [str(choice) for choice in TargetSelection],
+        label="Choose",
+        help_text="largest_in_pool with a pool’s signal.",
     )
     confirm_delete = FlagField(label="Confirm delete_durable", help_text="What the client is owed is lost.")
 
@@ -127,7 +129,7 @@ class RuleForm(PartForm):
 class RungForm(forms.Form):
     """One step of the ladder."""
 
-    action = WordField([str(action) for action in Action], empty="none", label="Action")
+    action = WordField([str(action) for action in PolicyAction], empty="none", label="Action")
     at_percent = forms.IntegerField(label="At % of the limit", required=False, min_value=1, max_value=100)
     after_ms = IntervalField(label="After", required=False)
     for_ms = IntervalField(label="For", required=False)

@@ -6,12 +6,12 @@ from typing import Any
 
 from django import forms
 
-from broker_core.config.vocabulary import (
+from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
     POOL_SIGNALS,
     SUBSCRIPTION_ACTIONS,
-    Action,
-    Mode,
+    EnforcementMode,
+    PolicyAction,
     Signal,
 )
 from console.forms.fields import dress
@@ -20,7 +20,7 @@ from console.units import words
 
 # The others need more than a sentence says: a window, a pool, a durable subscription.
 SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
-ACTIONS = [one for one in Action if one not in SUBSCRIPTION_ACTIONS and one is not Action.REFUSE]
+ACTIONS = [one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE]
 
 
 class SentenceForm(forms.Form):
@@ -37,12 +37,12 @@ class SentenceForm(forms.Form):
     action = forms.ChoiceField(
         label="Act",
         choices=[(one.value, words.ACTS[one].does) for one in ACTIONS],
-        initial=Action.DISCONNECT.value,
+        initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(
         label="Whether it is carried out",
-        choices=[(one.value, words.MODES[one]) for one in (Mode.SHADOW, Mode.ENFORCE)],
-        initial=Mode.SHADOW.value,
+        choices=[(one.value, words.MODES[one]) for one in (EnforcementMode.SHADOW, EnforcementMode.ENFORCE)],
+        initial=EnforcementMode.SHADOW.value,
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +90,10 @@ class SentenceForm(forms.Form):
     @property
     def cuts_off(self) -> bool:
         """Whether it would close connections."""
-        return self.cleaned_data["mode"] == Mode.ENFORCE and self.cleaned_data["action"] in FINAL_ACTIONS
+        return (
+            self.cleaned_data["mode"] == EnforcementMode.ENFORCE
+            and self.cleaned_data["action"] in FINAL_ACTIONS
+        )
 
 
 def free_name(wanted: str, taken: set[str]) -> str:

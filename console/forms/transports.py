@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
-from broker_core.config.transports import LEAST_BODY, MOST_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
+from broker_core.config.transports import LEAST_BODY, MAX_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
 from console.choices import ResumeFrom
 from console.forms.fields import Group, LinesField, dress
 from console.forms.limits import PolicyForm
@@ -85,8 +85,8 @@ class DraftTransportForm(TransportPolicyForm):
         label="Largest body (bytes)",
         required=False,
         min_value=LEAST_BODY,
-        max_value=MOST_BODY,
-        help_text=f"Of a STOMP message. Default: {MOST_BODY:,}.",
+        max_value=MAX_BODY,
+        help_text=f"Of a STOMP message. Default: {MAX_BODY:,}.",
     )
 
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:

@@ -15,10 +15,14 @@ from django.db.models import Q
 
 from broker_core.config import InstanceSettings
 from broker_core.config.access import read_authentication, read_origins
-from broker_core.config.instance import DOWNGRADE_AFTER_MS, LEAST_DOWNGRADE_MS, MOST_DOWNGRADE_MS
-from broker_core.config.journaling import read_journaled_topics
-from broker_core.config.preset_fields import AMPS
-from broker_core.config.reading import Reader
+from broker_core.config.document_reader import DocumentReader
+from broker_core.config.instance import (
+    DOWNGRADE_AFTER_MS,
+    LEAST_DOWNGRADE_MS,
+    MAX_DOWNGRADE_MS,
+    read_journaled_topics,
+)
+from broker_core.config.preset_settings import AMPS
 from broker_core.config.transports import read_stomp
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
@@ -41,7 +45,7 @@ def check_patterns(value: Any) -> None:
 
 def check_journaled_topics(value: Any) -> None:
     """Refuse entries that a broker wouldn't take: what they are, their patterns, and their filters."""
-    reader = Reader()
+    reader = DocumentReader()
     topics = read_journaled_topics(reader, {"topics": value}, "topics", "journaled")
     if reader.problems:
         raise ValidationError(reader.problems)
@@ -89,7 +93,7 @@ class Instance(models.Model):
     sync_topics = models.JSONField(default=list, validators=[check_patterns], blank=True)
     downgrade_after_ms = models.PositiveIntegerField(
         default=DOWNGRADE_AFTER_MS,
-        validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MOST_DOWNGRADE_MS)],
+        validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MAX_DOWNGRADE_MS)],
     )
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(
@@ -158,7 +162,7 @@ class Transport(models.Model):
 
     def clean(self) -> None:
         """How its clients prove who they are, as the broker reads it."""
-        reader = Reader()
+        reader = DocumentReader()
         read_authentication(
             reader,
             {"authentication": self.authentication, "restricted": self.restricted, "tls": self.tls},

@@ -14,13 +14,13 @@ from django.db import models
 
 from broker_core.config.access import read_access
 from broker_core.config.destinations import read_destinations
+from broker_core.config.document_reader import DocumentReader
 from broker_core.config.presets import read_activemq, read_qpid, read_quotas, read_xap
-from broker_core.config.reading import Reader
 from broker_core.config.rules import read_rules
 from console.choices import EntryKind
 from console.models.instance import Instance, check_name
 
-_READERS: dict[str, Callable[[Reader, Any], Any]] = {
+_READERS: dict[str, Callable[[DocumentReader, Any], Any]] = {
     EntryKind.XAP: read_xap,
     EntryKind.ACTIVEMQ: read_activemq,
     EntryKind.QPID: read_qpid,
@@ -64,7 +64,7 @@ class PolicyEntry(models.Model):
             raise ValidationError("Give an object.")
         self.key = entry_key(self.kind, self.settings)
         if self.kind != EntryKind.RULE:
-            reader = Reader()
+            reader = DocumentReader()
             _READERS[self.kind](reader, [self.settings])
             _raise(reader.problems)
 
@@ -109,7 +109,7 @@ class BrokerUser(models.Model):
 
     def clean(self) -> None:
         """As the broker reads it."""
-        reader = Reader()
+        reader = DocumentReader()
         read_access(reader, {"users": [self.as_entry()]})
         _raise(reader.problems)
 
@@ -140,7 +140,7 @@ class Entitlement(models.Model):
 
     def clean(self) -> None:
         """As the broker reads it."""
-        reader = Reader()
+        reader = DocumentReader()
         read_access(reader, {"entitlements": [self.as_entry()]})
         _raise(reader.problems)
 

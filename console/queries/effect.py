@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from broker_core.config.preset_fields import PRESETS
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
+from broker_core.config.preset_settings import PRESETS
+from broker_core.config.rule_terms import FINAL_ACTIONS, EnforcementMode, PolicyAction
 from broker_core.documents.instance import (
     AffectedEntry,
     ClosedConnectionEntry,
@@ -165,7 +165,7 @@ def _fate(one: DecisionEntry) -> str:
     """Return what becomes of a decision: enforced, held by a rollout's allowance, or recorded only."""
     if one.held_at is not None:
         return "held"
-    return "recorded" if one.mode == Mode.SHADOW else "enforced"
+    return "recorded" if one.mode == EnforcementMode.SHADOW else "enforced"
 
 
 def _sentence(entries: list[DecisionEntry], fate: str) -> str:
@@ -219,7 +219,7 @@ def _change(change: SettingChange, signal: str) -> str:
 def _kind(action: str) -> str:
     if action in FINAL_ACTIONS:
         return "disconnect"
-    return "offline" if action == Action.OFFLINE else "act"
+    return "offline" if action == PolicyAction.OFFLINE else "act"
 
 
 def _names(entries: Iterable[ClosedConnectionEntry | DecisionEntry | LogSubscriberEntry]) -> list[str]:

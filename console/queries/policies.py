@@ -11,9 +11,9 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from broker_core.config.instance import GROUP_SILENT
-from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode
 from broker_core.config.transports import TRANSPORT_FIELDS
-from broker_core.config.vocabulary import Mode, Reason
 from broker_core.errors import OperatorError
 from console import current
 from console.broker_link import members_of
@@ -91,13 +91,13 @@ def held_decision(rollout: PolicyRollout) -> Decision | None:
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
     )
-    held = rows.filter(mode=Mode.SHADOW, details__has_key="held_at").exclude(details__held_at=None)
+    held = rows.filter(mode=EnforcementMode.SHADOW, details__has_key="held_at").exclude(details__held_at=None)
     return held.order_by("at", "pk").first()
 
 
 def _carried_out(rows: QuerySet[Decision]) -> QuerySet[Decision]:
     """Leave out what was recorded only, and clients whose spool failed: no revision decides that."""
-    return rows.exclude(mode=Mode.SHADOW).exclude(reason=Reason.SPOOL_FAILED)
+    return rows.exclude(mode=EnforcementMode.SHADOW).exclude(reason=DecisionReason.SPOOL_FAILED)
 
 
 def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from broker_core.config.preset_fields import PRESETS
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import POOL_SIGNALS, Action, Shape, Signal
+from broker_core.config.preset_settings import PRESETS
+from broker_core.config.rule_terms import POOL_SIGNALS, PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.evaluate.holds import wakes
 from broker_core.slow_clients.evaluate.judge import Judged, judge
 from broker_core.slow_clients.evaluate.signals import Holds, Mark, PoolSignals, Sample, Waiting
@@ -138,7 +138,7 @@ def _rule(details: Mapping[str, Any]) -> Rule | None:
         signal, shape, action = (
             Signal(details["signal"]),
             Shape(details.get("shape") or Shape.HARD),
-            Action(details["action"]),
+            PolicyAction(details["action"]),
         )
         limit, observed = int(details["limit"]), int(details["observed"])
     except (KeyError, TypeError, ValueError):

@@ -19,7 +19,7 @@ from django.core.mail import EmailMessage
 from django.db import transaction
 from django.db.models import F
 
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
@@ -55,7 +55,7 @@ _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
     AlertAbout.ASKS: lambda one: one.health in _ASKS,
     AlertAbout.LIMIT: lambda one: (
         one.forecast is not None
-        and one.forecast.mode == Mode.ENFORCE
+        and one.forecast.mode == EnforcementMode.ENFORCE
         and one.forecast.fires_in_ms is not None
         and one.forecast.fires_in_ms <= LIMIT_WITHIN_MS
     ),
@@ -125,7 +125,7 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
         return {one.name: now.timestamp() for one in clients if _meant(rule, one.name) and fits(one)}
     if rule.about == AlertAbout.DECISION:
         rows = Decision.objects.filter(
-            instance=rule.instance, at__gte=now - DECISION_LASTS, mode=Mode.ENFORCE
+            instance=rule.instance, at__gte=now - DECISION_LASTS, mode=EnforcementMode.ENFORCE
         )
         found = rows.order_by("-at").values_list("client", "at")[: 4 * MOST_MEMBERS]
         return {client: at.timestamp() for client, at in found if _meant(rule, client)}

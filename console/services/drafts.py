@@ -11,8 +11,8 @@ import msgspec
 from django.db import transaction
 
 from broker_core.config import PolicyDocument
-from broker_core.config.journaling import read_journaled_topics
-from broker_core.config.reading import Reader
+from broker_core.config.document_reader import DocumentReader
+from broker_core.config.instance import read_journaled_topics
 from broker_core.documents.instance import PolicyEffect
 from broker_core.documents.requests import PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
@@ -73,7 +73,7 @@ def make(
 ) -> PolicyDraft:
     """Make a draft of the newest revision, of a document, or of an older revision.
 
-    Raises OperatorError bad_policy, outside_roots or too_many_drafts.
+    Raises OperatorError bad_policy_error, directories_outside_roots or too_many_drafts.
     """
     instance = read.instance_named(instance_name)
     newest = policies.newest_of(instance)
@@ -117,7 +117,7 @@ def edit(
 ) -> PolicyDraft:
     """Lay changes over a draft's document: objects key by key, lists whole.
 
-    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set"
+    Raises OperatorError bad_policy_error, draft_changed or directories_outside_roots. A password or token that reads "set"
     stays what it is in the draft, or in the newest revision.
     """
     with transaction.atomic():
@@ -236,7 +236,7 @@ def publish(
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
     `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
-    made, bad_policy, and what `guard` raises.
+    made, bad_policy_error, and what `guard` raises.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base
@@ -321,7 +321,7 @@ def _misshapen(document: Mapping[str, Any]) -> str:
             not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed)
         ):
             return key
-    reader, instance = Reader(), document.get("instance") or {}
+    reader, instance = DocumentReader(), document.get("instance") or {}
     read_journaled_topics(reader, instance, "journaled_topics", "instance")
     for key in ("unjournaled_topics", "sync_members", "sync_topics"):
         reader.texts(instance, key, "instance", ())

@@ -19,11 +19,11 @@ from django.utils import timezone
 
 from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
-from broker_core.config.roots import (
+from broker_core.config.document import (
     DirectoryDefaults,
+    directories_outside_roots,
     misplaced_directories,
     misplaced_paths,
-    outside_roots,
 )
 from broker_core.documents.requests import ApplyPolicy, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
@@ -326,7 +326,7 @@ def store_revision(
 def store_rows(instance: Instance, newest: PolicyRevision, actor: Actor, reason: str) -> PolicyRevision:
     """Store the editable rows as the revision after `newest`; return that where they are equal.
 
-    Call it under the instance's lock. Raises OperatorError bad_policy.
+    Call it under the instance's lock. Raises OperatorError bad_policy_error.
     """
     document = read.desired_document(instance, newest.number + 1)
     _reviewed(document)
@@ -387,7 +387,7 @@ def _edited(
 ) -> tuple[Instance, PolicyRevision, dict[str, Any], list[Finding]]:
     """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
 
-    Raises OperatorError revision_changed, bad_policy, and what `edit` raises.
+    Raises OperatorError revision_changed, bad_policy_error, and what `edit` raises.
     """
     instance = Instance.objects.select_for_update().get(name=name)
     before = newest_of(instance)
@@ -413,7 +413,7 @@ def end_rollout(instance: Instance, number: int) -> None:
 
 
 def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
-    """What is unwise in a document. Raises OperatorError bad_policy when it can't be used, or contradicts itself."""
+    """What is unwise in a document. Raises OperatorError bad_policy_error when it can't be used, or contradicts itself."""
     policy = PolicyDocument.from_dict(document)
     findings = review(policy)
     if refused := refusals(policy, findings):
@@ -445,7 +445,7 @@ def misplaced(setting: str, path: str) -> list[str]:
 
 
 def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any]) -> None:
-    """Raise OperatorError outside_roots when a document names a directory that it may not.
+    """Raise OperatorError directories_outside_roots when a document names a directory that it may not.
 
     The document's values need not be valid. A directory that a `known` document names already is accepted,
     so that everything else can still be changed.
@@ -453,7 +453,7 @@ def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any
     before = {one for other in known for one in _named_directories(other)}
     named = [one for one in _named_directories(document) if one not in before]
     if problems := [problem for setting, path in named for problem in misplaced(setting, path)]:
-        raise outside_roots(problems)
+        raise directories_outside_roots(problems)
 
 
 def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

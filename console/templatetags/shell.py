@@ -11,7 +11,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import DeliveryState, Health
 from console import current as viewed
 from console.models import Decision
@@ -134,7 +134,7 @@ def client_words() -> SafeString:
 def act(action: object, mode: object = "") -> SafeString:
     """What was done to a client; what was only recorded says "would", and looks it."""
     told = words.act(action)
-    if mode == Mode.SHADOW:
+    if mode == EnforcementMode.SHADOW:
         return format_html(
             '<span class="state would" data-state="{}">{}{}</span> <span class="tag shadow">recorded only</span>',
             action, icon(told.icon), told.would,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from broker_core.config import vocabulary
-from broker_core.config.preset_fields import PRESETS
-from broker_core.config.vocabulary import Action, Mode, Reason, Signal, Unit
+from broker_core.config import rule_terms
+from broker_core.config.preset_settings import PRESETS
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Signal, Unit
 from broker_core.delivery.account import Cause
 from console.units.format import NONE, duration, with_unit
 
@@ -31,22 +31,22 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.PINNED_BYTES: "log it holds",
     Signal.USER_PINNED_BYTES: "log its user holds",
 }
-REASONS: Final[Mapping[Reason, str]] = {
-    Reason.POOL_MEMORY: "Memory of its pool",
-    Reason.MEMORY_CAPACITY: "Its share of memory",
-    Reason.DISK: "Spools of its pool",
-    Reason.CAPACITY: "Its share of the spools",
-    Reason.AGE: "Age of its oldest message",
-    Reason.BACKLOG: "Its backlog",
-    Reason.CONFLATION: "What conflation holds",
-    Reason.DRAIN_RATE: "It took too little",
-    Reason.WRITE_BLOCKED: "Its socket took nothing",
-    Reason.WINDOW_FULL: "Its window stayed full",
-    Reason.UNACKED: "Not acknowledged",
-    Reason.ACK_SILENCE: "No acknowledgement",
-    Reason.PINNED: "What it holds of the log",
-    Reason.RESOURCE_ERROR: "Backlog over its topic’s limit",
-    Reason.SPOOL_FAILED: "Its spool couldn’t be written",
+REASONS: Final[Mapping[DecisionReason, str]] = {
+    DecisionReason.POOL_MEMORY: "Memory of its pool",
+    DecisionReason.MEMORY_CAPACITY: "Its share of memory",
+    DecisionReason.DISK: "Spools of its pool",
+    DecisionReason.CAPACITY: "Its share of the spools",
+    DecisionReason.AGE: "Age of its oldest message",
+    DecisionReason.BACKLOG: "Its backlog",
+    DecisionReason.CONFLATION: "What conflation holds",
+    DecisionReason.DRAIN_RATE: "It took too little",
+    DecisionReason.WRITE_BLOCKED: "Its socket took nothing",
+    DecisionReason.WINDOW_FULL: "Its window stayed full",
+    DecisionReason.UNACKED: "Not acknowledged",
+    DecisionReason.ACK_SILENCE: "No acknowledgement",
+    DecisionReason.PINNED: "What it holds of the log",
+    DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
+    DecisionReason.SPOOL_FAILED: "Its spool couldn’t be written",
 }
 
 
@@ -62,32 +62,34 @@ class Act(NamedTuple):
     icon: str
 
 
-ACTS: Final[Mapping[Action, Act]] = {
-    Action.NOTIFY: Act("tell the operators", "Operators told", "Would be told of", "bolt"),
-    Action.WARN: Act("warn it", "Warned", "Would be warned", "alert-triangle"),
-    Action.CONFLATE: Act("newest value only", "Conflated", "Would be conflated", "progress-down"),
-    Action.DISCARD_OLDEST: Act("discard its oldest", "Oldest discarded", "Oldest would be discarded", "x"),
-    Action.OFFLINE: Act("offline it", "Offlined", "Would be offlined", "database-import"),
-    Action.CONTINUE_FROM_JOURNAL: Act(
+ACTS: Final[Mapping[PolicyAction, Act]] = {
+    PolicyAction.NOTIFY: Act("tell the operators", "Operators told", "Would be told of", "bolt"),
+    PolicyAction.WARN: Act("warn it", "Warned", "Would be warned", "alert-triangle"),
+    PolicyAction.CONFLATE: Act("newest value only", "Conflated", "Would be conflated", "progress-down"),
+    PolicyAction.DISCARD_OLDEST: Act(
+        "discard its oldest", "Oldest discarded", "Oldest would be discarded", "x"
+    ),
+    PolicyAction.OFFLINE: Act("offline it", "Offlined", "Would be offlined", "database-import"),
+    PolicyAction.CONTINUE_FROM_JOURNAL: Act(
         "go on from the log", "Sent back to the log", "Would be sent back to the log", "history"
     ),
-    Action.PAUSE: Act("pause it", "Paused", "Would be paused", "player-pause"),
-    Action.CANCEL_SUBSCRIPTION: Act(
+    PolicyAction.PAUSE: Act("pause it", "Paused", "Would be paused", "player-pause"),
+    PolicyAction.CANCEL_SUBSCRIPTION: Act(
         "end the subscription", "Subscription ended", "Subscription would be ended", "circle-x"
     ),
-    Action.ASK_TO_CLOSE: Act("ask it to close", "Asked to close", "Would be asked to close", "plug-x"),
-    Action.DISCONNECT: Act("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
-    Action.REFUSE: Act(
+    PolicyAction.ASK_TO_CLOSE: Act("ask it to close", "Asked to close", "Would be asked to close", "plug-x"),
+    PolicyAction.DISCONNECT: Act("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
+    PolicyAction.REFUSE: Act(
         "disconnect and refuse it", "Disconnected and refused", "Would be disconnected and refused", "plug-x"
     ),
-    Action.DELETE_DURABLE: Act(
+    PolicyAction.DELETE_DURABLE: Act(
         "delete its durable subscription", "Durable deleted", "Durable would be deleted", "circle-x"
     ),
 }
-MODES: Final[Mapping[Mode, str]] = {
-    Mode.OFF: "off",
-    Mode.SHADOW: "recorded only",
-    Mode.ENFORCE: "carried out",
+MODES: Final[Mapping[EnforcementMode, str]] = {
+    EnforcementMode.OFF: "off",
+    EnforcementMode.SHADOW: "recorded only",
+    EnforcementMode.ENFORCE: "carried out",
 }
 CAUSES: Final[Mapping[Cause, str]] = {
     Cause.DISCARDED: "discarded by a policy",
@@ -119,7 +121,9 @@ def signal(code: object) -> str:
 
 def reason(code: object) -> str:
     """Why a decision was taken."""
-    return REASONS[Reason(str(code))] if str(code) in set(Reason) else _plain(code).capitalize()
+    return (
+        REASONS[DecisionReason(str(code))] if str(code) in set(DecisionReason) else _plain(code).capitalize()
+    )
 
 
 def cause(code: object) -> str:
@@ -129,14 +133,18 @@ def cause(code: object) -> str:
 
 def mode(code: object) -> str:
     """Whether decisions are carried out."""
-    return MODES[Mode(str(code))] if str(code) in set(Mode) else _plain(code)
+    return MODES[EnforcementMode(str(code))] if str(code) in set(EnforcementMode) else _plain(code)
 
 
 def act(code: object) -> Act:
     """How an action is told."""
     plain = _plain(code).capitalize()
-    known = str(code) in set(Action)
-    return ACTS[Action(str(code))] if known else Act(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
+    known = str(code) in set(PolicyAction)
+    return (
+        ACTS[PolicyAction(str(code))]
+        if known
+        else Act(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
+    )
 
 
 def pool(name: object) -> str:
@@ -226,7 +234,7 @@ def _measured(value: float, unit: str) -> str:
 def unit_of(signal_code: object) -> str:
     """What a signal is counted in; "" for one that isn't known."""
     known = str(signal_code) in set(Signal)
-    return vocabulary.SIGNALS[Signal(str(signal_code))].unit if known else ""
+    return rule_terms.SIGNALS[Signal(str(signal_code))].unit if known else ""
 
 
 def _unit(field: str, known: str, signal_code: object) -> str:

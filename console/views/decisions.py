@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 from msgspec import structs
 
-from broker_core.config.vocabulary import Action, Reason
+from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.documents.requests import GetStalls
 from broker_core.documents.stalls import CAUSES, CauseText, StallEntry
 from broker_core.errors import SluiceError
@@ -29,8 +29,8 @@ PAGE = 50
 MOST_INCIDENTS = 20
 MOST_CLIENTS = 10_000
 PATIENCE_S = 2.0
-ACTIONS = tuple((action.value, words.act(action).done) for action in Action)
-REASONS = tuple(reason.value for reason in Reason)
+ACTIONS = tuple((action.value, words.act(action).done) for action in PolicyAction)
+REASONS = tuple(reason.value for reason in DecisionReason)
 
 
 @common.permitted(Permission.VIEW)

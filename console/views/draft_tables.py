@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker_core.config import PolicyDocument
-from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
+from broker_core.config.preset_settings import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
+from broker_core.config.rule_terms import EnforcementMode, Signal
 from broker_core.config.transports import OF_SOME_KINDS, SILENT
-from broker_core.config.vocabulary import Mode, Signal
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.worst_case import Act, worst_cases
 from console.forms.journaled_topics import write_line
@@ -255,7 +255,7 @@ def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
     """Return the mode of a rule; one with a scope and no mode has that of the rule it is for."""
     if rule.get("mode"):
         return words.mode(rule["mode"])
-    return "as its rule" if named else words.mode(Mode.SHADOW)
+    return "as its rule" if named else words.mode(EnforcementMode.SHADOW)
 
 
 def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:

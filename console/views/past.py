@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
-from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
-from broker_core.config.vocabulary import Mode
+from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.models import Instance, PolicyRevision
 from console.queries import past as read
@@ -126,7 +126,7 @@ def _parts(revision: PolicyRevision) -> Context:
     rules = [
         {
             "sentence": words.rule_sentence(rule),
-            "recorded_only": str(rule.get("mode") or Mode.SHADOW) == Mode.SHADOW,
+            "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
         for rule in document.get("rules") or []
     ]

@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
 from console import current
@@ -145,7 +145,7 @@ def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "place": place, "name": str(rule.get("name")), "sentence": words.rule_sentence(rule),
-            "recorded_only": str(rule.get("mode") or Mode.SHADOW) == Mode.SHADOW,
+            "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
         for place, rule in enumerate(document.get("rules") or [])
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import SluiceError
 from console import current
 from console.choices import Permission
@@ -75,7 +75,7 @@ def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
     document = policies.document_in_force(current.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
     found = drafts.preview_of(
-        read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": Mode.ENFORCE}]}
+        read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": EnforcementMode.ENFORCE}]}
     )  # fmt: skip
     if found.effect is None:
         return {"problems": found.problems, "away": found.away}

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.documents.clients import DeliveryState, Health
 from console.choices import Permission
 from console.forms.sentence import SentenceForm
@@ -30,7 +30,7 @@ def styleguide(request: HttpRequest) -> HttpResponse:
     wrong = SentenceForm({"signal": "oldest_age", "limit": "soon", "action": "warn", "mode": "shadow"})
     wrong.is_valid()
     context = {
-        "colours": COLOURS, "healths": list(Health), "deliveries": list(DeliveryState), "acts": [action.value for action in Action],
+        "colours": COLOURS, "healths": list(Health), "deliveries": list(DeliveryState), "acts": [action.value for action in PolicyAction],
         "names": NAMES, "runs": RUNS, "form": SentenceForm(), "wrong": wrong,
     }  # fmt: skip
     return common.page(request, "styleguide.html", context)

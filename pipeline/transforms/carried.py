@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from broker_core.config.vocabulary import Shape, Signal
+from broker_core.config.rule_terms import Shape, Signal
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.holds import calm_upto
 from broker_core.slow_clients.evaluate.signals import Waiting

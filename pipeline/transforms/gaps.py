@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.config.vocabulary import Signal
+from broker_core.config.rule_terms import Signal
 from pipeline.transforms.carried import Session
 from pipeline.transforms.recording import LEVELS
 from pipeline.transforms.resting import Rows

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from broker_core.config.vocabulary import Signal
+from broker_core.config.rule_terms import Signal
 from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
 
 STEPS: Final = 64

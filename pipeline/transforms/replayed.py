@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Signal
+from broker_core.config.rule_terms import Signal
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.holds import calm_upto
 from broker_core.slow_clients.rules.rule import UNLIMITED

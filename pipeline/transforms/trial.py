@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
+from broker_core.config.rule_terms import FINAL_ACTIONS, EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard, Summon
 from broker_core.slow_clients.evaluate.decision import Decision
 from pipeline.transforms.carried import UNSEEN, Session, calm_of
@@ -194,8 +194,8 @@ class Trial:
         if session is None:
             return
         session.quiet = 0
-        final = decision.action in FINAL_ACTIONS or decision.action is Action.CANCEL_SUBSCRIPTION
-        lost = decision.lost if decision.mode is Mode.ENFORCE and final else 0
+        final = decision.action in FINAL_ACTIONS or decision.action is PolicyAction.CANCEL_SUBSCRIPTION
+        lost = decision.lost if decision.mode is EnforcementMode.ENFORCE and final else 0
         self.tried.acts.append(
             {
                 "at": self.now, "client": decision.client, "action": decision.action.value,
@@ -205,19 +205,19 @@ class Trial:
                 "memory": session.use.memory, "disk": session.use.disk,
             }
         )  # fmt: skip
-        if decision.mode is not Mode.ENFORCE:
+        if decision.mode is not EnforcementMode.ENFORCE:
             return
         self.tried.lost += lost
         if final:
             self.end(session)
-        elif decision.action is Action.OFFLINE:
+        elif decision.action is PolicyAction.OFFLINE:
             session.offlined_since = session.offlined_since or self.now
             if not session.trace.offlined_near(self.now, SLACK_MS):
                 session.part(self.now)
-        elif decision.action is Action.CONTINUE_FROM_JOURNAL:
+        elif decision.action is PolicyAction.CONTINUE_FROM_JOURNAL:
             session.part(self.now)
             session.free_from_log = True
-        elif decision.action in (Action.DISCARD_OLDEST, Action.CONFLATE):
+        elif decision.action in (PolicyAction.DISCARD_OLDEST, PolicyAction.CONFLATE):
             session.part(self.now)
             dropped = session.drop(int(decision.limit / session.trace.factor))
             self.tried.lost += int(dropped / session.trace.size)

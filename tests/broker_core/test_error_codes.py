@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rest_framework import exceptions
 
-from broker_core.config.vocabulary import Reason
+from broker_core.config.rule_terms import DecisionReason
 from broker_core.error_codes import CODES, UNKNOWN, ErrorAudience, ErrorCode, error_code_entry
 from broker_core.errors import ClientError, OperatorError, UnknownErrorCodeWarning
 from broker_core.protocols.close_codes import (
@@ -126,7 +126,7 @@ def _used() -> dict[str, list[str]]:
         if any(_is_code(target) for target in node.targets):
             for text in _texts(node.value):
                 used[text].append(f"{path}:{node.lineno}")
-    for reason in Reason:
+    for reason in DecisionReason:
         used[reason.value].append("Reason")
     return used
 

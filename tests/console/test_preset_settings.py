@@ -8,15 +8,15 @@ import pytest
 from django import forms
 from django.core.exceptions import ValidationError
 
-from broker_core.config.preset_fields import (
+from broker_core.config.preset_settings import (
     ACTIVEMQ,
     AMPS,
     PRESETS,
     QPID,
     QUOTAS,
     XAP,
-    Kind,
     PresetField,
+    SettingType,
     Table,
 )
 from console.forms.limits import InstancePolicyForm, PolicyForm
@@ -28,7 +28,7 @@ from console.services import policy_import
 from console.views.draft_tables import tables
 
 FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID), (QuotaForm, QUOTAS)]
-NUMBERS = (Kind.WHOLE, Kind.DECIMAL)
+NUMBERS = (SettingType.WHOLE, SettingType.DECIMAL)
 
 
 @pytest.mark.parametrize(("form", "table"), FORMS)
@@ -58,7 +58,7 @@ def test_the_limits_have_the_words_and_meanings_of_amps(form: type[PolicyForm]) 
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in AMPS.values() if row.kind is Kind.WHOLE], ids=lambda row: row.name
+    "row", [row for row in AMPS.values() if row.kind is SettingType.WHOLE], ids=lambda row: row.name
 )
 def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
     model = (
@@ -103,19 +103,21 @@ def test_a_drafts_table_says_whom_a_quota_is_for() -> None:
 
 def sample(row: PresetField) -> str:
     """A value as a configuration file has it. Deleting what is owed isn't imported, so that flag is false."""
-    return "false" if row.kind is Kind.FLAG else str(max(row.low, 2))
+    return "false" if row.kind is SettingType.FLAG else str(max(row.low, 2))
 
 
 def written(system: str, row: PresetField) -> str:
     """A configuration that sets it, by its system's word."""
     word, value = row.word, sample(row)
     if system == "amps":
-        return f"<AMPSConfig><{word}>{'/spool' if row.kind is Kind.PATH else value}</{word}></AMPSConfig>"
+        return (
+            f"<AMPSConfig><{word}>{'/spool' if row.kind is SettingType.PATH else value}</{word}></AMPSConfig>"
+        )
     if system == "xap":
         return f"com.gs.transport_protocol.lrmi.{word}={value}\n"
     if system == "qpid":
         inner = f"<{word}>{value}</{word}>"
-        if row.kind is Kind.FLAG:
+        if row.kind is SettingType.FLAG:
             inner = f'<depth>2</depth><policy name="Delete"><option name="{word}" value="{value}"/></policy>'
         return f'<x><topic key="a"><consumer>{inner}</consumer></topic></x>'
     if word == "topicPrefetch":

@@ -1,4 +1,4 @@
-"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_fields.py, cell for cell; and it has every signal."""
+"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_settings.py, cell for cell; and it has every signal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.config.preset_fields import PRESETS, Kind, PresetField, Table
-from broker_core.config.vocabulary import Mode, Signal
+from broker_core.config.preset_settings import PRESETS, PresetField, SettingType, Table
+from broker_core.config.rule_terms import EnforcementMode, Signal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "slow-clients.md").read_text(encoding="utf-8")
 VALUES = {
-    Kind.FLAG: "true, false",
-    Kind.CONFIRMATION: "true, false",
-    Kind.MODE: ", ".join(Mode),
-    Kind.PATH: "",
+    SettingType.FLAG: "true, false",
+    SettingType.CONFIRMATION: "true, false",
+    SettingType.MODE: ", ".join(EnforcementMode),
+    SettingType.PATH: "",
 }
 
 

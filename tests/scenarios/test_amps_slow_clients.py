@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Action, Reason
+from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.system_records import DecisionCandidate
 from tests.support.slow_clients import Scene, policy
@@ -22,8 +22,8 @@ def test_a_client_that_stops_reading_goes_to_disk_drains_in_order_and_is_live_ag
         scene.read("quick")
     slow = scene.clients["slow"]
     (decision,) = scene.decisions
-    assert (decision.client, decision.action) == ("slow", Action.OFFLINE)
-    assert decision.reason is Reason.MEMORY_CAPACITY
+    assert (decision.client, decision.action) == ("slow", PolicyAction.OFFLINE)
+    assert decision.reason is DecisionReason.MEMORY_CAPACITY
     assert decision.observed == 6 * MIB and decision.kept == 6 and decision.lost == 0
     assert slow.state is ClientState.OFFLINED and slow.held.memory == 0
     scene.read("slow", records=5)
@@ -56,7 +56,7 @@ def test_when_the_pool_is_full_the_largest_goes_even_if_another_one_filled_it() 
     assert scene.decisions == []
     scene.publish(2 * MIB, "c")
     (decision,) = scene.decisions
-    assert (decision.client, decision.reason) == ("a", Reason.POOL_MEMORY)
+    assert (decision.client, decision.reason) == ("a", DecisionReason.POOL_MEMORY)
     assert decision.chosen_over == DecisionCandidate("c", 4 * MIB)
     assert scene.guard.pool_of("tcp").memory_used == 7 * MIB
 
@@ -67,7 +67,7 @@ def test_what_is_journaled_is_offlined_by_reference_and_outlives_the_disk_limit(
     for _ in range(100):
         scene.publish(MIB)
     assert scene.clients["slow"].held.disk == 100 * 40
-    assert [decision.action for decision in scene.decisions] == [Action.OFFLINE]
+    assert [decision.action for decision in scene.decisions] == [PolicyAction.OFFLINE]
 
 
 def test_over_its_share_of_the_disk_an_offlined_client_is_disconnected_and_told_what_is_lost() -> None:
@@ -79,7 +79,10 @@ def test_over_its_share_of_the_disk_an_offlined_client_is_disconnected_and_told_
     for _ in range(2):
         scene.publish(MIB, "slow")
     assert slow.state is ClientState.CLOSED and "slow" not in scene.clients
-    assert [decision.reason for decision in scene.decisions] == [Reason.MEMORY_CAPACITY, Reason.CAPACITY]
+    assert [decision.reason for decision in scene.decisions] == [
+        DecisionReason.MEMORY_CAPACITY,
+        DecisionReason.CAPACITY,
+    ]
     assert slow.notice is not None
     assert (slow.notice["lost"], slow.notice["kept"]) == (6, 0)
     assert slow.notice["observed"] > slow.notice["limit"] == 5 * MIB
@@ -92,8 +95,8 @@ def test_over_the_disk_pool_the_largest_spool_goes() -> None:
     for name, records in (("a", 4), ("b", 4), ("c", 3)):
         for _ in range(records):
             scene.publish(MIB, name, journaled=False)
-    disconnected = [decision for decision in scene.decisions if decision.action is Action.DISCONNECT]
-    assert [(decision.client, decision.reason) for decision in disconnected] == [("a", Reason.DISK)]
+    disconnected = [decision for decision in scene.decisions if decision.action is PolicyAction.DISCONNECT]
+    assert [(decision.client, decision.reason) for decision in disconnected] == [("a", DecisionReason.DISK)]
     assert disconnected[0].chosen_over == DecisionCandidate("b", 4 * MIB)
     assert set(scene.clients) == {"b", "c"}
 
@@ -106,11 +109,11 @@ def test_a_message_held_longer_than_the_age_limit_disconnects_within_a_second() 
         scene.publish(MIB, "offlined")
     scene.read("quick")
     scene.wait(30)
-    assert [decision.reason for decision in scene.decisions] == [Reason.MEMORY_CAPACITY]
+    assert [decision.reason for decision in scene.decisions] == [DecisionReason.MEMORY_CAPACITY]
     scene.wait(1)
     aged = scene.decisions[1:]
     assert {decision.client for decision in aged} == {"slow", "offlined"}
-    assert all(decision.reason is Reason.AGE and decision.observed == 31_000 for decision in aged)
+    assert all(decision.reason is DecisionReason.AGE and decision.observed == 31_000 for decision in aged)
     assert aged[0].resume_bookmark == "sluice-1|0|"
     assert set(scene.clients) == {"quick"}
 
@@ -123,7 +126,7 @@ def test_a_client_that_drains_too_slowly_is_still_too_old() -> None:
     while scene.clients and scene.now < 10**20:
         scene.read("slow", records=1)
         scene.wait(1)
-    assert scene.decisions[-1].reason is Reason.AGE and scene.decisions[-1].kept == 29
+    assert scene.decisions[-1].reason is DecisionReason.AGE and scene.decisions[-1].kept == 29
 
 
 def test_a_transport_of_its_own_pool_is_not_touched_by_the_others() -> None:

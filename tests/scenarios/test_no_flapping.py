@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.delivery.lifecycle import ClientState
 from tests.support.slow_clients import Scene, policy
 
@@ -20,7 +20,7 @@ def scene() -> Scene:
 
 
 def offlined(made: Scene) -> int:
-    return sum(decision.action is Action.OFFLINE for decision in made.decisions)
+    return sum(decision.action is PolicyAction.OFFLINE for decision in made.decisions)
 
 
 def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_it_is() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_core.broker import Broker
-from broker_core.config.journaling import JournaledTopic
+from broker_core.config.instance import JournaledTopic
 from broker_core.protocols.native import encode_command
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient

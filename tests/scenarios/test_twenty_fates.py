@@ -23,7 +23,7 @@ from typing import Any
 from broker_core.batch import Batch
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
-from broker_core.config.journaling import JournaledTopic
+from broker_core.config.instance import JournaledTopic
 from broker_core.protocols.native import COMMAND, DELIVER
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient

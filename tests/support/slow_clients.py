@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.outbox import Outbox
@@ -193,7 +193,7 @@ class Scene:
             return
         self.decisions.append(decision)
         client = self.clients[decision.client]
-        if decision.action is Action.DISCONNECT:
+        if decision.action is PolicyAction.DISCONNECT:
             client.notice = notice_fields(decision)
             self.close(client.name)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker_core.config.transports import MOST_BODY, STOMP_KINDS, ResumeFrom
+from broker_core.config.transports import MAX_BODY, STOMP_KINDS, ResumeFrom
 from broker_core.connections.member import Member
 from broker_core.control import listing
 from broker_core.control.status import Statistics
@@ -55,7 +55,7 @@ class ClientRequests:
             if own.name == transport and own.kind in STOMP_KINDS:
                 for name, value, default, unit in (
                     ("resume", own.resume.value, ResumeFrom.NOW.value, ""),
-                    ("max_body", own.max_body or MOST_BODY, MOST_BODY, "bytes"),
+                    ("max_body", own.max_body or MAX_BODY, MAX_BODY, "bytes"),
                 ):
                     origin = "default" if value == default else f"transport {transport}"
                     yield EffectiveSetting(

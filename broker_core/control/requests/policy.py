@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents import requests
 from broker_core.documents.instance import ClosedConnectionEntry, PolicyEffect, PolicyInForce, RunningRevision
 from broker_core.engine.engine import Engine
@@ -29,7 +29,7 @@ class ApplyPolicy(Protocol):
 
 
 class PolicyRequests:
-    """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
+    """Answers about policies. A document that can't be used is refused with bad_policy_error and all that is wrong with it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PolicyRequests:
             touched_in_all=len({one.client for one in touched}),
             acted_on=[decision_entry(decision, ahead=True) for decision in decisions[:MOST_PREVIEWED]],
             acted_on_in_all=len(decisions),
-            enforced_in_all=sum(1 for one in decisions if one.mode is Mode.ENFORCE),
+            enforced_in_all=sum(1 for one in decisions if one.mode is EnforcementMode.ENFORCE),
             held_in_all=sum(1 for one in decisions if one.held_at is not None),
             cut_off=[
                 ClosedConnectionEntry(client=name, transport=clients[name].transport, code=code)

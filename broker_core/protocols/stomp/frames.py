@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from broker_core.config.transports import MOST_BODY
+from broker_core.config.transports import MAX_BODY
 from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
 from broker_core.protocols.liveness import ReadProgress
@@ -75,7 +75,7 @@ class Limits:
     """One header line."""
     headers: int = 128
     """Headers of a frame."""
-    body: int = MOST_BODY
+    body: int = MAX_BODY
     head: int = 256 * 1024
     """Command and headers together: some long lines, or many short ones."""
 

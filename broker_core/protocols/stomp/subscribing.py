@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, format_moment
-from broker_core.config.preset_fields import MAX_PREFETCH
+from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.filters.selectors import filter_text
 from broker_core.names import MAX_NAME, NAME_CHARACTERS, is_name

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from broker_core.config.vocabulary import REPEATED_ACTIONS, Mode
+from broker_core.config.rule_terms import REPEATED_ACTIONS, EnforcementMode
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.rules.staging import Stage
 
@@ -41,7 +41,7 @@ class RolloutBrake:
             if self.admit(decision):
                 carried_out.append(decision)
             else:
-                held.append(replace(decision, mode=Mode.SHADOW, held_at=self.allowed))
+                held.append(replace(decision, mode=EnforcementMode.SHADOW, held_at=self.allowed))
         return carried_out, held
 
     def admit(self, decision: Decision) -> bool:
@@ -50,7 +50,7 @@ class RolloutBrake:
         Discards and conflations of one subscription by one rule within a second are one decision, as in the
         list of decisions.
         """
-        if decision.mode is not Mode.ENFORCE or decision.revision != self.revision:
+        if decision.mode is not EnforcementMode.ENFORCE or decision.revision != self.revision:
             return True
         if self.exhausted:
             return False

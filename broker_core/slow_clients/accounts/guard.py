@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from copy import copy
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
+from broker_core.config.rule_terms import FINAL_ACTIONS, EnforcementMode, PolicyAction, Signal
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.accounts.pool_use import PoolUse
@@ -133,7 +133,9 @@ class SlowClientGuard(Roll):
         before it would be done. What was only to be recorded still is."""
         if self._uses.get(use.name) is use:
             self._later = [
-                one for one in self._later if one.client != use.name or one.mode is not Mode.ENFORCE
+                one
+                for one in self._later
+                if one.client != use.name or one.mode is not EnforcementMode.ENFORCE
             ]
         super().unregister(use)
 
@@ -328,7 +330,9 @@ class SlowClientGuard(Roll):
 
     def _first(self, decisions: list[Decision]) -> Decision | None:
         """An enforced one at once; the others with the next tick."""
-        enforced = next((decision for decision in decisions if decision.mode is Mode.ENFORCE), None)
+        enforced = next(
+            (decision for decision in decisions if decision.mode is EnforcementMode.ENFORCE), None
+        )
         self._later += [decision for decision in decisions if decision is not enforced]
         return enforced
 
@@ -366,7 +370,7 @@ class SlowClientGuard(Roll):
     def _note(self, decision: Decision) -> None:
         """A decision's effect on the client's use, before it is carried out."""
         use = self._uses[decision.client]
-        if decision.mode is not Mode.ENFORCE or use.closing:
+        if decision.mode is not EnforcementMode.ENFORCE or use.closing:
             return
         if decision.action in FINAL_ACTIONS:
             self._write_off(use)
@@ -375,7 +379,7 @@ class SlowClientGuard(Roll):
             # The act takes the signal away. When it is back, it is judged anew and at once.
             key = (decision.rule, decision.subscription)
             self._remember(use, {other: hold for other, hold in use.holds.items() if other != key})
-        if decision.action is Action.OFFLINE and not use.offlined:
+        if decision.action is PolicyAction.OFFLINE and not use.offlined:
             use.pool.offline(use)
             use.offlined_at = decision.at
 

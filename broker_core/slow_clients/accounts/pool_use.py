@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import gt
 
-from broker_core.config.vocabulary import Shape
+from broker_core.config.rule_terms import Shape
 from broker_core.slow_clients.accounts.history import History, Samples
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.accounts.watched import Watched

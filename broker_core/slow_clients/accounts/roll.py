@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.accounts.pool_use import PoolUse
@@ -73,7 +73,7 @@ class Roll:
         """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
         self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
         self._staged_book = self.book_of(stage.document) if stage is not None else book
-        self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (Mode.ENFORCE,)
+        self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (EnforcementMode.ENFORCE,)
         succession = Succession()
         for use in self._uses.values():
             self._put_in_force(use, self._rules_for(use, self._book_for(use.name), succession))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_core.config.vocabulary import Unit
+from broker_core.config.rule_terms import Unit
 from broker_core.slow_clients.evaluate.forecast import Seen
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, wakes
 from broker_core.slow_clients.evaluate.judge import spared

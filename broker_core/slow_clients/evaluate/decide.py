@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Unit
+from broker_core.config.rule_terms import FINAL_ACTIONS, SIGNALS, PolicyAction, Shape, Unit
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OUTBOX
 from broker_core.slow_clients.evaluate.signals import ClientView, Sample, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 
-_ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
+_ENDING = FINAL_ACTIONS | {PolicyAction.CANCEL_SUBSCRIPTION}
 
 
 class Circumstances(NamedTuple):
@@ -46,7 +46,7 @@ def decide(
     if action is None:
         return None
     kept, lost = _cost(action, rule, client, waiting, subscription, cut)
-    if action is Action.DISCARD_OLDEST and not lost:
+    if action is PolicyAction.DISCARD_OLDEST and not lost:
         return None
     return Decision(
         at=now_ns,
@@ -94,15 +94,15 @@ def decide_largest(
 
 def _action(
     rule: Rule, rung: int, client: ClientView, subscription: SubscriptionView | None, waiting: Waiting
-) -> Action | None:
+) -> PolicyAction | None:
     action = rule.ladder[rung].action
-    if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
-        return Action.DISCONNECT
-    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
-        action = Action.OFFLINE
-    if action is Action.OFFLINE and client.offlined:
+    if action is PolicyAction.DELETE_DURABLE and (subscription is None or not subscription.durable):
+        return PolicyAction.DISCONNECT
+    if action is PolicyAction.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
+        action = PolicyAction.OFFLINE
+    if action is PolicyAction.OFFLINE and client.offlined:
         return None
-    if action is Action.PAUSE and subscription is not None and subscription.paused:
+    if action is PolicyAction.PAUSE and subscription is not None and subscription.paused:
         return None
     return action
 
@@ -116,7 +116,7 @@ def _in_journal(client: ClientView, waiting: Waiting, subscription: Subscription
 
 
 def _cost(
-    action: Action,
+    action: PolicyAction,
     rule: Rule,
     client: ClientView,
     held: Waiting,
@@ -124,15 +124,15 @@ def _cost(
     cut: int,
 ) -> tuple[int, int]:
     """Messages kept and messages that nothing brings back, as far as can be said before the act."""
-    if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
+    if subscription is None or action in FINAL_ACTIONS or action is PolicyAction.OFFLINE:
         waiting = held.outbox_messages + held.spool_messages
         lost = held.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
-    if action is Action.DISCARD_OLDEST:
+    if action is PolicyAction.DISCARD_OLDEST:
         lost = _discarded(rule, client, subscription, cut)
         return subscription.outbox_messages - cut - lost, lost
     waiting = subscription.backlog_messages
-    lost = waiting if action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
+    lost = waiting if action is PolicyAction.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
     return waiting - lost, lost
 
 

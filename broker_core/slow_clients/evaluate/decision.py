@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
+from broker_core.config.rule_terms import (
+    DecisionReason,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+    TargetSelection,
+    Unit,
+)
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.signals import Sample
 
@@ -26,13 +34,13 @@ class Decision:
     client: str
     transport: str
     pool: str
-    action: Action
-    reason: Reason
+    action: PolicyAction
+    reason: DecisionReason
     rule: str
     setting: str
     revision: int
-    mode: Mode
-    choose: Choice
+    mode: EnforcementMode
+    choose: TargetSelection
     signal: Signal
     observed: int
     limit: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from broker_core.config.vocabulary import Action, Mode, Shape
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.evaluate.holds import (
     ASK_AGAIN_MS,
@@ -86,7 +86,7 @@ def _found(seen: Seen, now_ns: int) -> _Found:
         rated = rule.shape is Shape.RATE_BELOW
         return _none("nothing has waited for long enough" if rated else "nothing of it waits in memory")
     if hold.done >= len(rule.ladder):
-        if rule.ladder[-1].action is Action.ASK_TO_CLOSE and rule.mode is Mode.ENFORCE:
+        if rule.ladder[-1].action is PolicyAction.ASK_TO_CLOSE and rule.mode is EnforcementMode.ENFORCE:
             return _Found(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
         return _none("it has acted, and does again only after the signal was within its limit")
     match rule.shape:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from broker_core.config.vocabulary import Action, Mode, Shape
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape
 from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, Rule
 
 _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1
 """In place of a signal's value: it says nothing about this client now."""
-REPEATED: Final = frozenset({Action.DISCARD_OLDEST})
+REPEATED: Final = frozenset({PolicyAction.DISCARD_OLDEST})
 """Due as often as the limit is passed, not once."""
 ASK_AGAIN_MS: Final = 10_000
 """How long a client that was asked to close has, before it may be asked again."""
@@ -200,8 +200,8 @@ def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
 
 def _asks_again(rule: Rule, hold: Hold, now_ns: int) -> bool:
     """A request to close is repeated for as long as it is ignored (seed 003: the broker doesn't force it)."""
-    asked = hold.done > 0 and rule.ladder[hold.done - 1].action is Action.ASK_TO_CLOSE
-    return asked and rule.mode is Mode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
+    asked = hold.done > 0 and rule.ladder[hold.done - 1].action is PolicyAction.ASK_TO_CLOSE
+    return asked and rule.mode is EnforcementMode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
 
 
 def _rate(rule: Rule, value: int, hold: Hold, now_ns: int, taken_bytes: int) -> Look:

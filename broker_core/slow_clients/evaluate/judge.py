@@ -18,8 +18,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from broker_core.config.scopes import glob
-from broker_core.config.vocabulary import FINAL_ACTIONS, WAITING_SIGNALS, Action, Mode, Signal, Unit
+from broker_core.config.rule_terms import (
+    FINAL_ACTIONS,
+    WAITING_SIGNALS,
+    EnforcementMode,
+    PolicyAction,
+    Signal,
+    Unit,
+)
+from broker_core.config.scopes import glob_matches
 from broker_core.slow_clients.evaluate.decide import Circumstances, decide, decide_largest, remaining
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
@@ -33,7 +40,7 @@ from broker_core.slow_clients.evaluate.signal_table import (
 from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView
 from broker_core.slow_clients.rules.rule import Rule
 
-RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
+RELIEVING: Final = frozenset({PolicyAction.OFFLINE, PolicyAction.CONTINUE_FROM_JOURNAL})
 """Take what waits out of memory, and leave the client connected."""
 _FREEING: Final = RELIEVING | FINAL_ACTIONS
 
@@ -75,7 +82,7 @@ class Judged(NamedTuple):
     """Its subscriptions that rules look at."""
 
 
-MODES: Final = (Mode.ENFORCE, Mode.SHADOW)
+MODES: Final = (EnforcementMode.ENFORCE, EnforcementMode.SHADOW)
 
 
 def judge(
@@ -83,7 +90,7 @@ def judge(
     pool_rules: Sequence[Rule],
     pools: Sequence[PoolSignals],
     now_ns: int,
-    modes: Sequence[Mode] = MODES,
+    modes: Sequence[EnforcementMode] = MODES,
 ) -> Verdict:
     """What the rules say about these clients now, of these modes; NOTHING, and next to nothing allocated, almost always.
 
@@ -105,7 +112,7 @@ def spared(rule: Rule, client: str) -> str:
     """Why a rule doesn't act on a client whatever it sees; "" when it does."""
     if not rule.protected:  # as about always
         return ""
-    return "the rule protects it" if any(glob(one, client) for one in rule.protected) else ""
+    return "the rule protects it" if any(glob_matches(one, client) for one in rule.protected) else ""
 
 
 @dataclass(slots=True)
@@ -131,7 +138,7 @@ class _Pass:
 
     def __init__(
         self,
-        mode: Mode,
+        mode: EnforcementMode,
         clients: Sequence[Judged],
         pools: Sequence[PoolSignals],
         now_ns: int,
@@ -190,9 +197,9 @@ class _Pass:
             )
             if decision is not None:
                 self._take(decision, client)
-                if decision.action is Action.DISCARD_OLDEST and self._mode is Mode.SHADOW:
+                if decision.action is PolicyAction.DISCARD_OLDEST and self._mode is EnforcementMode.SHADOW:
                     cut += decision.lost
-            elif rule.ladder[rung].action is Action.DISCARD_OLDEST:
+            elif rule.ladder[rung].action is PolicyAction.DISCARD_OLDEST:
                 # There was nothing to discard. It is due as soon as there is.
                 after = after._replace(done=before.done, acted_at=before.acted_at)
         after = after._replace(cut=cut) if after.cut != cut else after

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Choice, Mode, Reason, Shape, Signal, Unit
+from broker_core.config.rule_terms import (
+    FINAL_ACTIONS,
+    DecisionReason,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+    TargetSelection,
+    Unit,
+)
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OF_POOL, READINGS
 
 _DONE: Final = {
-    Action.NOTIFY: "reported",
-    Action.WARN: "warned",
-    Action.CONFLATE: "conflated",
-    Action.DISCARD_OLDEST: "cut back to its limit",
-    Action.OFFLINE: "offlined",
-    Action.CONTINUE_FROM_JOURNAL: "moved to the journal",
-    Action.PAUSE: "paused",
-    Action.CANCEL_SUBSCRIPTION: "cancelled",
-    Action.ASK_TO_CLOSE: "asked to close",
-    Action.DISCONNECT: "disconnected",
-    Action.REFUSE: "disconnected and its name refused",
-    Action.DELETE_DURABLE: "disconnected and its durable subscription deleted",
+    PolicyAction.NOTIFY: "reported",
+    PolicyAction.WARN: "warned",
+    PolicyAction.CONFLATE: "conflated",
+    PolicyAction.DISCARD_OLDEST: "cut back to its limit",
+    PolicyAction.OFFLINE: "offlined",
+    PolicyAction.CONTINUE_FROM_JOURNAL: "moved to the journal",
+    PolicyAction.PAUSE: "paused",
+    PolicyAction.CANCEL_SUBSCRIPTION: "cancelled",
+    PolicyAction.ASK_TO_CLOSE: "asked to close",
+    PolicyAction.DISCONNECT: "disconnected",
+    PolicyAction.REFUSE: "disconnected and its name refused",
+    PolicyAction.DELETE_DURABLE: "disconnected and its durable subscription deleted",
 }
-_CODES: Final = {Reason.RESOURCE_ERROR: "506 resource error. "}
+_CODES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
 """What a system's clients know a reason by (seed 004)."""
 
 
@@ -44,11 +53,15 @@ def _did(decision: Decision, *, ahead: bool) -> str:
         most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
         not_done = f"{'will not be' if ahead else 'was not'} {done}"
         return f"{not_done}, because staged revision {decision.revision} may make {most} here"
-    if decision.for_ms and decision.action in (Action.PAUSE, Action.REFUSE):
+    if decision.for_ms and decision.action in (PolicyAction.PAUSE, PolicyAction.REFUSE):
         done += f" for {quantity(decision.for_ms, Unit.MILLISECONDS)}"
     if ahead:
-        return f"would only be recorded as {done}" if decision.mode is Mode.SHADOW else f"will be {done}"
-    return f"would have been {done}" if decision.mode is Mode.SHADOW else f"was {done}"
+        return (
+            f"would only be recorded as {done}"
+            if decision.mode is EnforcementMode.SHADOW
+            else f"will be {done}"
+        )
+    return f"would have been {done}" if decision.mode is EnforcementMode.SHADOW else f"was {done}"
 
 
 def _why(decision: Decision) -> str:
@@ -65,7 +78,7 @@ def _why(decision: Decision) -> str:
     over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
     if decision.hold_ms:
         over += f" for {quantity(decision.hold_ms, Unit.MILLISECONDS)}"
-    if decision.choose is Choice.SELF:
+    if decision.choose is TargetSelection.SELF:
         return over
     used = f"it {OF_POOL[decision.signal].verb} {quantity(decision.used, unit)}, more than any other client"
     runner = decision.chosen_over
@@ -81,17 +94,17 @@ _NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
 def _cost(decision: Decision) -> str:
     kept, lost = decision.kept, decision.lost
     match decision.action:
-        case Action.OFFLINE:
+        case PolicyAction.OFFLINE:
             return f"{messages(kept)} kept in its spool and will be sent in order when it reads again."
-        case Action.CONTINUE_FROM_JOURNAL:
+        case PolicyAction.CONTINUE_FROM_JOURNAL:
             return f"{messages(kept)} in the journal and will be read from there, in order."
-        case Action.CONFLATE:
+        case PolicyAction.CONFLATE:
             gone = f"{messages(lost)} replaced by later ones; " if lost else ""
             return f"{gone}the latest of each key is kept."
-        case Action.DISCARD_OLDEST:
+        case PolicyAction.DISCARD_OLDEST:
             often = f" ({quantity(decision.times, Unit.TIMES)} within a second)" if decision.times > 1 else ""
             return f"{messages(lost)} discarded{often}, the oldest first; {messages(kept)} kept."
-        case Action.NOTIFY | Action.WARN | Action.PAUSE | Action.ASK_TO_CLOSE:
+        case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
             return f"Nothing is lost; {messages(kept)} waiting." if kept else "Nothing is lost."
     return _cost_of_ending(decision)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
-from broker_core.config.vocabulary import SIGNALS, Measured, Signal, whole
+from broker_core.config.rule_terms import SIGNALS, Signal, SignalSubject, check_complete
 from broker_core.slow_clients.evaluate.holds import NOT_APPLICABLE
 from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView, age_ms
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
@@ -90,7 +90,7 @@ def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: 
     return one.window_full_count if rule.counted else age_ms(one.window_full_since, now_ns)
 
 
-READINGS: Final = whole({
+READINGS: Final = check_complete({
     Signal.POOL_MEMORY: Reading("the clients of pool {pool} hold", of_pool=Pooled(
         lambda pool: pool.memory_used - pool.memory_leaving, lambda client: 0 if client.offlined else client.memory, "holds"),
         column=None, ticking=False, outbox=False, beyond=False),
@@ -150,7 +150,7 @@ OF_POOL: Final = {signal: row.of_pool for signal, row in READINGS.items() if row
 OUTBOX: Final = frozenset(signal for signal, row in READINGS.items() if row.outbox)
 
 
-def check(read: dict[Measured, set[Signal]]) -> None:
+def check(read: dict[SignalSubject, set[Signal]]) -> None:
     """Every signal can be read off just what it is measured of. Raises LookupError otherwise."""
     for measured, signals in read.items():
         if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:
@@ -160,9 +160,9 @@ def check(read: dict[Measured, set[Signal]]) -> None:
 
 check(
     {
-        Measured.CLIENT: set(OF_CLIENT),
-        Measured.SUBSCRIPTION: set(OF_SUBSCRIPTION),
-        Measured.POOL: set(OF_POOL),
+        SignalSubject.CLIENT: set(OF_CLIENT),
+        SignalSubject.SUBSCRIPTION: set(OF_SUBSCRIPTION),
+        SignalSubject.POOL: set(OF_POOL),
     }
 )
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from broker_core.config.preset_fields import PRESETS
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import SIGNALS, Unit
+from broker_core.config.preset_settings import PRESETS
+from broker_core.config.rule_terms import SIGNALS, Unit
+from broker_core.config.rules import Rung
 from broker_core.documents.base import Setting
 from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.rules.rule import PoolLimits

@@ -12,11 +12,17 @@ from itertools import combinations
 from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
-from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
-from broker_core.config.rule_problems import problems_of
-from broker_core.config.rule_settings import laid_over
-from broker_core.config.scopes import shared, within
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Measured, Mode, Shape, Signal
+from broker_core.config.preset_settings import DEFAULT_CLIENT_MAX_CAPACITY
+from broker_core.config.rule_terms import (
+    FINAL_ACTIONS,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+    SignalSubject,
+)
+from broker_core.config.rules import merge_rule_layers, rule_contradictions
+from broker_core.config.scopes import intersect_scopes, is_scope_within
 from broker_core.errors import ClientError
 from broker_core.slow_clients.rules.presets import activemq, amps, custom, xap
 from broker_core.slow_clients.rules.presets.layers import layers
@@ -129,7 +135,7 @@ def _rules(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
         where = f"rule {rule.name} ({rule.scope})"
         age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
         waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
-        if age is not None and rule.mode is not Mode.OFF and waited >= age:
+        if age is not None and rule.mode is not EnforcementMode.OFF and waited >= age:
             yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
                         "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
         small = rule.limit is not None and rule.limit < ONE_MESSAGE
@@ -158,13 +164,17 @@ def _clashing(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
     named = custom.own_rules(document)
     for one, other in combinations(document.rules, 2):
-        if one.name != other.name or within(one.scope, other.scope) or within(other.scope, one.scope):
+        if (
+            one.name != other.name
+            or is_scope_within(one.scope, other.scope)
+            or is_scope_within(other.scope, one.scope)
+        ):
             continue
-        if (both := shared(one.scope, other.scope)) is None:
+        if (both := intersect_scopes(one.scope, other.scope)) is None:
             continue
-        whole = laid_over((rule for rule in document.rules if rule.name == one.name), both)
-        narrow = named[one.name].measured is Measured.SUBSCRIPTION
-        for problem in problems_of(whole, narrow) if whole is not None else ():
+        whole = merge_rule_layers((rule for rule in document.rules if rule.name == one.name), both)
+        narrow = named[one.name].measured is SignalSubject.SUBSCRIPTION
+        for problem in rule_contradictions(whole, narrow) if whole is not None else ():
             yield _warn(f"rule {one.name} ({one.scope}; {other.scope})", f"For whom both entries are about, {problem}: there "
                         "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
 
@@ -180,12 +190,12 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
         made = own.rule(settings, pool, 1)
         whole.append((rule, settings, float("inf") if made is None else made.limit + made.hold_ms))
     for rule, settings, limit in whole:
-        if settings["mode"] is not Mode.SHADOW:
+        if settings["mode"] is not EnforcementMode.SHADOW:
             continue
         for other, over, its in whole:
-            enforced = over["mode"] is Mode.ENFORCE and over["signal"] is settings["signal"]
-            acts = any(rung.action in FINAL_ACTIONS | {Action.OFFLINE} for rung in over["ladder"])
-            if enforced and acts and within(other.scope, rule.scope) and its <= limit:
+            enforced = over["mode"] is EnforcementMode.ENFORCE and over["signal"] is settings["signal"]
+            acts = any(rung.action in FINAL_ACTIONS | {PolicyAction.OFFLINE} for rung in over["ladder"])
+            if enforced and acts and is_scope_within(other.scope, rule.scope) and its <= limit:
                 yield _warn(f"rule {rule.name} ({rule.scope})",
                             f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
                             "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip

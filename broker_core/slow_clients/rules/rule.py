@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import (
+from broker_core.config.rule_terms import (
     POOL_SIGNALS,
     SIGNALS,
-    Choice,
-    Measured,
-    Mode,
-    Reason,
+    DecisionReason,
+    EnforcementMode,
     Shape,
     Signal,
+    SignalSubject,
+    TargetSelection,
     Unit,
 )
+from broker_core.config.rules import Rung
 
 UNLIMITED: Final = 2**63 - 1
 INSTANCE: Final = ""
@@ -49,9 +49,9 @@ class Rule:
     limit: int
     ladder: tuple[Rung, ...]
     revision: int
-    coded: Reason | None = None
+    coded: DecisionReason | None = None
     """The reason code, where it isn't its signal's."""
-    mode: Mode = Mode.ENFORCE
+    mode: EnforcementMode = EnforcementMode.ENFORCE
     hold_ms: int = 0
     window_ms: int = 0
     count: int = 0
@@ -87,14 +87,14 @@ class Rule:
         return Unit.TIMES if self.shape is Shape.COUNT_IN_WINDOW else SIGNALS[self.signal].unit
 
     @property
-    def reason(self) -> Reason:
+    def reason(self) -> DecisionReason:
         """The reason code of its decisions."""
         return self.coded or SIGNALS[self.signal].reason
 
     @property
-    def choose(self) -> Choice:
+    def choose(self) -> TargetSelection:
         """Who is acted on."""
-        return Choice.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else Choice.SELF
+        return TargetSelection.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else TargetSelection.SELF
 
     def look_back_ms(self, lump_bytes: int) -> int:
         """RATE_BELOW: over how long the rate is taken. Where the peer's own window moves in lumps of so many bytes, a
@@ -130,9 +130,9 @@ class Rule:
 
     def _is_at_enqueue(self) -> bool:
         if self.signal in POOL_SIGNALS:
-            measured = Measured.POOL
+            measured = SignalSubject.POOL
         else:
-            measured = Measured.SUBSCRIPTION if self.per_subscription else Measured.CLIENT
+            measured = SignalSubject.SUBSCRIPTION if self.per_subscription else SignalSubject.CLIENT
         return (
             measured in SIGNALS[self.signal].at_enqueue
             and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Measured, Mode
+from broker_core.config.rule_terms import EnforcementMode, SignalSubject
 from broker_core.slow_clients.rules.presets import activemq, amps, custom, qpid, quotas, xap
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
@@ -31,9 +31,9 @@ class RuleBook:
         )
         self._quotas = layers(document, "quotas")
         own = custom.own_rules(document).values()
-        self._wide = [one for one in own if one.measured is Measured.CLIENT]
-        self._narrow = [one for one in own if one.measured is Measured.SUBSCRIPTION]
-        self._pooled = [one for one in own if one.measured is Measured.POOL]
+        self._wide = [one for one in own if one.measured is SignalSubject.CLIENT]
+        self._narrow = [one for one in own if one.measured is SignalSubject.SUBSCRIPTION]
+        self._pooled = [one for one in own if one.measured is SignalSubject.POOL]
         self.pool_rules = _without_off(self._pool_rules())
         """Rules that choose the largest user of a pool; `scope` is the pool's name."""
         self._answers: dict[tuple[object, ...], tuple[Rule, ...]] = {}
@@ -51,10 +51,10 @@ class RuleBook:
     def has_shadow(self) -> bool:
         """Whether any rule may be in shadow mode."""
         document = self._document
-        modes = [entry.mode or Mode.SHADOW for entry in document.rules]
+        modes = [entry.mode or EnforcementMode.SHADOW for entry in document.rules]
         for entries in (document.xap, document.activemq, document.qpid):
-            modes += [entry.mode or Mode.ENFORCE for entry in entries]
-        return Mode.SHADOW in modes
+            modes += [entry.mode or EnforcementMode.ENFORCE for entry in entries]
+        return EnforcementMode.SHADOW in modes
 
     def of_client(self, subject: Subject) -> tuple[Rule, ...]:
         """The rules about a client itself, in the order of judging."""
@@ -135,7 +135,7 @@ class RuleBook:
 
 
 def _without_off(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules if rule.mode is not Mode.OFF)
+    return tuple(rule for rule in rules if rule.mode is not EnforcementMode.OFF)
 
 
 def _matching(groups: Iterable[Layers], subject: Subject) -> tuple[int, ...]:

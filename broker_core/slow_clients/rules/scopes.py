@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from broker_core.config import Scope, scopes
-from broker_core.config.scopes import glob, specificity
+from broker_core.config.scopes import glob_matches, specificity
 from broker_core.errors import ClientError
 from broker_core.subscriptions.pattern_index import PatternIndex
 from broker_core.subscriptions.topics import TopicPattern
@@ -61,7 +61,7 @@ def matches(scope: Scope, subject: Subject) -> bool:
     return (
         scope.transport in ("", subject.transport)
         and scope.user in ("", subject.user)
-        and (not scope.client or glob(scope.client, subject.client))
+        and (not scope.client or glob_matches(scope.client, subject.client))
         and scope.subscription in ("", subject.subscription, subject.name)
         and (not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic)))
     )
@@ -70,7 +70,7 @@ def matches(scope: Scope, subject: Subject) -> bool:
 @lru_cache(maxsize=8_192)
 def covers(pattern: str, topic: str) -> bool:
     """Whether a pattern names every topic that a subscription's topic or pattern names, expressions included."""
-    return scopes.covers(pattern, topic, _expressed)
+    return scopes.pattern_covers(pattern, topic, _expressed)
 
 
 def _expressed(pattern: str, topic: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from broker_core.config import PolicyDocument
-from broker_core.config.scopes import glob
+from broker_core.config.scopes import glob_matches
 from broker_core.errors import OperatorError
 
 
@@ -25,7 +25,7 @@ class Stage(NamedTuple):
     def covers(self, name: str) -> bool:
         """Whether a client is one of the first. A share takes the same clients each time, by their names."""
         if self.client:
-            return glob(self.client, name)
+            return glob_matches(self.client, name)
         return crc32(name.encode()) % 100 < self.share
 
 
@@ -34,7 +34,7 @@ def read_stage(source: Mapping[str, Any] | None, member: str = "") -> Stage | No
 
     `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
     name may carry out nothing, so that all members together stay within what the operator allowed.
-    Raises OperatorError bad_policy.
+    Raises OperatorError bad_policy_error.
     """
     if source is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.slow_clients.rules.presets import activemq, custom, qpid, xap
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.rule import PoolLimits, Rule
@@ -19,7 +19,7 @@ _ANY_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
 class Act(NamedTuple):
     """One act of an entry, and the longest from crossing the limit to it; 0 is in the same turn of the broker's loop."""
 
-    action: Action
+    action: PolicyAction
     worst_case_ms: int
 
 
@@ -48,7 +48,7 @@ def worst_cases(document: PolicyDocument) -> dict[str, list[list[Act]]]:
 
 def _acts(rules: Iterable[Rule]) -> list[Act]:
     """The slowest for each action: several limits of an entry may end in the same one."""
-    found: dict[Action, int] = {}
+    found: dict[PolicyAction, int] = {}
     for rule in rules:
         for number, rung in enumerate(rule.ladder):
             found[rung.action] = max(found.get(rung.action, 0), rule.worst_case_ms(number))

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
-from broker_core.config.transports import MOST_BODY
+from broker_core.config.transports import MAX_BODY
 from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
@@ -308,7 +308,7 @@ class Session:
         """It is known who this is."""
         self._unfinished.logged_on(self.connection.input_share)
         own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
-        self.reader.limits = Limits(body=next(own, None) or MOST_BODY)
+        self.reader.limits = Limits(body=next(own, None) or MAX_BODY)
 
     def _connected(self) -> None:
         connection, talk = self.connection, self._talk

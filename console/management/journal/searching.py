@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, AtTime, Bookmark, parse_bookmark
-from broker_core.config.journaling import MESSAGE_TYPES
+from broker_core.config.instance import MESSAGE_TYPES
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.filters.message_types import decoder_for

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH
+from broker_core.config.preset_settings import ACTIVEMQ, MAX_PREFETCH
 from broker_core.config.presets import MAX_ENTRIES, read_activemq
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
@@ -39,7 +39,7 @@ ABORT: Final = "abort_slow_consumer_strategy"
 ABORT_ACK: Final = "abort_slow_ack_consumer_strategy"
 _ABORTS: Final = {"abortSlowConsumerStrategy": ABORT, "abortSlowAckConsumerStrategy": ABORT_ACK}
 _SILENT: Final[dict[str, Any]] = {
-    **DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": Mode.ENFORCE.value,
+    **DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": EnforcementMode.ENFORCE.value,
 }  # fmt: skip
 """What an entry that says nothing means in ActiveMQ. The prefetch is that of topics; no rate is one never met."""
 _LIMITS: Final = {
@@ -165,7 +165,9 @@ def read(text: str) -> Imported:
     if made:
         beside = patterns_beside_topics([one["topic"] for one in made], ">")
         # What a queue's consumers have where nothing is set, in ActiveMQ and here.
-        others = [{"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": Mode.OFF.value} for one in beside]
+        others = [
+            {"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": EnforcementMode.OFF.value} for one in beside
+        ]
         imported.document["activemq"] = [*made, *others]
     _others(imported, root)
     return imported
@@ -201,7 +203,7 @@ def _put_in_shadow(entries: list[_Entry], *, unknown_topics: bool) -> None:
         unknown = unknown_topics and any(map(has_wildcards, entry.patterns))
         entry.shadow = entry.shadow or (_UNKNOWN_TOPIC if unknown else "")
         if unknown or (entry.shadow and entry.settings):
-            entry.settings["mode"] = Mode.SHADOW.value
+            entry.settings["mode"] = EnforcementMode.SHADOW.value
 
 
 def topic_patterns(text: str) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker_core.config.instance import read_instance
-from broker_core.config.journaling import MAX_TEXT, JournaledTopic
+from broker_core.config.document_reader import MAX_TEXTS, DocumentReader
+from broker_core.config.instance import MAX_TEXT, JournaledTopic, read_instance
 from broker_core.config.presets import read_client_policy, read_pool
-from broker_core.config.reading import MAX_TEXTS, Reader
 from broker_core.config.transports import read_transport
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
@@ -25,7 +24,7 @@ from console.services.policy_import.imported import (
 from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
 
 MOST_TRANSPORTS: Final = 64
-_Limit = tuple[str, str, Callable[[str], Any], Callable[[Reader, dict[str, Any], str], object]]
+_Limit = tuple[str, str, Callable[[str], Any], Callable[[DocumentReader, dict[str, Any], str], object]]
 
 
 def _percent(text: str) -> int | None:
@@ -127,7 +126,7 @@ def _why_not(
     leaf: Leaf,
     value: object,
     settings: dict[str, Any],
-    check: Callable[[Reader, dict[str, Any], str], object],
+    check: Callable[[DocumentReader, dict[str, Any], str], object],
 ) -> str:
     return why_not(leaf, value, lambda reader: check(reader, settings, "it"))
 
@@ -187,7 +186,7 @@ class _Transports:
             {"certificate", "key"} <= tls.keys() and all(path.startswith("/") for path in tls.values())
         ):
             return "It is secured by TLS, and isn't opened without: give Certificate, PrivateKey (and CAFile) as absolute paths."
-        reader = Reader()
+        reader = DocumentReader()
         read_transport(
             reader, {"name": name, "kind": kind, "port": port, **({"tls": tls} if secured else {})}
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from broker_core.config.reading import Reader
+from broker_core.config.document_reader import DocumentReader
 from broker_core.errors import OperatorError
 from console.services.policy_import.leaves import Element, Leaf
 
@@ -157,7 +157,7 @@ def is_placeholder(text: str) -> bool:
     return re.search(r"[$#%]\{|\$\(|\$\w|%\w+%|\{\{|<%|^@\w+@$", text) is not None
 
 
-def why_not(leaf: Leaf, value: object, read: Callable[[Reader], object]) -> str:
+def why_not(leaf: Leaf, value: object, read: Callable[[DocumentReader], object]) -> str:
     """Why a leaf's value can't be a setting's; nothing when it can. `read` reads it as the policy would."""
     if value is None:
         return (
@@ -165,6 +165,6 @@ def why_not(leaf: Leaf, value: object, read: Callable[[Reader], object]) -> str:
             if not is_placeholder(leaf.value)
             else ("It is a variable that only its own system can fill in: write its value into the file.")
         )
-    reader = Reader()
+    reader = DocumentReader()
     read(reader)
     return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker_core.config.preset_fields import QPID
+from broker_core.config.preset_settings import QPID
 from broker_core.config.presets import MAX_ENTRIES, read_qpid
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Signal
 from broker_core.config.rules import MAX_RULES
-from broker_core.config.vocabulary import Action, Mode, Signal
 from broker_core.errors import ClientError, OperatorError
 from broker_core.names import is_name
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
@@ -119,7 +119,10 @@ def read(text: str) -> Imported:
     entries = [reading.whole(entry) for entry in reading.entries]
     if entries:
         beside = patterns_beside_topics([one["topic"] for one in entries], "#")
-        imported.document["qpid"] = [*entries, *({"topic": one, "mode": Mode.OFF.value} for one in beside)]
+        imported.document["qpid"] = [
+            *entries,
+            *({"topic": one, "mode": EnforcementMode.OFF.value} for one in beside),
+        ]
         for entry in entries:
             if beside := patterns_beside_topics([entry["topic"]], "#"):
                 imported.remark(f"qpid {entry['topic']}", f"off for {', '.join(beside)}, {_BESIDE}")
@@ -156,9 +159,9 @@ def _is_subscription(name: str) -> bool:
 def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
     """Return the rule of one limit, as a policy document has it."""
     return {
-        "name": f"{RULES}{setting}", "mode": Mode.ENFORCE.value, "scope": scope,
+        "name": f"{RULES}{setting}", "mode": EnforcementMode.ENFORCE.value, "scope": scope,
         "signal": _LIMIT_SIGNALS[setting].value, "limit": limit,
-        "ladder": [{"action": Action.DISCONNECT.value}],
+        "ladder": [{"action": PolicyAction.DISCONNECT.value}],
     }  # fmt: skip
 
 
@@ -253,7 +256,7 @@ class _Reading:
             self.imported.leave_out(element, _NO_SUBSCRIPTION)
         elif same := [rule for rule in self.rules if rule["scope"] == scope]:
             for rule in same:
-                rule["mode"] = Mode.SHADOW.value
+                rule["mode"] = EnforcementMode.SHADOW.value
             self.imported.remark(f"rules {client}:{subscription} {topic}".rstrip(), _TWICE)
             self.imported.leave_out(element, "There is one entry for a subscription: the first was taken.")
         elif len(self.rules) > MAX_RULES - len(_LIMIT_SIGNALS):
@@ -280,8 +283,8 @@ class _Reading:
         unknown = self._has_unknown_topics and has_wildcards(key)
         if unknown or key in self._twice:
             self.imported.remark(f"qpid {key}", _IN_SHADOW if unknown else _TWICE)
-            return {**made, "mode": Mode.SHADOW.value}
-        return {**made, "mode": Mode.ENFORCE.value}
+            return {**made, "mode": EnforcementMode.SHADOW.value}
+        return {**made, "mode": EnforcementMode.ENFORCE.value}
 
     def _limits(self, element: Element, key: str, into: str = "qpid") -> dict[str, Any]:
         """A topic's or subscription's entry; nothing when no limit is taken over."""

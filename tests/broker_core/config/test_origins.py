@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_core.config import PolicyDocument
-from broker_core.config.access import may_connect
+from broker_core.config.access import is_origin_allowed
 from broker_core.errors import OperatorError
 from tests.support.brokers import tcp_policy
 
@@ -19,11 +19,11 @@ from tests.support.brokers import tcp_policy
 def test_a_page_may_connect_when_it_is_from_there_or_named(
     origin: str, origins: tuple[str, ...], may: bool
 ) -> None:
-    assert may_connect(origin, "broker:9008", origins) is may
+    assert is_origin_allowed(origin, "broker:9008", origins) is may
 
 
 def test_without_a_host_nobody_is_from_there() -> None:
-    assert not may_connect("null", "", ())
+    assert not is_origin_allowed("null", "", ())
 
 
 @pytest.mark.parametrize(("origin", "fits"), [

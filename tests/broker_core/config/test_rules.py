@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker_core.config import PolicyDocument, RuleSettings, Scope, default_policy
-from broker_core.config.vocabulary import Action, Mode, Shape, Signal
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal
 from broker_core.errors import OperatorError
 
 OLD = {
@@ -41,7 +41,7 @@ def test_everything_survives_a_round_trip_through_json() -> None:
     ))  # fmt: skip
     assert PolicyDocument.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     assert made.rules[0].ladder and [rung.action for rung in made.rules[0].ladder] == [
-        Action.WARN, Action.DISCONNECT, Action.REFUSE
+        PolicyAction.WARN, PolicyAction.DISCONNECT, PolicyAction.REFUSE
     ]  # fmt: skip
     assert (made.rules[0].signal, made.rules[0].shape) == (Signal.OLDEST_AGE, Shape.SOFT_FOR)
     assert made.rules[1] == RuleSettings("old", Scope(transport="tcp", client="ops-*"), limit=9_000)
@@ -52,7 +52,12 @@ def test_a_layer_keeps_what_it_does_not_set() -> None:
         document(rules=[rule(), {"name": "old", "scope": {"user": "u"}, "limit": 9}])
     )
     whole = made.rules[1].over(made.rules[0])
-    assert (whole.limit, whole.hold_ms, whole.mode, whole.scope) == (9, 2_000, Mode.ENFORCE, Scope(user="u"))
+    assert (whole.limit, whole.hold_ms, whole.mode, whole.scope) == (
+        9,
+        2_000,
+        EnforcementMode.ENFORCE,
+        Scope(user="u"),
+    )
 
 
 def test_a_layer_that_nothing_completes_is_refused() -> None:

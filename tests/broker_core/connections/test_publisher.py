@@ -14,7 +14,7 @@ import pytest
 from broker_core.batch import Batch, build_batch
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
-from broker_core.config.preset_fields import QuotaSettings
+from broker_core.config.preset_settings import QuotaSettings
 from broker_core.connections.inbox import Hold
 from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
 from broker_core.errors import OperatorError

@@ -11,7 +11,7 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.config import PolicyDocument
-from broker_core.config.preset_fields import QUOTAS, QuotaSettings
+from broker_core.config.preset_settings import QUOTAS, QuotaSettings
 from broker_core.connections.quotas import Bucket
 from broker_core.errors import ClientError
 from tests.broker_core.access.making import policy as access_policy

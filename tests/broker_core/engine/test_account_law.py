@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
-from broker_core.config.journaling import JournaledTopic
+from broker_core.config.instance import JournaledTopic
 from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
 from broker_core.delivery import fair_share as turns

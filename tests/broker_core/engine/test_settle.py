@@ -14,7 +14,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
-from broker_core.config.vocabulary import Action, Mode
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction
 from broker_core.connections import subscribe_start
 from broker_core.connections.connection import Connection
 from broker_core.delivery.backlog import Backlog
@@ -234,12 +234,12 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
 async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its_name(tmp_path: Path) -> None:
     async with three(tmp_path) as clients:
         guard = clients.broker.engine.guard
-        enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=Mode.SHADOW)
+        enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
         guard._later += [enforced, shadowed, _a_decision("last")]
         clients.connection("bad").close("shutting_down", "")
         assert [(one.client, one.mode) for one in guard._later] == [
-            ("bad", Mode.SHADOW),
-            ("last", Mode.ENFORCE),
+            ("bad", EnforcementMode.SHADOW),
+            ("last", EnforcementMode.ENFORCE),
         ]
         guard._later.clear()
 
@@ -322,4 +322,4 @@ async def test_a_client_that_cannot_be_closed_does_not_keep_the_broker_from_stop
 
 
 def _a_decision(client: str) -> Decision:
-    return replace(AGE, client=client, action=Action.NOTIFY, mode=Mode.ENFORCE)
+    return replace(AGE, client=client, action=PolicyAction.NOTIFY, mode=EnforcementMode.ENFORCE)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_batch
-from broker_core.config.journaling import MESSAGE_TYPES
+from broker_core.config.instance import MESSAGE_TYPES
 from broker_core.filters import BatchEvaluator, compile_filter
 from broker_core.filters.message_types import UNREADABLE, decoder_for
 

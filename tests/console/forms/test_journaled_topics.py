@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.config.journaling import MESSAGE_TYPES, JournaledTopic
+from broker_core.config.instance import MESSAGE_TYPES, JournaledTopic
 from console.forms.journaled_topics import JournaledTopicsField, read_line, write_line
 
 

@@ -30,15 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH, defaults
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.config.preset_settings import ACTIVEMQ, MAX_PREFETCH, default_settings
+from broker_core.config.rule_terms import PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
 BLOCKED_MS: Final = 1_000
 """Without a window: how long the socket must have taken nothing for the subscription to count as slow once."""
 
-DEFAULTS: Final = defaults(ACTIVEMQ)
+DEFAULTS: Final = default_settings(ACTIVEMQ)
 
 
 def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch: int) -> Iterable[Rule]:
@@ -49,7 +49,7 @@ def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch
         yield Rule(
             "activemq.pending_message_limit", setting, "", Signal.BACKLOG_MESSAGES, Shape.HARD,
             limit + (prefetch or settings["prefetch"] or 0),
-            (Rung(Action.DISCARD_OLDEST),), revision, **common,
+            (Rung(PolicyAction.DISCARD_OLDEST),), revision, **common,
         )  # fmt: skip
     if settings["abort_slow_ack_consumer_strategy"]:
         yield from _ack_rules(settings, revision, prefetch)
@@ -111,7 +111,9 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
 
 def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
     """Return the ladder of both abort strategies."""
-    return (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.CANCEL_SUBSCRIPTION),)
+    return (
+        Rung(PolicyAction.DISCONNECT if settings["abort_connection"] else PolicyAction.CANCEL_SUBSCRIPTION),
+    )
 
 
 def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:

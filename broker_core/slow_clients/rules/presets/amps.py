@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker_core.config import PolicyDocument, PoolSettings, Scope, TransportSettings
-from broker_core.config.preset_fields import (
+from broker_core.config.preset_settings import (
     AMPS,
     AMPS_CLIENT,
     AMPS_POOL,
@@ -23,8 +23,8 @@ from broker_core.config.preset_fields import (
     DEFAULT_DISK_LIMIT,
     DEFAULT_MEMORY_PERCENT,
 )
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.config.rule_terms import PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.rules.presets.layers import set_fields
 from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import Effective, Layer, effective
@@ -80,10 +80,10 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
     rules = []
     if age is not None:
         rules.append(Rule("amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE, Shape.HARD,
-                          age, (Rung(Action.DISCONNECT),), document.revision))  # fmt: skip
+                          age, (Rung(PolicyAction.DISCONNECT),), document.revision))  # fmt: skip
     for name, signal, whole, action in (
-        ("disk", Signal.SPOOL_BYTES, pool.disk, Action.DISCONNECT),
-        ("memory", Signal.OUTBOUND_BYTES, pool.memory, Action.OFFLINE),
+        ("disk", Signal.SPOOL_BYTES, pool.disk, PolicyAction.DISCONNECT),
+        ("memory", Signal.OUTBOUND_BYTES, pool.memory, PolicyAction.OFFLINE),
     ):
         rules.append(Rule(f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
                           whole * percent // 100, (Rung(action),), document.revision))  # fmt: skip
@@ -95,8 +95,8 @@ def pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
     return [
         Rule(f"amps.{name}", setting, pool.name, signal, Shape.LARGEST_WHEN_POOL_OVER, limit, (Rung(action),), revision)
         for name, setting, signal, limit, action in (
-            ("message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk, Action.DISCONNECT),
-            ("message_memory_limit", "MessageMemoryLimit", Signal.POOL_MEMORY, pool.memory, Action.OFFLINE),
+            ("message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk, PolicyAction.DISCONNECT),
+            ("message_memory_limit", "MessageMemoryLimit", Signal.POOL_MEMORY, pool.memory, PolicyAction.OFFLINE),
         )
     ]  # fmt: skip
 

@@ -6,17 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from broker_core.config import PolicyDocument, RuleSettings
-from broker_core.config.rule_problems import problems_of
-from broker_core.config.rule_settings import RULE_FIELDS, is_per_subscription
-from broker_core.config.vocabulary import POOL_SIGNALS, Choice, Measured, Mode, Shape, Signal
+from broker_core.config.rule_terms import (
+    POOL_SIGNALS,
+    EnforcementMode,
+    Shape,
+    Signal,
+    SignalSubject,
+    TargetSelection,
+)
+from broker_core.config.rules import RULE_FIELDS, is_per_subscription, rule_contradictions
 from broker_core.slow_clients.rules.presets.layers import set_fields
 from broker_core.slow_clients.rules.rule import TICK_MS, PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import Layer, Layers
 
 DEFAULTS: Final[dict[str, Any]] = {
-    "mode": Mode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
+    "mode": EnforcementMode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
     "window_ms": 0, "count": 0, "clear": 0, "guard_bytes": 1, "check_ms": TICK_MS, "cooldown_ms": 0,
-    "choose": Choice.SELF, "protected": (), "ladder": (), "confirm_delete": False,
+    "choose": TargetSelection.SELF, "protected": (), "ladder": (), "confirm_delete": False,
 }  # fmt: skip
 _AS_SET: Final = (
     "signal", "shape", "ladder", "mode", "hold_ms", "window_ms", "count", "clear", "check_ms", "cooldown_ms", "guard_bytes", "protected",
@@ -28,13 +34,13 @@ class Own(NamedTuple):
 
     name: str
     layers: Layers
-    measured: Measured
+    measured: SignalSubject
 
     def rule(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
         """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
         that neither lies within the other's scope are laid over each other only for those whom both are about."""
-        narrow, pooled = self.measured is Measured.SUBSCRIPTION, self.measured is Measured.POOL
-        if any(problems_of(RuleSettings(self.name, **settings), narrow)):
+        narrow, pooled = self.measured is SignalSubject.SUBSCRIPTION, self.measured is SignalSubject.POOL
+        if any(rule_contradictions(RuleSettings(self.name, **settings), narrow)):
             return None
         limit = settings["limit"]
         if settings["shape"] is Shape.PERCENT_OF:
@@ -60,7 +66,7 @@ def _own(name: str, entries: list[RuleSettings]) -> Own:
         for entry in entries
     ]
     if any(entry.signal in POOL_SIGNALS for entry in entries):
-        measured = Measured.POOL
+        measured = SignalSubject.POOL
     else:
-        measured = Measured.SUBSCRIPTION if is_per_subscription(entries) else Measured.CLIENT
+        measured = SignalSubject.SUBSCRIPTION if is_per_subscription(entries) else SignalSubject.CLIENT
     return Own(name, Layers(layers, DEFAULTS), measured)

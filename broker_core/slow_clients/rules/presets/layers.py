@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker_core.config import PolicyDocument, Scope
-from broker_core.config.preset_fields import PRESETS, defaults
+from broker_core.config.preset_settings import PRESETS, default_settings
 from broker_core.slow_clients.rules.scopes import Layer, Layers
 
 
@@ -17,7 +17,7 @@ def set_fields(entry: object, names: Iterable[str]) -> dict[str, Any]:
 
 def layers(document: PolicyDocument, system: str) -> Layers:
     """The document's entries of `xap`, `activemq`, `qpid` or `quotas` by scope, over that system's defaults."""
-    known, found = defaults(PRESETS[system]), []
+    known, found = default_settings(PRESETS[system]), []
     for entry in getattr(document, system):
         topic, user, transport = getattr(entry, "topic", ""), getattr(entry, "user", ""), entry.transport
         origin = " ".join(filter(None, (system, topic, user, transport)))

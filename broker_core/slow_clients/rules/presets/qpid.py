@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker_core.config.preset_fields import QPID, defaults
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Reason, Shape, Signal
+from broker_core.config.preset_settings import QPID, default_settings
+from broker_core.config.rule_terms import DecisionReason, PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.rules.rule import Rule
 
-DEFAULTS: Final = defaults(QPID)
+DEFAULTS: Final = default_settings(QPID)
 _LIMITS: Final = {
     "depth": Signal.BACKLOG_BYTES,
     "message_age": Signal.OLDEST_AGE,
@@ -30,12 +30,12 @@ _LIMITS: Final = {
 def rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
     """The rules of effective settings for a subscription."""
     if not durable:
-        action = Action.DISCONNECT
+        action = PolicyAction.DISCONNECT
     else:
-        action = Action.DELETE_DURABLE if settings["delete_persistent"] else Action.NOTIFY
+        action = PolicyAction.DELETE_DURABLE if settings["delete_persistent"] else PolicyAction.NOTIFY
     for name, signal in _LIMITS.items():
         if settings[name] is not None:
             yield Rule(
                 f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], (Rung(action),), revision,
-                Reason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
+                DecisionReason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
             )  # fmt: skip

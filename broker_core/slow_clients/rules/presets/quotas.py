@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.config.rule_terms import PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.rules.rule import Rule
 
 OUTGROWN: Final = {
@@ -25,5 +25,5 @@ def rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
     for quota, signal in OUTGROWN.items():
         if (limit := settings[quota]) is not None:
             yield Rule(
-                f"quotas.{quota}", quota, "", signal, Shape.HARD, limit, (Rung(Action.WARN),), revision
+                f"quotas.{quota}", quota, "", signal, Shape.HARD, limit, (Rung(PolicyAction.WARN),), revision
             )

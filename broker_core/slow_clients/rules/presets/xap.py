@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker_core.config.preset_fields import XAP, defaults
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.config.preset_settings import XAP, default_settings
+from broker_core.config.rule_terms import PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.rules.rule import Rule
 
-DEFAULTS: Final = defaults(XAP)
+DEFAULTS: Final = default_settings(XAP)
 PART_MS: Final = 125
 """The shortest time between two looks at one client."""
 
@@ -29,6 +29,6 @@ def rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
     latency, retries = settings["latency"], settings["retries"]
     yield Rule(
         "xap.throughput", "throughput", "", Signal.DRAIN_RATE, Shape.RATE_BELOW, settings["throughput"],
-        (Rung(Action.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
+        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
         count=retries, check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
     )  # fmt: skip

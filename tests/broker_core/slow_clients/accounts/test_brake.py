@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Mode
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage, read_stage
 from tests.broker_core.slow_clients.accounts.test_coming_into_force import BIG, NOTIFY
@@ -45,8 +45,8 @@ def test_no_more_than_the_allowance_is_carried_out_and_the_preview_says_so(
     said = made.preview(policy(BIG), START, stage)
     made.apply_policy(policy(BIG), stage)
     did = [one for tick in range(ticks + 1) for one in made.tick(START + tick * SECOND)]
-    enforced = [one.client for one in did if one.mode is Mode.ENFORCE]
-    assert enforced == [one.client for one in said if one.mode is Mode.ENFORCE]
+    enforced = [one.client for one in did if one.mode is EnforcementMode.ENFORCE]
+    assert enforced == [one.client for one in said if one.mode is EnforcementMode.ENFORCE]
     assert len(enforced) == min(clients, allowed)
     assert len([one for one in said if one.held_at is not None]) == max(0, clients - allowed)
     assert len(ended) == len([one for one in did if one.held_at is not None]) == (clients > allowed)
@@ -56,13 +56,13 @@ def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> 
     made = waiting("ab", rules=[OLD])
     made.apply_policy(policy(BIG, rules=[OLD]), staged(1, rules=[{**OLD, "limit": 500}]))
     first, held = made.tick(START)
-    assert (first.client, first.mode, held.client, held.held_at) == ("a", Mode.ENFORCE, "b", 1)
+    assert (first.client, first.mode, held.client, held.held_at) == ("a", EnforcementMode.ENFORCE, "b", 1)
     assert made.use_of("b").closing is False  # type: ignore[union-attr]
     assert made.tick(START + SECOND) == [], "one record of it is enough"
     made.withdraw_stage()
     assert (made.withdrawn, made.stage) == (2, None)
     assert [(one.client, one.mode, one.revision) for one in made.tick(START + 2 * SECOND)] == [
-        ("b", Mode.ENFORCE, 1)
+        ("b", EnforcementMode.ENFORCE, 1)
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_rule_that_both_revisions_have_still_acts_once_the_stage_is_withdrawn(
     assert held.held_at == 0
     made.withdraw_stage()
     (then,) = made.tick(START + SECOND)
-    assert (then.mode, then.revision) == (Mode.ENFORCE, 1)
+    assert (then.mode, then.revision) == (EnforcementMode.ENFORCE, 1)
 
 
 def test_a_withdrawn_revision_stays_withdrawn_until_another_one_is_staged() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Action, Mode
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import Waiting
@@ -146,17 +146,19 @@ def test_a_preview_is_what_then_happens(
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, Action.CANCEL_SUBSCRIPTION),
-        ({"qpid": [{"topic": "quiet", "message_count": 3}]}, Action.DISCONNECT),
+        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, PolicyAction.CANCEL_SUBSCRIPTION),
+        ({"qpid": [{"topic": "quiet", "message_count": 3}]}, PolicyAction.DISCONNECT),
         ({"rules": [{"name": "r", "mode": "enforce", "signal": "unacked_messages", "limit": 5, "check_ms": 60_000, "ladder": NOTIFY}]},
-         Action.NOTIFY),
-        ({"rules": [{"name": "r", "mode": "enforce", "signal": "write_blocked", "limit": 5, "ladder": NOTIFY}]}, Action.NOTIFY),
-        ({"rules": [{"name": "r", "mode": "enforce", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY}]}, Action.NOTIFY),
+         PolicyAction.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "write_blocked", "limit": 5, "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
     ],
     ids=["looked at every 30 s", "a quiet topic", "looked at each minute", "nothing in memory", "all of it in flight"],
 )  # fmt: skip
 @pytest.mark.parametrize("staged", [False, True])
-def test_it_acts_at_once_on_the_quiet_too(rules: dict[str, Any], expected: Action, staged: bool) -> None:
+def test_it_acts_at_once_on_the_quiet_too(
+    rules: dict[str, Any], expected: PolicyAction, staged: bool
+) -> None:
     made = guard(policy(BIG))
     backlog = Still()
     backlog.owed_messages, backlog.blocked_since = 9, at(700)
@@ -180,11 +182,11 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
     made = guard(policy(BIG, rules=[own]))
     made.queued(made.register("c", "tcp", Still(START)), 10, START)
     said = [one for second in range(8) for one in made.tick(START + second * SECOND)]
-    assert [one.mode for one in said] == [Mode.SHADOW]
+    assert [one.mode for one in said] == [EnforcementMode.SHADOW]
     enforced = policy(BIG, rules=[own | {"mode": "enforce"}])
-    assert [one.mode for one in made.preview(enforced, START + 8 * SECOND)] == [Mode.ENFORCE]
+    assert [one.mode for one in made.preview(enforced, START + 8 * SECOND)] == [EnforcementMode.ENFORCE]
     apply(made, enforced)
-    assert [one.mode for one in made.tick(START + 8 * SECOND)] == [Mode.ENFORCE]
+    assert [one.mode for one in made.tick(START + 8 * SECOND)] == [EnforcementMode.ENFORCE]
     apply(made, policy(BIG, rules=[own | {"mode": "enforce"}], revision=3))
     assert made.tick(START + 9 * SECOND) == [], "what stays as it was has acted already"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Action, Mode, Reason, Signal
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Signal
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
@@ -25,7 +25,7 @@ SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> PoolUse:
     account = made.register(name, "tcp", Still(START))
     decision = made.queued(account, memory, START)
-    assert decision is not None and decision.action is Action.OFFLINE
+    assert decision is not None and decision.action is PolicyAction.OFFLINE
     return account
 
 
@@ -81,7 +81,7 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     assert made.queued(big, 450, START) is None and made.queued(middle, 400, START) is None
     decision = made.queued(small, 200, START)
     assert decision is not None
-    assert (decision.client, decision.reason) == ("big", Reason.POOL_MEMORY)
+    assert (decision.client, decision.reason) == ("big", DecisionReason.POOL_MEMORY)
     assert decision.chosen_over == DecisionCandidate("middle", 400)
     assert (decision.observed, decision.used) == (1_050, 450)
 
@@ -103,7 +103,7 @@ def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
     account = offlined(made, "a")
     made.released(account, 501)
     decision = made.spooled(account, 2_001, START)
-    assert decision is not None and decision.reason is Reason.CAPACITY
+    assert decision is not None and decision.reason is DecisionReason.CAPACITY
     assert made.pool_of("tcp").disk_used == 0
     assert made.spooled(account, 9_000, START) is None and made.tick(START + 99 * SECOND) == []
     made.unregister(account)
@@ -121,7 +121,7 @@ def test_live_only_with_an_empty_spool() -> None:
     made.returned(account)
     assert not account.offlined
     again = made.queued(account, 501, START)
-    assert again is not None and again.action is Action.OFFLINE
+    assert again is not None and again.action is PolicyAction.OFFLINE
 
 
 def test_age_is_judged_at_the_tick() -> None:
@@ -130,7 +130,7 @@ def test_age_is_judged_at_the_tick() -> None:
     made.queued(account, 1, START)
     assert made.tick(START + 5 * SECOND) == []
     (decision,) = made.tick(START + 6 * SECOND)
-    assert (decision.reason, decision.observed, decision.limit) == (Reason.AGE, 6_000, 5_000)
+    assert (decision.reason, decision.observed, decision.limit) == (DecisionReason.AGE, 6_000, 5_000)
     assert made.tick(START + 7 * SECOND) == []
 
 
@@ -145,7 +145,7 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
     made.rouse(use, 12, 0)
     assert (use.memory, use.pool.memory_used) == (12, 12)
     (decided,) = [one for part in range(400, 440) for one in made.tick_part(START + part * SECOND // 40)]
-    assert (decided.client, decided.action) == ("slow", Action.DISCONNECT)
+    assert (decided.client, decided.action) == ("slow", PolicyAction.DISCONNECT)
 
 
 def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
@@ -271,7 +271,7 @@ def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
         made.queued(account, size, START)
     stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
     (decision,) = made.preview(stricter, START)
-    assert (decision.client, decision.mode, decision.revision) == ("a", Mode.ENFORCE, 9)
+    assert (decision.client, decision.mode, decision.revision) == ("a", EnforcementMode.ENFORCE, 9)
     assert made.preview(policy(SMALL), START) == []
     assert not accounts[0].offlined and made.revision == 1 and made.tick(START) == []
 
@@ -357,7 +357,7 @@ def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_g
     use = made.register("a", "tcp", Still(START))
     made.queued(use, 2_000, START)
     (decision, *_) = made.tick(START + 2 * SECOND)
-    assert decision.mode is Mode.SHADOW and (decision.rule, decision.subscription) in use.holds
+    assert decision.mode is EnforcementMode.SHADOW and (decision.rule, decision.subscription) in use.holds
     made.left_out(decision, 5)
     made.left_out(decision, 7)
     assert made.cut_of(decision) == 12

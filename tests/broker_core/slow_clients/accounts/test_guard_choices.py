@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
@@ -30,7 +30,7 @@ def registered(made: SlowClientGuard, *names: str) -> list[PoolUse]:
 def offlined(made: SlowClientGuard, use: PoolUse, memory: int) -> None:
     """By a decision that is under way: its memory is on its way to the disk."""
     decision = made.queued(use, memory, START)
-    assert decision is not None and (decision.client, decision.action) == (use.name, Action.OFFLINE)
+    assert decision is not None and (decision.client, decision.action) == (use.name, PolicyAction.OFFLINE)
 
 
 def spooled(made: SlowClientGuard, use: PoolUse, disk: int) -> None:
@@ -63,7 +63,7 @@ def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: 
     assert (first.disk_alarm, second.disk_alarm) == (1_800, 2_000), "ranked, since little is left"
     decision = made.spooled(first, grown, START)
     assert decision is not None
-    assert (decision.reason, decision.client) == (Reason.DISK, "first")
+    assert (decision.reason, decision.client) == (DecisionReason.DISK, "first")
     assert (decision.used, decision.observed) == (1_800 + grown, 3_800 + grown)
     assert decision.chosen_over == DecisionCandidate("second", 2_000)
 
@@ -100,7 +100,7 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
     assert made.queued(c, 250, START) is None
     made.apply_policy(policy({"message_memory_limit": 300, "message_disk_limit": 3_000}, 100, revision=2))
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
-    assert [(d.client, d.reason) for d in found] == [("a", Reason.DISK)]
+    assert [(d.client, d.reason) for d in found] == [("a", DecisionReason.DISK)]
     pool = made.pool_of("tcp")
     assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.offlined
 
@@ -111,7 +111,7 @@ def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
     made.queued(a, 400, START)
     made.queued(b, 101, START)
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
-    assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", Action.WARN)}
+    assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", PolicyAction.WARN)}
     quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     made.queued(registered(quiet, "a")[0], 500, START)
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
@@ -126,7 +126,7 @@ def both(document_mode: str) -> tuple[SlowClientGuard, PoolUse]:
     made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")
     decision = made.queued(use, 101, START)
-    assert decision is not None and decision.mode is Mode.ENFORCE
+    assert decision is not None and decision.mode is EnforcementMode.ENFORCE
     return made, use
 
 
@@ -140,7 +140,7 @@ def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to
     registered(made, "a")
     later = made.tick(START)
     assert [d.client for d in later] == said
-    assert all(d.mode is Mode.SHADOW for d in later)
+    assert all(d.mode is EnforcementMode.SHADOW for d in later)
     assert made.tick(START) == []
 
 
@@ -191,8 +191,8 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
     strict = policy({"message_memory_limit": 700, "message_disk_limit": 3_000}, 100, revision=7)
     said = [(d.client, d.reason, d.mode) for d in made.preview(strict, START)]
     assert said == [
-        ("spool", Reason.DISK, Mode.ENFORCE),
-        ("memory", Reason.POOL_MEMORY, Mode.ENFORCE),
+        ("spool", DecisionReason.DISK, EnforcementMode.ENFORCE),
+        ("memory", DecisionReason.POOL_MEMORY, EnforcementMode.ENFORCE),
     ]
     assert made.preview(strict, START, leaving={"spool", "memory"}) == []
     assert [d.client for d in made.preview(strict, START, leaving={"memory"})] == ["spool"]
@@ -292,7 +292,7 @@ def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() 
     (use,) = registered(made, "a")
     spooled(made, use, 50)
     decision = made.spooled(use, 51, START)
-    assert decision is not None and (decision.rule, decision.action) == ("own", Action.WARN)
+    assert decision is not None and (decision.rule, decision.action) == ("own", PolicyAction.WARN)
     assert (use.memory_alarm, len(use.pool.by_memory), len(use.pool.by_disk)) == (-1, 0, 1)
     assert made.spooled(use, 51, START) is None
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
+from broker_core.config.rule_terms import (
+    DecisionReason,
+    EnforcementMode,
+    PolicyAction,
+    Signal,
+    TargetSelection,
+    Unit,
+)
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -18,13 +25,13 @@ from broker_core.slow_clients.evaluate.telling import decision_entry, notice_fie
 from tests.support.slow_clients import START
 
 AGE = Decision(
-    START, "fix-1", "tcp", "instance", Action.DISCONNECT, Reason.AGE, "amps.client_message_age_limit",
-    "ClientMessageAgeLimit", 7, Mode.ENFORCE, Choice.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
+    START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE, "amps.client_message_age_limit",
+    "ClientMessageAgeLimit", 7, EnforcementMode.ENFORCE, TargetSelection.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
     Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (Sample(START, 10, 20, 30),),
 )  # fmt: skip
 POOL = replace(
-    AGE, action=Action.OFFLINE, reason=Reason.POOL_MEMORY, rule="amps.message_memory_limit",
-    setting="MessageMemoryLimit", choose=Choice.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY, observed=2 << 20,
+    AGE, action=PolicyAction.OFFLINE, reason=DecisionReason.POOL_MEMORY, rule="amps.message_memory_limit",
+    setting="MessageMemoryLimit", choose=TargetSelection.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY, observed=2 << 20,
     limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=DecisionCandidate("fix-2", 500), kept=1,
 )  # fmt: skip
 
@@ -57,7 +64,9 @@ def test_a_choice_names_the_share_and_who_came_next() -> None:
 
 
 def test_a_decision_in_shadow_is_conditional() -> None:
-    assert sentence(replace(POOL, mode=Mode.SHADOW)).startswith("Client fix-1 would have been offlined: ")
+    assert sentence(replace(POOL, mode=EnforcementMode.SHADOW)).startswith(
+        "Client fix-1 would have been offlined: "
+    )
 
 
 def test_a_document_is_json_in_milliseconds() -> None:
@@ -78,10 +87,10 @@ def test_the_notice_has_what_a_client_needs_to_return() -> None:
 
 
 @pytest.mark.parametrize("signal", Signal)
-@pytest.mark.parametrize("choose", Choice)
-def test_every_signal_has_a_sentence(signal: Signal, choose: Choice) -> None:
+@pytest.mark.parametrize("choose", TargetSelection)
+def test_every_signal_has_a_sentence(signal: Signal, choose: TargetSelection) -> None:
     pooled = signal in (Signal.POOL_MEMORY, Signal.POOL_DISK)
-    if pooled == (choose is Choice.LARGEST_IN_POOL):
+    if pooled == (choose is TargetSelection.LARGEST_IN_POOL):
         assert "{" not in sentence(replace(POOL, signal=signal, choose=choose))
 
 
@@ -100,6 +109,6 @@ def test_quantities(value: int, unit: Unit, text: str) -> None:
     assert quantity(value, unit) == text
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_a_client_that_any_reason_disconnected_may_come_back(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", DecisionReason)
+def test_a_client_that_any_reason_disconnected_may_come_back(reason: DecisionReason) -> None:
     assert reason.value in CLOSE_CODES and not ends_for_good(reason.value)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Mode, Reason, Shape, Signal
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.evaluate.decide import Circumstances, decide
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -53,7 +53,7 @@ def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]
     return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
 
 
-def acts(decisions: list[Decision]) -> list[tuple[str, Action, Reason]]:
+def acts(decisions: list[Decision]) -> list[tuple[str, PolicyAction, DecisionReason]]:
     return [(decision.client, decision.action, decision.reason) for decision in decisions]
 
 
@@ -90,12 +90,12 @@ def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_u
 
 def test_over_its_share_of_memory_a_client_is_offlined() -> None:
     (decision,) = judge(client("a", memory=501))
-    assert acts([decision]) == [("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)]
+    assert acts([decision]) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
     assert (decision.observed, decision.limit, decision.used, decision.chosen_over) == (501, 500, 501, None)
 
 
 def test_over_its_share_of_disk_an_offlined_client_is_disconnected() -> None:
-    assert acts(judge(client("a", disk=2_001))) == [("a", Action.DISCONNECT, Reason.CAPACITY)]
+    assert acts(judge(client("a", disk=2_001))) == [("a", PolicyAction.DISCONNECT, DecisionReason.CAPACITY)]
 
 
 def test_an_offlined_client_is_not_offlined_again() -> None:
@@ -104,7 +104,10 @@ def test_an_offlined_client_is_not_offlined_again() -> None:
 
 def test_too_old_is_disconnected_live_or_offlined() -> None:
     decisions = judge(client("a", memory=1, age_ms=30_001), client("b", disk=1, age_ms=99_000))
-    assert acts(decisions) == [("a", Action.DISCONNECT, Reason.AGE), ("b", Action.DISCONNECT, Reason.AGE)]
+    assert acts(decisions) == [
+        ("a", PolicyAction.DISCONNECT, DecisionReason.AGE),
+        ("b", PolicyAction.DISCONNECT, DecisionReason.AGE),
+    ]
     assert (decisions[0].observed, decisions[0].limit, decisions[0].unit) == (30_001, 30_000, "ms")
 
 
@@ -119,18 +122,18 @@ def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
         ("c", 1_840, 500, DecisionCandidate("a", 490)),
         ("a", 1_340, 490, DecisionCandidate("d", 450)),
     ]
-    assert all((d.action, d.reason) == (Action.OFFLINE, Reason.POOL_MEMORY) for d in decisions)
+    assert all((d.action, d.reason) == (PolicyAction.OFFLINE, DecisionReason.POOL_MEMORY) for d in decisions)
 
 
 def test_a_pool_that_is_back_at_exactly_its_limit_costs_no_second_one() -> None:
     clients = [client("large", memory=300), *(client(f"small-{number}", memory=250) for number in range(4))]
-    assert acts(judge(*clients)) == [("large", Action.OFFLINE, Reason.POOL_MEMORY)]
+    assert acts(judge(*clients)) == [("large", PolicyAction.OFFLINE, DecisionReason.POOL_MEMORY)]
 
 
 def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
     clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
     (decision,) = judge(*clients, client("d", memory=300))
-    assert acts([decision]) == [("b", Action.DISCONNECT, Reason.DISK)]
+    assert acts([decision]) == [("b", PolicyAction.DISCONNECT, DecisionReason.DISK)]
     assert (decision.observed, decision.limit, decision.chosen_over) == (
         4_100,
         4_000,
@@ -144,12 +147,14 @@ def test_memory_that_is_leaving_costs_nobody_else_their_place() -> None:
 
 def test_a_client_acted_on_for_itself_relieves_the_pool() -> None:
     assert acts(judge(client("a", memory=600), client("b", memory=450))) == [
-        ("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)
+        ("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)
     ]
 
 
 def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
-    assert acts(judge(client("a", memory=2_000, age_ms=40_000))) == [("a", Action.DISCONNECT, Reason.AGE)]
+    assert acts(judge(client("a", memory=2_000, age_ms=40_000))) == [
+        ("a", PolicyAction.DISCONNECT, DecisionReason.AGE)
+    ]
 
 
 def own(name: str, action: str, **more: object) -> dict[str, object]:
@@ -173,23 +178,23 @@ def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
 @pytest.mark.parametrize(
     ("wanted", "figures", "of_client", "done"),
     [
-        (Action.DELETE_DURABLE, None, {}, Action.DISCONNECT),
-        (Action.DELETE_DURABLE, {"durable": False}, {}, Action.DISCONNECT),
-        (Action.DELETE_DURABLE, {"durable": True}, {}, Action.DELETE_DURABLE),
-        (Action.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, Action.CONTINUE_FROM_JOURNAL),
-        (Action.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, Action.OFFLINE),
-        (Action.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"}, Action.CONTINUE_FROM_JOURNAL),
-        (Action.CONTINUE_FROM_JOURNAL, None, {}, Action.OFFLINE),
-        (Action.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1}, Action.OFFLINE),
-        (Action.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
-        (Action.OFFLINE, None, {"disk": 1}, None),
-        (Action.PAUSE, {"paused": True}, {}, None),
-        (Action.PAUSE, {"paused": False}, {}, Action.PAUSE),
-        (Action.PAUSE, None, {}, Action.PAUSE),
+        (PolicyAction.DELETE_DURABLE, None, {}, PolicyAction.DISCONNECT),
+        (PolicyAction.DELETE_DURABLE, {"durable": False}, {}, PolicyAction.DISCONNECT),
+        (PolicyAction.DELETE_DURABLE, {"durable": True}, {}, PolicyAction.DELETE_DURABLE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, PolicyAction.CONTINUE_FROM_JOURNAL),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, PolicyAction.OFFLINE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"}, PolicyAction.CONTINUE_FROM_JOURNAL),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {}, PolicyAction.OFFLINE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1}, PolicyAction.OFFLINE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
+        (PolicyAction.OFFLINE, None, {"disk": 1}, None),
+        (PolicyAction.PAUSE, {"paused": True}, {}, None),
+        (PolicyAction.PAUSE, {"paused": False}, {}, PolicyAction.PAUSE),
+        (PolicyAction.PAUSE, None, {}, PolicyAction.PAUSE),
     ],
 )  # fmt: skip
 def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
-    wanted: Action, figures: dict[str, Any] | None, of_client: dict[str, Any], done: Action | None
+    wanted: PolicyAction, figures: dict[str, Any] | None, of_client: dict[str, Any], done: PolicyAction | None
 ) -> None:
     rule = Rule("r", "r", "", Signal.OLDEST_AGE, Shape.HARD, 1_000, (Rung(wanted),), 1)
     view = SubscriptionSignals("s", "t", **figures) if figures is not None else None
@@ -216,7 +221,7 @@ def test_the_two_figures_of_what_it_costs() -> None:
 
 def test_a_transport_without_rules_is_judged_by_the_instances() -> None:
     stranger = replace(client("a", memory=501), transport="gone")
-    assert acts(judge(stranger)) == [("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)]
+    assert acts(judge(stranger)) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
 
 
 AT_100 = {"name": "own", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]}
@@ -229,7 +234,7 @@ def test_rules_that_are_off_say_nothing() -> None:
 def test_shadow_is_judged_as_if_it_were_alone() -> None:
     decisions = judge(client("a", memory=600), client("b", memory=200), by=rules(rules=[AT_100]))
     assert [(d.client, d.mode) for d in decisions] == [
-        ("a", Mode.ENFORCE), ("a", Mode.SHADOW), ("b", Mode.SHADOW)
+        ("a", EnforcementMode.ENFORCE), ("a", EnforcementMode.SHADOW), ("b", EnforcementMode.SHADOW)
     ]  # fmt: skip
 
 
@@ -253,8 +258,8 @@ users = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 3_000), st.intege
 def test_afterwards_nothing_is_over(figures: list[tuple[int, int, int]]) -> None:
     clients = [client(f"c{n}", memory, disk, age) for n, (memory, disk, age) in enumerate(figures)]
     decisions = judge(*clients)
-    gone = {d.client for d in decisions if d.action is Action.DISCONNECT}
-    offlined = {d.client for d in decisions if d.action is Action.OFFLINE}
+    gone = {d.client for d in decisions if d.action is PolicyAction.DISCONNECT}
+    offlined = {d.client for d in decisions if d.action is PolicyAction.OFFLINE}
     left = [
         replace(c, memory=0, offlined=True) if c.name in offlined else c
         for c in clients

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.config.rule_terms import PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.evaluate.forecast import Seen, soonest
 from broker_core.slow_clients.evaluate.forecast import forecast as forecast_of
@@ -25,7 +25,7 @@ def rule(
     signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0
 ) -> Rule:
     return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit,
-                (Rung(Action.OFFLINE),), 1, hold_ms=hold_ms)  # fmt: skip
+                (Rung(PolicyAction.OFFLINE),), 1, hold_ms=hold_ms)  # fmt: skip
 
 
 def samples(*memory: int, spool: int = 0, age: int = 0) -> list[Sample]:
@@ -143,14 +143,18 @@ def test_while_a_hold_runs_the_time_to_its_end_whatever_the_signal_does() -> Non
 
 
 def test_the_next_rung_is_forecast_and_after_the_last_there_is_nothing_to() -> None:
-    ladder = (Rung(Action.WARN, 60), Rung(Action.OFFLINE), Rung(Action.DISCONNECT, after_ms=9_000))
+    ladder = (
+        Rung(PolicyAction.WARN, 60),
+        Rung(PolicyAction.OFFLINE),
+        Rung(PolicyAction.DISCONNECT, after_ms=9_000),
+    )
     one = replace(rule(), ladder=ladder)
     first = look(one, 40_000, 20_000, 30_000)
-    assert (first.action, first.fires_in_ms) == (Action.WARN, 2_000)
+    assert (first.action, first.fires_in_ms) == (PolicyAction.WARN, 2_000)
     second = look(one, 70_000, 50_000, 60_000, hold=Hold(done=1))
-    assert (second.action, second.fires_in_ms) == (Action.OFFLINE, 3_000)
+    assert (second.action, second.fires_in_ms) == (PolicyAction.OFFLINE, 3_000)
     third = look(one, 120_000, hold=Hold(over_since=START - SECOND, done=2))
-    assert (third.action, third.fires_in_ms) == (Action.DISCONNECT, 8_000)
+    assert (third.action, third.fires_in_ms) == (PolicyAction.DISCONNECT, 8_000)
     last = look(one, 120_000, hold=Hold(over_since=START - SECOND, done=3))
     assert last.fires_in_ms is None and last.why_none.startswith("it has acted")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import Action, Mode, Shape, Signal
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.evaluate.holds import (
     ASK_AGAIN_MS,
     NO_HOLD,
@@ -37,13 +37,13 @@ def rule(
     **more: Any,
 ) -> Rule:
     return Rule(
-        "r", "r", "", signal, shape, limit, ladder or (Rung(Action.DISCONNECT),), 1, **more,
+        "r", "r", "", signal, shape, limit, ladder or (Rung(PolicyAction.DISCONNECT),), 1, **more,
     )  # fmt: skip
 
 
 def run(
     one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
-) -> list[tuple[int, Action]]:
+) -> list[tuple[int, PolicyAction]]:
     """At which look which action was due. Looks are made as the guard makes them: when woken or something is held."""
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
@@ -57,11 +57,11 @@ def run(
 
 
 def test_exactly_at_the_limit_is_within() -> None:
-    assert run(rule(), [99, 100, 101]) == [(2, Action.DISCONNECT)]
+    assert run(rule(), [99, 100, 101]) == [(2, PolicyAction.DISCONNECT)]
 
 
 def test_it_acts_once_and_again_only_after_a_dip() -> None:
-    notify = rule(Shape.HARD, Rung(Action.NOTIFY))
+    notify = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
     assert [at for at, _ in run(notify, [200, 300, 200, 50, 200])] == [0, 4]
 
 
@@ -77,38 +77,45 @@ def test_a_dip_or_an_idle_moment_resets_the_hold(dip: int) -> None:
 
 
 def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
-    ladder = (Rung(Action.WARN, 60), Rung(Action.OFFLINE), Rung(Action.DISCONNECT, after_ms=2_000))
+    ladder = (
+        Rung(PolicyAction.WARN, 60),
+        Rung(PolicyAction.OFFLINE),
+        Rung(PolicyAction.DISCONNECT, after_ms=2_000),
+    )
     values = [50, 61, 70, 101, 120, 120, 120]
     assert run(rule(Shape.HARD, *ladder), values) == [
-        (1, Action.WARN), (3, Action.OFFLINE), (5, Action.DISCONNECT)
+        (1, PolicyAction.WARN), (3, PolicyAction.OFFLINE), (5, PolicyAction.DISCONNECT)
     ]  # fmt: skip
 
 
 def test_a_rung_that_is_met_to_the_point_waits_for_more() -> None:
-    ladder = (Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT))
-    assert run(rule(Shape.HARD, *ladder), [50, 80, 80, 81]) == [(1, Action.NOTIFY), (3, Action.WARN)]
+    ladder = (Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT))
+    assert run(rule(Shape.HARD, *ladder), [50, 80, 80, 81]) == [
+        (1, PolicyAction.NOTIFY),
+        (3, PolicyAction.WARN),
+    ]
 
 
 def test_a_jump_past_the_warning_acts_at_once() -> None:
-    assert run(rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT)), [10, 150]) == [
-        (1, Action.DISCONNECT)
+    assert run(rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT)), [10, 150]) == [
+        (1, PolicyAction.DISCONNECT)
     ]
 
 
 def test_a_dip_between_warning_and_limit_keeps_the_warning_given() -> None:
-    ladder = (Rung(Action.WARN, 60), Rung(Action.OFFLINE))
+    ladder = (Rung(PolicyAction.WARN, 60), Rung(PolicyAction.OFFLINE))
     assert run(rule(Shape.HARD, *ladder), [70, 101, 80, 101, 10, 70]) == [
-        (0, Action.WARN), (1, Action.OFFLINE), (3, Action.OFFLINE), (5, Action.WARN)
+        (0, PolicyAction.WARN), (1, PolicyAction.OFFLINE), (3, PolicyAction.OFFLINE), (5, PolicyAction.WARN)
     ]  # fmt: skip
 
 
 def test_set_and_clear_dont_flap() -> None:
-    flapping = rule(Shape.SET_CLEAR, Rung(Action.NOTIFY), limit=100, clear=50)
+    flapping = rule(Shape.SET_CLEAR, Rung(PolicyAction.NOTIFY), limit=100, clear=50)
     assert [at for at, _ in run(flapping, [101, 90, 101, 60, 101, 50, 101])] == [0, 6]
 
 
 def test_a_cooldown_keeps_quiet_for_a_while() -> None:
-    quiet = rule(Shape.HARD, Rung(Action.NOTIFY), cooldown_ms=4_000)
+    quiet = rule(Shape.HARD, Rung(PolicyAction.NOTIFY), cooldown_ms=4_000)
     assert [at for at, _ in run(quiet, [101, 0, 101, 0, 101, 0, 101])] == [0, 4]
 
 
@@ -160,27 +167,30 @@ def test_a_rate_at_the_floor_is_fast_enough() -> None:
     assert run(slow, [NOT_APPLICABLE] * 5, 0.125, [0] * 5) == []
 
 
-@pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.SHADOW])
-def test_discarding_goes_on(mode: Mode) -> None:
-    cut = rule(Shape.HARD, Rung(Action.DISCARD_OLDEST), mode=mode)
+@pytest.mark.parametrize("mode", [EnforcementMode.ENFORCE, EnforcementMode.SHADOW])
+def test_discarding_goes_on(mode: EnforcementMode) -> None:
+    cut = rule(Shape.HARD, Rung(PolicyAction.DISCARD_OLDEST), mode=mode)
     assert len(run(cut, [101, 102, 103])) == 3
 
 
 def test_a_request_to_close_is_repeated_while_it_is_ignored_and_said_once_in_shadow() -> None:
-    asked = rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE))
+    asked = rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE))
     assert [place for place, _ in run(asked, [101] * 25)] == [0, 10, 20]
     assert [place for place, _ in run(asked, [101, 101, 99, 101])] == [0, 3], "within in between"
-    slowly = rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE), check_ms=30_000)
+    slowly = rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE), check_ms=30_000)
     assert [place for place, _ in run(slowly, [101] * 100)] == [30, 60, 90], "at each check"
-    assert len(run(rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE), mode=Mode.SHADOW), [101] * 25)) == 1
+    assert (
+        len(run(rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE), mode=EnforcementMode.SHADOW), [101] * 25))
+        == 1
+    )
 
 
 def test_a_wider_rung_follows_a_request_that_is_ignored() -> None:
-    ladder = Rung(Action.ASK_TO_CLOSE), Rung(Action.DISCONNECT, after_ms=15_000)
+    ladder = Rung(PolicyAction.ASK_TO_CLOSE), Rung(PolicyAction.DISCONNECT, after_ms=15_000)
     assert run(rule(Shape.HARD, *ladder), [101] * 40) == [
-        (0, Action.ASK_TO_CLOSE),
-        (10, Action.ASK_TO_CLOSE),
-        (15, Action.DISCONNECT),
+        (0, PolicyAction.ASK_TO_CLOSE),
+        (10, PolicyAction.ASK_TO_CLOSE),
+        (15, PolicyAction.DISCONNECT),
     ]
 
 
@@ -214,7 +224,7 @@ def test_what_has_no_rate_or_is_at_its_floor_is_not_looked_at() -> None:
 def test_a_rule_that_asks_something_else_inherits_nothing() -> None:
     held = {"r": Hold(over_since=NOW, done=1, acted_at=NOW)}
     before = rule(limit=100)
-    same, other = rule(Shape.HARD, Rung(Action.OFFLINE), limit=100), rule(limit=200)
+    same, other = rule(Shape.HARD, Rung(PolicyAction.OFFLINE), limit=100), rule(limit=200)
     assert Succession().holds([before], [before], held) == held
     assert Succession().holds([before], [same], held) == {"r": Hold(over_since=NOW)}
     assert Succession().holds([before], [other], held) == {}
@@ -223,9 +233,9 @@ def test_a_rule_that_asks_something_else_inherits_nothing() -> None:
 def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
     asks = rule(
         Shape.HARD,
-        Rung(Action.WARN),
-        Rung(Action.ASK_TO_CLOSE),
-        mode=Mode.ENFORCE,
+        Rung(PolicyAction.WARN),
+        Rung(PolicyAction.ASK_TO_CLOSE),
+        mode=EnforcementMode.ENFORCE,
     )
     once = look(asks, 101, NO_HOLD, NOW)
     assert once.rung == 1
@@ -246,9 +256,9 @@ def test_within_again_a_count_forgets_since_when_it_was_over() -> None:
 
 def test_the_next_look_is_when_the_next_rung_is_due() -> None:
     ladder = (
-        Rung(Action.WARN, 60),
-        Rung(Action.OFFLINE, after_ms=2_000),
-        Rung(Action.DISCONNECT, after_ms=9_000),
+        Rung(PolicyAction.WARN, 60),
+        Rung(PolicyAction.OFFLINE, after_ms=2_000),
+        Rung(PolicyAction.DISCONNECT, after_ms=9_000),
     )
     soft = rule(Shape.SOFT_FOR, *ladder, hold_ms=3_000)
     over = Hold(over_since=NOW, done=1)
@@ -272,7 +282,7 @@ def test_a_suspected_rate_is_looked_at_again_after_its_check_period() -> None:
 
 
 def test_what_no_rung_is_about_is_calm() -> None:
-    warned = rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT))
+    warned = rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT))
     assert calm_upto(warned) == 60
     assert [wakes(warned, value) for value in (59, 60, 61)] == [False, False, True]
     assert calm_upto(rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE)) == UNLIMITED
@@ -292,32 +302,34 @@ def test_the_clocks_grid_begins_with_the_first_value_and_ends_with_none() -> Non
 
 
 def test_a_rung_that_the_value_has_fallen_to_is_given_again_when_it_is_passed_again() -> None:
-    ladder = Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT)
-    assert run(rule(Shape.HARD, *ladder), [81, 80, 81]) == [(0, Action.WARN), (2, Action.WARN)]
+    ladder = Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)
+    assert run(rule(Shape.HARD, *ladder), [81, 80, 81]) == [(0, PolicyAction.WARN), (2, PolicyAction.WARN)]
 
 
 def test_a_value_a_hair_above_a_rung_keeps_it_given() -> None:
-    ladder = Rung(Action.NOTIFY, 50), Rung(Action.WARN, 80), Rung(Action.DISCONNECT)
-    assert run(rule(Shape.HARD, *ladder, limit=1_000), [900, 801, 900]) == [(0, Action.WARN)]
+    ladder = Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)
+    assert run(rule(Shape.HARD, *ladder, limit=1_000), [900, 801, 900]) == [(0, PolicyAction.WARN)]
 
 
 def test_at_the_value_that_wakes_nobody_nothing_is_remembered() -> None:
-    warned = rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT))
+    warned = rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT))
     acted = look(warned, 70, NO_HOLD, NOW).hold
     assert look(warned, 60, acted, NOW + SECOND).hold == NO_HOLD
 
 
 def test_between_clear_and_set_nothing_begins() -> None:
-    band = rule(Shape.SET_CLEAR, Rung(Action.WARN, 40), Rung(Action.DISCONNECT), limit=100, clear=50)
-    assert run(band, [90, 90, 101, 90]) == [(0, Action.WARN), (2, Action.DISCONNECT)]
+    band = rule(
+        Shape.SET_CLEAR, Rung(PolicyAction.WARN, 40), Rung(PolicyAction.DISCONNECT), limit=100, clear=50
+    )
+    assert run(band, [90, 90, 101, 90]) == [(0, PolicyAction.WARN), (2, PolicyAction.DISCONNECT)]
 
 
 def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left() -> None:
     """It was over while the cooldown kept quiet; when that is over the value is between clear and the warning."""
     band = rule(
         Shape.SET_CLEAR,
-        Rung(Action.WARN, 80),
-        Rung(Action.DISCONNECT),
+        Rung(PolicyAction.WARN, 80),
+        Rung(PolicyAction.DISCONNECT),
         limit=100,
         clear=10,
         cooldown_ms=4_000,
@@ -330,7 +342,7 @@ def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left(
 
 
 def test_a_cooldown_is_over_at_its_last_moment() -> None:
-    quiet = rule(Shape.HARD, Rung(Action.NOTIFY), cooldown_ms=4_000)
+    quiet = rule(Shape.HARD, Rung(PolicyAction.NOTIFY), cooldown_ms=4_000)
     acted = look(quiet, 101, NO_HOLD, NOW).hold
     assert look(quiet, 0, acted, NOW + 4 * SECOND - 1).hold == Hold(acted_at=NOW)
     assert look(quiet, 0, acted, NOW + 4 * SECOND).hold == NO_HOLD
@@ -338,7 +350,7 @@ def test_a_cooldown_is_over_at_its_last_moment() -> None:
 
 def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
     """Nothing has been asked yet: the last rung of the ladder isn't the one before the first."""
-    late = rule(Shape.SOFT_FOR, Rung(Action.ASK_TO_CLOSE), hold_ms=60_000)
+    late = rule(Shape.SOFT_FOR, Rung(PolicyAction.ASK_TO_CLOSE), hold_ms=60_000)
     assert [at for at, _ in run(late, [101] * 62)] == [60]
 
 
@@ -346,37 +358,40 @@ def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
 
 
 def test_a_value_at_the_limit_isnt_counted() -> None:
-    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY, 50), count=2, window_ms=60_000)
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY, 50), count=2, window_ms=60_000)
     assert [at for at, _ in run(often, [101, 0, 100, 0, 101])] == [4]
 
 
 def test_a_later_rung_of_a_count_comes_so_long_after_the_last_time() -> None:
-    ladder = Rung(Action.NOTIFY), Rung(Action.DISCONNECT, after_ms=5_000)
+    ladder = Rung(PolicyAction.NOTIFY), Rung(PolicyAction.DISCONNECT, after_ms=5_000)
     often = rule(Shape.COUNT_IN_WINDOW, *ladder, count=2, window_ms=60_000)
-    assert run(often, [101, 0, 0, 101, *[101] * 7]) == [(3, Action.NOTIFY), (8, Action.DISCONNECT)]
+    assert run(often, [101, 0, 0, 101, *[101] * 7]) == [
+        (3, PolicyAction.NOTIFY),
+        (8, PolicyAction.DISCONNECT),
+    ]
 
 
 def test_a_request_to_close_by_a_count_is_made_again_only_when_it_is_counted_once_more() -> None:
-    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.ASK_TO_CLOSE), count=2, window_ms=3_600_000)
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.ASK_TO_CLOSE), count=2, window_ms=3_600_000)
     assert [at for at, _ in run(often, [101, 0, 101, *[0] * 12, 101, *[0] * 12])] == [2, 15]
 
 
 def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
-    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.WARN, 60), count=2, window_ms=60_000, limit=0)
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.WARN, 60), count=2, window_ms=60_000, limit=0)
     assert [at for at, _ in run(often, [1, 0, 1])] == [2]
 
 
 def test_what_was_counted_is_told_with_it() -> None:
-    often = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY), count=2, window_ms=60_000)
+    often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), count=2, window_ms=60_000)
     hold = look(often, 900, NO_HOLD, NOW).hold
     hold = look(often, 0, hold, NOW + SECOND).hold
     assert look(often, 900, hold, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
-    full = rule(Shape.COUNT_IN_WINDOW, Rung(Action.NOTIFY), signal=Signal.WINDOW_FULL, count=3, limit=3)
+    full = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), signal=Signal.WINDOW_FULL, count=3, limit=3)
     assert look(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
 
 
 def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
-    hard = rule(Shape.HARD, Rung(Action.NOTIFY))
+    hard = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
     assert look(hard, 0, Hold(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
     assert look(often, NOT_APPLICABLE, Hold(over_since=NOW, seen=4), NOW + SECOND).hold == NO_HOLD
@@ -386,7 +401,7 @@ def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
 
 
 SLOW = rule(
-    Shape.RATE_BELOW, Rung(Action.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2, window_ms=500, check_ms=125
+    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2, window_ms=500, check_ms=125
 )  # fmt: skip
 CHECK = 125_000_000
 
@@ -430,7 +445,7 @@ def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
 
     before = [named("same"), named("asks"), named("clock", check_ms=30_000), named("other")]
     after = [
-        named("same"), named("asks", Rung(Action.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
+        named("same"), named("asks", Rung(PolicyAction.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
         named("new", check_ms=60_000),
     ]  # fmt: skip
     held = {name: Hold(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.config.rule_settings import Rung
-from broker_core.config.vocabulary import SIGNALS, Action, Measured, Shape, Signal, whole
+from broker_core.config.rule_terms import SIGNALS, PolicyAction, Shape, Signal, SignalSubject, check_complete
+from broker_core.config.rules import Rung
 from broker_core.slow_clients.evaluate.signal_table import (
     OF_CLIENT,
     OF_POOL,
@@ -47,7 +47,7 @@ NARROW = {
 
 
 def rule(signal: Signal) -> Rule:
-    return Rule("r", "r", "", signal, Shape.HARD, 5, (Rung(Action.NOTIFY),), 1, window_ms=9)
+    return Rule("r", "r", "", signal, Shape.HARD, 5, (Rung(PolicyAction.NOTIFY),), 1, window_ms=9)
 
 
 @pytest.mark.parametrize("signal", OF_CLIENT)
@@ -72,7 +72,7 @@ def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_mad
     for table in (SIGNALS, READINGS):
         assert set(table) == set(Signal)
         with pytest.raises(LookupError, match="WINDOW_FULL"):
-            whole({signal: row for signal, row in table.items() if signal is not Signal.WINDOW_FULL})
+            check_complete({signal: row for signal, row in table.items() if signal is not Signal.WINDOW_FULL})
 
 
 def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
@@ -82,4 +82,4 @@ def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
 
 def test_a_signal_is_read_off_just_what_it_is_measured_of() -> None:
     with pytest.raises(LookupError, match="a subscription aren't the same: spool_bytes"):
-        check({Measured.SUBSCRIPTION: {*OF_SUBSCRIPTION, Signal.SPOOL_BYTES}})
+        check({SignalSubject.SUBSCRIPTION: {*OF_SUBSCRIPTION, Signal.SPOOL_BYTES}})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.config.vocabulary import Action, Reason
+from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.watched import Watched
@@ -64,7 +64,11 @@ def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_o
     assert pend(made, account, one, 50) is None
     decision = pend(made, account, one, 53)
     assert decision is not None
-    assert (decision.action, decision.subscription, decision.limit) == (Action.DISCARD_OLDEST, "s1", 10 + 50)
+    assert (decision.action, decision.subscription, decision.limit) == (
+        PolicyAction.DISCARD_OLDEST,
+        "s1",
+        10 + 50,
+    )
     assert (decision.kept, decision.lost, decision.setting) == (50, 3, "constantPendingMessageLimitStrategy")
     assert sentence(decision) == (
         "Subscription s1 of client c was cut back to its limit: it is owed 63 messages, over "
@@ -108,8 +112,8 @@ def test_the_defaults_abort_after_more_than_30_s_at_the_next_check() -> None:
     made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10)
     ((second, decision),) = slow_until(made, one, 80)
     assert (decision.action, decision.reason, decision.setting) == (
-        Action.CANCEL_SUBSCRIPTION,
-        Reason.WINDOW_FULL,
+        PolicyAction.CANCEL_SUBSCRIPTION,
+        DecisionReason.WINDOW_FULL,
         "maxSlowDuration",
     )
     assert 30 < second <= 60 and decision.observed > 30_000
@@ -122,7 +126,7 @@ def test_abort_connection_closes_it() -> None:
         prefetch=10,
     )
     ((second, decision),) = slow_until(made, one, 60)
-    assert decision.action is Action.DISCONNECT and account.closing and second in (31, 32)
+    assert decision.action is PolicyAction.DISCONNECT and account.closing and second in (31, 32)
 
 
 def test_dispatch_that_resumes_ends_slowness() -> None:
@@ -206,8 +210,8 @@ def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
         acts += [(second, decision) for decision in made.tick(begun + second * SECOND)]
     ((second, decision),) = acts
     assert (decision.action, decision.reason, decision.setting) == (
-        Action.DISCONNECT,
-        Reason.WRITE_BLOCKED,
+        PolicyAction.DISCONNECT,
+        DecisionReason.WRITE_BLOCKED,
         "maxSlowDuration",
     )
     assert 30 < second <= 60 and account.closing
@@ -230,7 +234,11 @@ def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_
             figures(one).blocked_since = at if blocked else 0
             acts += made.tick(at + second * SECOND)
         assert bool(acts) == (number == 3)
-    assert (acts[0].setting, acts[0].observed, acts[0].reason) == ("maxSlowCount", 3, Reason.WRITE_BLOCKED)
+    assert (acts[0].setting, acts[0].observed, acts[0].reason) == (
+        "maxSlowCount",
+        3,
+        DecisionReason.WRITE_BLOCKED,
+    )
     assert "write blocked passed the limit 3 times" in sentence(acts[0])
 
 
@@ -275,9 +283,9 @@ def test_a_consumer_that_stops_acknowledging_is_aborted_no_earlier_than_in_activ
     assert least <= second <= most
     assert (decision.rule, decision.action) == (
         "activemq.max_time_since_last_ack",
-        Action.CANCEL_SUBSCRIPTION,
+        PolicyAction.CANCEL_SUBSCRIPTION,
     )
-    assert (decision.reason, decision.setting) == (Reason.ACK_SILENCE, "maxTimeSinceLastAck")
+    assert (decision.reason, decision.setting) == (DecisionReason.ACK_SILENCE, "maxTimeSinceLastAck")
     assert second * 1_000 <= 30_000 + decision.worst_case_ms
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_core.config import PolicyDocument
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
 from broker_core.slow_clients.rules.presets.amps import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import Subject
@@ -74,12 +74,12 @@ def test_the_rules_of_the_defaults() -> None:
     rules = rules_of(pool={"message_memory_limit": 1_000, "message_disk_limit": 4_000})
     own = {key: rule for key, rule in rules.items() if key[1] != INSTANCE}
     assert {key: (rule.limit, rule.ladder[0].action, rule.reason) for key, rule in own.items()} == {
-        ("client_max_capacity.disk", "tcp"): (2_000, Action.DISCONNECT, Reason.CAPACITY),
-        ("client_max_capacity.memory", "tcp"): (500, Action.OFFLINE, Reason.MEMORY_CAPACITY),
-        ("message_disk_limit", "instance"): (4_000, Action.DISCONNECT, Reason.DISK),
-        ("message_memory_limit", "instance"): (1_000, Action.OFFLINE, Reason.POOL_MEMORY),
+        ("client_max_capacity.disk", "tcp"): (2_000, PolicyAction.DISCONNECT, DecisionReason.CAPACITY),
+        ("client_max_capacity.memory", "tcp"): (500, PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY),
+        ("message_disk_limit", "instance"): (4_000, PolicyAction.DISCONNECT, DecisionReason.DISK),
+        ("message_memory_limit", "instance"): (1_000, PolicyAction.OFFLINE, DecisionReason.POOL_MEMORY),
     }
-    assert all(rule.mode is Mode.ENFORCE and rule.revision == 1 for rule in rules.values())
+    assert all(rule.mode is EnforcementMode.ENFORCE and rule.revision == 1 for rule in rules.values())
 
 
 def test_a_transports_client_policy_stands_over_the_instances() -> None:

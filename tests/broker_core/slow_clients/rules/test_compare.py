@@ -13,7 +13,7 @@ from broker_core.config import (
     Scope,
     default_policy,
 )
-from broker_core.config.vocabulary import Action, Signal
+from broker_core.config.rule_terms import PolicyAction, Signal
 from broker_core.slow_clients.rules.compare import compare
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rulebook import RuleBook
@@ -48,7 +48,7 @@ def test_a_rule_for_some_touches_them_alone() -> None:
         Scope(client="desk-*"),
         signal=Signal.OLDEST_AGE,
         limit=1_000,
-        ladder=(Rung(Action.DISCONNECT),),
+        ladder=(Rung(PolicyAction.DISCONNECT),),
     )
     touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
     assert [one.client for one in touched] == ["desk-1"]
@@ -72,7 +72,10 @@ def test_a_rule_taken_away_is_a_change_too() -> None:
 
 def test_a_ladder_is_told_as_the_policy_has_it() -> None:
     rule = RuleSettings(
-        "age", signal=Signal.OLDEST_AGE, limit=1_000, ladder=(Rung(Action.WARN, 80), Rung(Action.DISCONNECT))
+        "age",
+        signal=Signal.OLDEST_AGE,
+        limit=1_000,
+        ladder=(Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)),
     )
     (touched,) = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK])
     (ladder,) = [one for one in touched.changes if one.setting == "age.ladder"]

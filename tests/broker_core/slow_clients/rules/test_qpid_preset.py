@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.config.vocabulary import Action, Reason
+from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.watched import Watched
@@ -48,8 +48,8 @@ def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int],
     decision = judged(made, account, one, **figures)
     assert decision is not None and account.closing
     assert (decision.action, decision.reason, decision.setting) == (
-        Action.DISCONNECT,
-        Reason.RESOURCE_ERROR,
+        PolicyAction.DISCONNECT,
+        DecisionReason.RESOURCE_ERROR,
         setting,
     )
     assert sentence(decision).startswith("506 resource error. Client c was disconnected: ")
@@ -80,7 +80,7 @@ def test_the_most_specific_key_wins_field_by_field() -> None:
 def test_durable_subscriptions_are_kept_and_the_operators_told() -> None:
     made, account, one = scene(STOCKS, durable=True, name="book")
     decision = judged(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is Action.NOTIFY and not account.closing
+    assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.closing
     assert decision.lost == 0 and made.tick(START + SECOND) == [], "told once"
 
 
@@ -88,10 +88,10 @@ def test_delete_persistent_deletes_them() -> None:
     confirmed = STOCKS | {"delete_persistent": True, "confirm_delete": True}
     made, account, one = scene(confirmed, durable=True, name="book")
     decision = judged(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is Action.DELETE_DURABLE and account.closing
+    assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.closing
     made, account, one = scene(confirmed)
     decision = judged(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is Action.DISCONNECT
+    assert decision is not None and decision.action is PolicyAction.DISCONNECT
 
 
 def test_the_age_is_a_duration_on_a_real_clock_and_not_a_moment() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -47,7 +47,7 @@ def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
     decision = made.queued(account, 1, START)
     assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == (
         "own",
-        Action.OFFLINE,
+        PolicyAction.OFFLINE,
         0,
     )
     assert account.offlined
@@ -62,7 +62,7 @@ def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tic
     assert made.queued(account, 2_000, START) is None
     made.released(account, 4_000)
     (decision,) = made.tick(START + SECOND)
-    assert (decision.mode, decision.observed, decision.at) == (Mode.SHADOW, 2_000, START)
+    assert (decision.mode, decision.observed, decision.at) == (EnforcementMode.SHADOW, 2_000, START)
     assert not account.offlined and made.tick(START + 2 * SECOND) == []
     made.queued(account, 3_000, START + 3 * SECOND)
     assert [one.observed for one in made.tick(START + 3 * SECOND)] == [3_000], "a new excursion"
@@ -74,7 +74,11 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
     ))  # fmt: skip
     made.queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
-    assert acts == [(6, Action.WARN, 0), (11, Action.OFFLINE, 1), (16, Action.DISCONNECT, 2)]
+    assert acts == [
+        (6, PolicyAction.WARN, 0),
+        (11, PolicyAction.OFFLINE, 1),
+        (16, PolicyAction.DISCONNECT, 2),
+    ]
     assert account.closing and backlog.oldest_at == START
 
 
@@ -87,9 +91,9 @@ def test_the_blocked_socket() -> None:
     assert [one for n in range(6) for one in made.tick(START + n * SECOND)] == []
     (decision,) = made.tick(START + 6 * SECOND)
     assert (decision.action, decision.for_ms, decision.reason) == (
-        Action.REFUSE,
+        PolicyAction.REFUSE,
         30_000,
-        Reason.WRITE_BLOCKED,
+        DecisionReason.WRITE_BLOCKED,
     )
     assert "disconnected and its name refused for 30.0 s" in sentence(decision)
 
@@ -98,10 +102,14 @@ def test_continue_from_the_journal_only_if_all_is_there() -> None:
     ladder = do("continue_from_journal")
     made, account, _ = scene(rule("outbound_bytes", 100, ladder))
     decision = made.queued(account, 200, START)
-    assert decision is not None and decision.action is Action.CONTINUE_FROM_JOURNAL and not account.offlined
+    assert (
+        decision is not None
+        and decision.action is PolicyAction.CONTINUE_FROM_JOURNAL
+        and not account.offlined
+    )
     made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=Waiting(5, 0, 1, "s|3|"))
     decision = made.queued(account, 200, START)
-    assert decision is not None and decision.action is Action.OFFLINE and account.offlined
+    assert decision is not None and decision.action is PolicyAction.OFFLINE and account.offlined
 
 
 def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
@@ -109,11 +117,11 @@ def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
     one = SubscriptionSignals("s1", "a", prefetch=50, unacked_messages=20)
     watched = made.subscribe(account, one)
     (decision,) = made.judge_subscription(account, watched, START)
-    assert (decision.action, decision.subscription, decision.observed) == (Action.PAUSE, "s1", 20)
+    assert (decision.action, decision.subscription, decision.observed) == (PolicyAction.PAUSE, "s1", 20)
     one.unacked_messages = 5
     assert made.judge_subscription(account, watched, START) == []
     one.unacked_messages = 11
-    assert [d.action for d in made.tick(START + SECOND)] == [Action.PAUSE]
+    assert [d.action for d in made.tick(START + SECOND)] == [PolicyAction.PAUSE]
 
 
 def test_silence_counts_only_while_something_is_owed() -> None:
@@ -254,7 +262,9 @@ def test_shadow_and_enforce_act_on_the_same_clients(
     }
     firsts = [{one.client: one.at for one in reversed(acts)} for acts in (enforced, shadow)]
     assert firsts[0] == firsts[1], "and for the first time at the same moment"
-    assert {one.mode for one in shadow} <= {Mode.SHADOW} and {one.mode for one in enforced} <= {Mode.ENFORCE}
+    assert {one.mode for one in shadow} <= {EnforcementMode.SHADOW} and {one.mode for one in enforced} <= {
+        EnforcementMode.ENFORCE
+    }
 
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config import Scope
-from broker_core.config.scopes import glob, specificity
+from broker_core.config.scopes import glob_matches, specificity
 from broker_core.slow_clients.rules.review import review
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import (
@@ -63,7 +63,7 @@ def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
     ],
 )  # fmt: skip
 def test_client_name_patterns(pattern: str, name: str, expected: bool) -> None:
-    assert glob(pattern, name) is expected
+    assert glob_matches(pattern, name) is expected
 
 
 def test_everything_that_is_set_must_match() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_core.config.vocabulary import Action
+from broker_core.config.rule_terms import PolicyAction
 from broker_core.slow_clients.rules.scopes import Subject
 from broker_core.slow_clients.rules.worst_case import worst_cases
 from tests.support.slow_clients import policy, rule_book
@@ -26,9 +26,9 @@ def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None
     for acts, client in ((behind, "other"), (desk, "desk-1")):
         (rule,) = [rule for rule in book.of_client(Subject("tcp", client=client)) if rule.name == "behind"]
         assert acts == [(rung.action, rule.worst_case_ms(number)) for number, rung in enumerate(rule.ladder)]
-    assert full == [(Action.OFFLINE, 0)]
+    assert full == [(PolicyAction.OFFLINE, 0)]
     (rule,) = [rule for rule in book.pool_rules if rule.name == "pool"]
-    assert pool == [(Action.OFFLINE, rule.worst_case_ms())]
+    assert pool == [(PolicyAction.OFFLINE, rule.worst_case_ms())]
 
 
 def test_the_presets_say_theirs() -> None:
@@ -46,12 +46,12 @@ def test_the_presets_say_theirs() -> None:
     )
     (usual,), (slower,) = worst_cases(document)["xap"]
     assert (usual.action, round(usual.worst_case_ms, -2)) == (
-        Action.CANCEL_SUBSCRIPTION,
+        PolicyAction.CANCEL_SUBSCRIPTION,
         2_600,
     )  # docs/slow-clients.md
     assert slower.worst_case_ms > usual.worst_case_ms
     (aborted,) = worst_cases(document)["activemq"][0]
-    assert aborted.action is Action.CANCEL_SUBSCRIPTION and 30_000 < aborted.worst_case_ms <= 61_000
+    assert aborted.action is PolicyAction.CANCEL_SUBSCRIPTION and 30_000 < aborted.worst_case_ms <= 61_000
     age, nothing = worst_cases(document)["qpid"]
-    assert [act.action for act in age] == [Action.DISCONNECT]
+    assert [act.action for act in age] == [PolicyAction.DISCONNECT]
     assert nothing == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -54,8 +54,8 @@ def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() 
     made.queued(account, 50_000, START)
     ((at, decision),) = run(made, backlog, 6, 1_000)
     assert (decision.action, decision.reason, decision.subscription) == (
-        Action.CANCEL_SUBSCRIPTION,
-        Reason.DRAIN_RATE,
+        PolicyAction.CANCEL_SUBSCRIPTION,
+        DecisionReason.DRAIN_RATE,
         "",
     )
     assert (decision.limit, decision.unit) == (5_000, "bytes/s") and decision.observed < 5_000
@@ -126,4 +126,4 @@ def test_in_shadow_it_says_what_it_would_have_done_and_does_nothing() -> None:
     made, account, backlog = scene(mode="shadow")
     made.queued(account, 50_000, START)
     ((_, decision),) = run(made, backlog, 6, 0)
-    assert decision.mode is Mode.SHADOW and "would have been cancelled" in sentence(decision)
+    assert decision.mode is EnforcementMode.SHADOW and "would have been cancelled" in sentence(decision)

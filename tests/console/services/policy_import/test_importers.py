@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_core.config import PolicyDocument, Scope, default_policy
-from broker_core.config.vocabulary import Action, Mode, Signal
+from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Signal
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, pending_limit
 from broker_core.slow_clients.rules.review import Severity, review
@@ -77,7 +77,7 @@ def taken_of_topics(imported: Imported) -> PolicyDocument:
     """Return the policy without entries that are off for queues and temporary destinations."""
     document = taken(imported)
     entries = {
-        name: tuple(one for one in getattr(document, name) if one.mode is not Mode.OFF)
+        name: tuple(one for one in getattr(document, name) if one.mode is not EnforcementMode.OFF)
         for name in ("activemq", "qpid")
     }
     return replace(document, **entries)
@@ -586,7 +586,7 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
         around=f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>",
     )  # fmt: skip
     entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
-    assert entries == {">": Mode.SHADOW, "x": Mode.ENFORCE}
+    assert entries == {">": EnforcementMode.SHADOW, "x": EnforcementMode.ENFORCE}
     assert any("set enforce" in one.into for one in imported.taken)
 
 
@@ -597,7 +597,11 @@ def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> Non
     narrow = [f'<policyEntry topic="{name}" topicPrefetch="9">{PENDING}</policyEntry>' for name in "xy"]
     imported = activemq_entries(narrow[0], wide, narrow[1])
     entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
-    assert entries == {">": Mode.SHADOW, "x": Mode.ENFORCE, "y": Mode.ENFORCE}
+    assert entries == {
+        ">": EnforcementMode.SHADOW,
+        "x": EnforcementMode.ENFORCE,
+        "y": EnforcementMode.ENFORCE,
+    }
     assert any("prefetch can't be read" in one.into for one in imported.taken)
 
 
@@ -606,7 +610,7 @@ def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
     entry = '<policyEntry topic="{}" topicPrefetch="{}"/>'
     imported = activemq_entries(entry.format("x", 9), entry.format("y", 9), entry.format("a, x", 900))
     assert {one.topic: one.mode for one in taken_of_topics(imported).activemq} == {
-        "x": Mode.SHADOW, "y": None,
+        "x": EnforcementMode.SHADOW, "y": None,
     }  # fmt: skip
     assert any("another entry for its topic" in one.into for one in imported.taken)
 
@@ -629,7 +633,7 @@ def test_there_is_one_default_entry() -> None:
     default = f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>"
     imported = activemq_entries(around=default * 2)
     (taken,) = taken_of_topics(imported).activemq
-    assert taken.mode == Mode.SHADOW
+    assert taken.mode == EnforcementMode.SHADOW
 
 
 def qpid(*elements: str) -> Imported:
@@ -650,8 +654,11 @@ def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
         "qpid.queue.message_count": (Signal.BACKLOG_MESSAGES, 50),
     }
     for rule in rules.values():
-        assert (rule.scope, rule.mode) == (Scope(client="fix-1", subscription="desk"), Mode.ENFORCE)
-        assert rule.ladder is not None and [rung.action for rung in rule.ladder] == [Action.DISCONNECT]
+        assert (rule.scope, rule.mode) == (
+            Scope(client="fix-1", subscription="desk"),
+            EnforcementMode.ENFORCE,
+        )
+        assert rule.ladder is not None and [rung.action for rung in rule.ladder] == [PolicyAction.DISCONNECT]
     assert imported.left_out == []
 
 
@@ -705,8 +712,8 @@ def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: 
         f'<topic key="{key}"><consumer><depth>3</depth></consumer></topic>',
     )
     assert {one.topic: one.mode for one in taken_of_topics(imported).qpid} == {
-        "#": Mode.SHADOW,
-        "b": Mode.ENFORCE,
+        "#": EnforcementMode.SHADOW,
+        "b": EnforcementMode.ENFORCE,
     }
     assert any("set enforce" in one.into for one in imported.taken)
 
@@ -749,13 +756,13 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
         one.topic: (one.mode, one.prefetch)
         for one in taken(policy_import.read("activemq", f"<x>{names}</x>")).activemq
     }
-    off = (Mode.OFF, 1_000)
+    off = (EnforcementMode.OFF, 1_000)
     assert entries == {
         ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off, "scratch.temp.>": off,
     }  # fmt: skip
     keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
     assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {
-        "#": None, "a": None, "queue.#": Mode.OFF, "scratch.temp.#": Mode.OFF,
+        "#": None, "a": None, "queue.#": EnforcementMode.OFF, "scratch.temp.#": EnforcementMode.OFF,
     }  # fmt: skip
 
 

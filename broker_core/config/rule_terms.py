@@ -89,14 +89,14 @@ class Shape(StrEnum):
     """Nothing has happened for longer than the limit, while something should have."""
 
 
-class Choice(StrEnum):
+class TargetSelection(StrEnum):
     """Who is acted on."""
 
     SELF = "self"
     LARGEST_IN_POOL = "largest_in_pool"
 
 
-class Action(StrEnum):
+class PolicyAction(StrEnum):
     """What is done, the narrowest first: that is the order of a ladder's rungs."""
 
     NOTIFY = "notify"
@@ -125,11 +125,11 @@ class Action(StrEnum):
     """Close the connection and delete its durable subscription."""
 
 
-REPEATED_ACTIONS: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})
+REPEATED_ACTIONS: Final = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.CONFLATE})
 """Actions that may be carried out many times a second; they are recorded once a second."""
 
 
-class Mode(StrEnum):
+class EnforcementMode(StrEnum):
     """Whether a rule's decisions are carried out."""
 
     OFF = "off"
@@ -137,7 +137,7 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
 
 
-class Reason(StrEnum):
+class DecisionReason(StrEnum):
     """Reason codes: one list for every protocol, the console and Spark."""
 
     POOL_MEMORY = "slow_client_pool_memory"
@@ -159,7 +159,7 @@ class Reason(StrEnum):
     """No rule's: what waits for a client must go to its spool, and the disk doesn't take it."""
 
 
-class Measured(StrEnum):
+class SignalSubject(StrEnum):
     """What a signal is measured of."""
 
     POOL = "pool"
@@ -168,7 +168,7 @@ class Measured(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SignalRow:
+class SignalDefinition:
     """What is to be known of a signal before anybody reads it. How it is read and said is its row in
     `slow_clients.evaluate.signal_table`.
 
@@ -179,58 +179,58 @@ class SignalRow:
     """
 
     unit: Unit
-    measured: frozenset[Measured]
-    reason: Reason
-    at_enqueue: frozenset[Measured]
+    measured: frozenset[SignalSubject]
+    reason: DecisionReason
+    at_enqueue: frozenset[SignalSubject]
 
 
-def whole(rows: Mapping[Signal, Row]) -> Mapping[Signal, Row]:
+def check_complete(rows: Mapping[Signal, Row]) -> Mapping[Signal, Row]:
     """The table, which must have a row for every signal. Raises LookupError for one without."""
     if missing := [signal.name for signal in Signal if signal not in rows]:
         raise LookupError(f"signals without a row: {', '.join(missing)}")
     return MappingProxyType(rows)
 
 
-_POOL, _CLIENT, _SUBSCRIPTION = (frozenset({one}) for one in Measured)
+_POOL, _CLIENT, _SUBSCRIPTION = (frozenset({one}) for one in SignalSubject)
 _BOTH: Final = _CLIENT | _SUBSCRIPTION
-_LATER: Final[frozenset[Measured]] = frozenset()
-SIGNALS: Final = whole({
-    Signal.POOL_MEMORY: SignalRow(Unit.BYTES, _POOL, Reason.POOL_MEMORY, _POOL),
-    Signal.POOL_DISK: SignalRow(Unit.BYTES, _POOL, Reason.DISK, _POOL),
-    Signal.OUTBOUND_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.MEMORY_CAPACITY, _CLIENT),
-    Signal.OUTBOUND_MESSAGES: SignalRow(Unit.MESSAGES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
-    Signal.SPOOL_BYTES: SignalRow(Unit.BYTES, _CLIENT, Reason.CAPACITY, _CLIENT),
-    Signal.SPOOL_AGE: SignalRow(Unit.MILLISECONDS, _CLIENT, Reason.AGE, _LATER),
-    Signal.CONFLATION_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.CONFLATION, _LATER),
-    Signal.BACKLOG_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
-    Signal.BACKLOG_MESSAGES: SignalRow(Unit.MESSAGES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
-    Signal.OLDEST_AGE: SignalRow(Unit.MILLISECONDS, _BOTH, Reason.AGE, _LATER),
-    Signal.DRAIN_RATE: SignalRow(Unit.BYTES_PER_SECOND, _CLIENT, Reason.DRAIN_RATE, _LATER),
-    Signal.WRITE_BLOCKED: SignalRow(Unit.MILLISECONDS, _BOTH, Reason.WRITE_BLOCKED, _LATER),
-    Signal.WINDOW_FULL: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.WINDOW_FULL, _LATER),
-    Signal.UNACKED_MESSAGES: SignalRow(Unit.MESSAGES, _SUBSCRIPTION, Reason.UNACKED, _LATER),
-    Signal.UNACKED_AGE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.UNACKED, _LATER),
-    Signal.ACK_SILENCE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.ACK_SILENCE, _LATER),
-    Signal.PINNED_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.PINNED, _LATER),
-    Signal.USER_PINNED_BYTES: SignalRow(Unit.BYTES, _CLIENT, Reason.PINNED, _LATER),
+_LATER: Final[frozenset[SignalSubject]] = frozenset()
+SIGNALS: Final = check_complete({
+    Signal.POOL_MEMORY: SignalDefinition(Unit.BYTES, _POOL, DecisionReason.POOL_MEMORY, _POOL),
+    Signal.POOL_DISK: SignalDefinition(Unit.BYTES, _POOL, DecisionReason.DISK, _POOL),
+    Signal.OUTBOUND_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.MEMORY_CAPACITY, _CLIENT),
+    Signal.OUTBOUND_MESSAGES: SignalDefinition(Unit.MESSAGES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.SPOOL_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.CAPACITY, _CLIENT),
+    Signal.SPOOL_AGE: SignalDefinition(Unit.MILLISECONDS, _CLIENT, DecisionReason.AGE, _LATER),
+    Signal.CONFLATION_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.CONFLATION, _LATER),
+    Signal.BACKLOG_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.BACKLOG_MESSAGES: SignalDefinition(Unit.MESSAGES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.AGE, _LATER),
+    Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _LATER),
+    Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.WRITE_BLOCKED, _LATER),
+    Signal.WINDOW_FULL: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.WINDOW_FULL, _LATER),
+    Signal.UNACKED_MESSAGES: SignalDefinition(Unit.MESSAGES, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
+    Signal.UNACKED_AGE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
+    Signal.ACK_SILENCE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _LATER),
+    Signal.PINNED_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.PINNED, _LATER),
+    Signal.USER_PINNED_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.PINNED, _LATER),
 })  # fmt: skip
 
 
-def measured_as(measured: frozenset[Measured]) -> frozenset[Signal]:
+def signals_measured_on(measured: frozenset[SignalSubject]) -> frozenset[Signal]:
     """The signals that are measured of these things and no others."""
     return frozenset(signal for signal, row in SIGNALS.items() if row.measured == measured)
 
 
-POOL_SIGNALS: Final = measured_as(_POOL)
-SUBSCRIPTION_SIGNALS: Final = measured_as(_SUBSCRIPTION)
+POOL_SIGNALS: Final = signals_measured_on(_POOL)
+SUBSCRIPTION_SIGNALS: Final = signals_measured_on(_SUBSCRIPTION)
 """Measured of single subscriptions only."""
-CLIENT_SIGNALS: Final = measured_as(_CLIENT)
+CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
 """Measured of whole clients only: a spool has no subscriptions."""
 WAITING_SIGNALS = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )
 """Giving up some of what waits in memory makes these less."""
-SUBSCRIPTION_ACTIONS = frozenset({Action.DISCARD_OLDEST, Action.DELETE_DURABLE})
+SUBSCRIPTION_ACTIONS = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.DELETE_DURABLE})
 """Need a subscription to act on. Pausing, conflating and cancelling act on all of a client's when none is named."""
-FINAL_ACTIONS = frozenset({Action.DISCONNECT, Action.REFUSE, Action.DELETE_DURABLE})
+FINAL_ACTIONS = frozenset({PolicyAction.DISCONNECT, PolicyAction.REFUSE, PolicyAction.DELETE_DURABLE})
 """Close the connection."""

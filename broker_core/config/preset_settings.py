@@ -18,9 +18,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Final, get_type_hints
 
-from broker_core.config.reading import Reader
-from broker_core.config.rule_settings import MAX_MS
-from broker_core.config.vocabulary import Mode, Unit
+from broker_core.config.document_reader import DocumentReader
+from broker_core.config.rule_terms import EnforcementMode, Unit
+from broker_core.config.rules import MAX_MS
 
 MAX_PREFETCH: Final = 32_767
 """The most messages of one subscription that may be on their way without an acknowledgement."""
@@ -43,7 +43,7 @@ DEFAULT_CLIENT_MAX_CAPACITY: Final = 50
 MODE_MEANING: Final = "In shadow its decisions are recorded and nothing is done."
 
 
-class Kind(StrEnum):
+class SettingType(StrEnum):
     """What a setting's value is."""
 
     WHOLE = "whole number"
@@ -67,7 +67,7 @@ class PresetField:
 
     word: str
     meaning: str
-    kind: Kind = Kind.WHOLE
+    kind: SettingType = SettingType.WHOLE
     unit: str = ""
     low: int = 0
     high: int = 0
@@ -99,7 +99,7 @@ def _table(kind: type) -> Table:
     return MappingProxyType({name: replace(row, name=name) for name, row in rows.items()})
 
 
-_MODE: Final = PresetField("", MODE_MEANING, Kind.MODE, default=Mode.ENFORCE)
+_MODE: Final = PresetField("", MODE_MEANING, SettingType.MODE, default=EnforcementMode.ENFORCE)
 
 
 # fmt: off
@@ -123,7 +123,7 @@ class PoolSettings:
         default_words=f"{DEFAULT_DISK_LIMIT // 10**9} GB or the memory limit, whichever is higher",
     )] = None
     message_disk_path: Annotated[str | None, PresetField(
-        "MessageDiskPath", "The directory in which spools are written: an absolute path.", Kind.PATH,
+        "MessageDiskPath", "The directory in which spools are written: an absolute path.", SettingType.PATH,
         default_words="the spool directory under SLUICE_HOME",
     )] = None
 
@@ -150,7 +150,7 @@ class XapPolicy:
     """XAP's slow consumers (seed 001), for the instance or a transport."""
 
     transport: str = ""
-    enabled: Annotated[bool | None, PresetField("slow-consumer.enabled", "Whether slow consumers are looked for.", Kind.FLAG, default=False)] = None
+    enabled: Annotated[bool | None, PresetField("slow-consumer.enabled", "Whether slow consumers are looked for.", SettingType.FLAG, default=False)] = None
     throughput: Annotated[int | None, PresetField(
         "slow-consumer.throughput", "What a client must take while there is something for it.",
         unit=Unit.BYTES_PER_SECOND, low=1, high=MAX_COUNT, default=5_000,
@@ -163,7 +163,7 @@ class XapPolicy:
         "slow-consumer.retries", "How many times within the latency it is looked at again.",
         unit=Unit.TIMES, low=1, high=1_000, default=3,
     )] = None
-    mode: Annotated[Mode | None, _MODE] = None
+    mode: Annotated[EnforcementMode | None, _MODE] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +184,14 @@ class ActiveMqPolicy:
     prefetch_rate_pending_message_limit_strategy: Annotated[float | None, PresetField(
         "prefetchRatePendingMessageLimitStrategy multiplier",
         "The same as a multiple of the prefetch, such as 2.5. The lower of the two counts.",
-        Kind.DECIMAL, high=1_000_000, default_words="none",
+        SettingType.DECIMAL, high=1_000_000, default_words="none",
     )] = None
     abort_slow_consumer_strategy: Annotated[bool | None, PresetField(
-        "abortSlowConsumerStrategy", "Whether slow consumers are aborted.", Kind.FLAG, default=False,
+        "abortSlowConsumerStrategy", "Whether slow consumers are aborted.", SettingType.FLAG, default=False,
     )] = None
     abort_slow_ack_consumer_strategy: Annotated[bool | None, PresetField(
         "abortSlowAckConsumerStrategy",
-        "Whether consumers are aborted that owe acknowledgements and send none.", Kind.FLAG, default=False,
+        "Whether consumers are aborted that owe acknowledgements and send none.", SettingType.FLAG, default=False,
     )] = None
     max_time_since_last_ack: Annotated[int | None, PresetField(
         "maxTimeSinceLastAck",
@@ -214,13 +214,13 @@ class ActiveMqPolicy:
         unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
     )] = None
     abort_connection: Annotated[bool | None, PresetField(
-        "abortConnection", "true closes its connection, false ends the subscription.", Kind.FLAG, default=False,
+        "abortConnection", "true closes its connection, false ends the subscription.", SettingType.FLAG, default=False,
     )] = None
-    mode: Annotated[Mode | None, _MODE] = None
+    mode: Annotated[EnforcementMode | None, _MODE] = None
 
 
 @dataclass(frozen=True, slots=True)
-class QpidTopic:
+class QpidTopicPolicy:
     """Qpid's consumer element (seed 004) for a topic key with wildcards: any one of its three limits triggers the policy."""
 
     topic: str
@@ -239,13 +239,13 @@ class QpidTopic:
     )] = None
     delete_persistent: Annotated[bool | None, PresetField(
         "delete-persistent", "Whether durable subscriptions are deleted too; false lets them alone.",
-        Kind.FLAG, default=False,
+        SettingType.FLAG, default=False,
     )] = None
     confirm_delete: Annotated[bool | None, PresetField(
         "", "Needed with delete_persistent: what a durable subscription is owed is lost.",
-        Kind.CONFIRMATION, default=False,
+        SettingType.CONFIRMATION, default=False,
     )] = None
-    mode: Annotated[Mode | None, _MODE] = None
+    mode: Annotated[EnforcementMode | None, _MODE] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ AMPS_POOL: Final = _table(PoolSettings)
 AMPS_CLIENT: Final = _table(ClientPolicy)
 XAP: Final = _table(XapPolicy)
 ACTIVEMQ: Final = _table(ActiveMqPolicy)
-QPID: Final = _table(QpidTopic)
+QPID: Final = _table(QpidTopicPolicy)
 QUOTAS: Final = _table(QuotaSettings)
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
 """For the instance and for each transport: what its pool's clients share, and what one of them may use."""
@@ -320,25 +320,27 @@ PRESETS: Final[Mapping[str, Table]] = MappingProxyType(
 )
 
 
-def defaults(table: Table) -> dict[str, Any]:
+def default_settings(table: Table) -> dict[str, Any]:
     """What holds where no entry says anything, by name. A confirmation isn't laid over others, and not among them."""
-    return {name: row.default for name, row in table.items() if row.kind is not Kind.CONFIRMATION}
+    return {name: row.default for name, row in table.items() if row.kind is not SettingType.CONFIRMATION}
 
 
-def read_settings(reader: Reader, table: Table, source: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_settings(
+    reader: DocumentReader, table: Table, source: Mapping[str, Any], where: str
+) -> dict[str, Any]:
     """The table's settings out of a document's object, by name; None for what isn't set. Problems go to the reader."""
     return {name: _read(reader, row, source, where) for name, row in table.items()}
 
 
-def _read(reader: Reader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
+def _read(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
     match row.kind:
-        case Kind.WHOLE:
+        case SettingType.WHOLE:
             return reader.number(source, row.name, where, row.low, row.high)
-        case Kind.DECIMAL:
+        case SettingType.DECIMAL:
             return reader.decimal(source, row.name, where, row.low, row.high)
-        case Kind.FLAG | Kind.CONFIRMATION:
+        case SettingType.FLAG | SettingType.CONFIRMATION:
             return reader.flag(source, row.name, where)
-        case Kind.MODE:
-            return reader.choice(source, row.name, where, Mode)
-        case Kind.PATH:
+        case SettingType.MODE:
+            return reader.choice(source, row.name, where, EnforcementMode)
+        case SettingType.PATH:
             return reader.path(source, row.name, where)

@@ -14,7 +14,7 @@ MAX_TEXTS = 1_000
 """Texts of one list."""
 
 
-def bad_policy(problems: list[str]) -> OperatorError:
+def bad_policy_error(problems: list[str]) -> OperatorError:
     """The error for a document with these problems."""
     return OperatorError(
         "bad_policy", f"The policy can't be used: {'; '.join(problems)}.", "Correct the settings named and save again.",
@@ -27,13 +27,13 @@ def is_path(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("/")
 
 
-def is_list(value: Any, kind: type, most: int) -> bool:
+def is_list_of(value: Any, kind: type, most: int) -> bool:
     """Whether it is a list of at most so many of a kind."""
     listed = isinstance(value, (list, tuple)) and len(value) <= most
     return listed and all(isinstance(one, kind) for one in value)
 
 
-class Reader:
+class DocumentReader:
     """Reads values out of JSON-able data; `problems` are sentences that name the setting."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Reader:
     ) -> tuple[str, ...]:  # fmt: skip
         """A list of at most 1,000 texts; `what` they are is for the problem's sentence."""
         found = self.checked(
-            source, key, where, lambda value: is_list(value, str, MAX_TEXTS), f"a list of {what}"
+            source, key, where, lambda value: is_list_of(value, str, MAX_TEXTS), f"a list of {what}"
         )
         return default if found is None else tuple(found)
 

@@ -11,15 +11,15 @@ from broker_core.config import (
     PoolSettings,
     default_policy,
 )
-from broker_core.config.preset_fields import (
+from broker_core.config.preset_settings import (
     ACTIVEMQ,
     AMPS,
     AMPS_POOL,
     PRESETS,
     QPID,
     XAP,
-    Kind,
     PresetField,
+    SettingType,
     Table,
 )
 from broker_core.errors import OperatorError
@@ -29,7 +29,7 @@ NUMBERS = [
     (system, row)
     for system, table in PRESETS.items()
     for row in table.values()
-    if row.kind in (Kind.WHOLE, Kind.DECIMAL)
+    if row.kind in (SettingType.WHOLE, SettingType.DECIMAL)
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings
-from broker_core.config.roots import DirectoryDefaults, misplaced_directories, misplaced_paths
+from broker_core.config.document import DirectoryDefaults, misplaced_directories, misplaced_paths
 from broker_core.errors import OperatorError
 from tests.support.brokers import no_websocket, running_broker, tcp_policy
 
