@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from broker_core.errors import ClientError
-from broker_core.filters import Filter, all_of, any_of
+from broker_core.filters import Filter, all_filters, any_filter
 from broker_core.subscriptions.overlap import disjoint, inside
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -80,7 +80,7 @@ class Rights:
             return Granted(asked, chosen, False)
         filters = list(dict.fromkeys(entitled.filter for entitled in meant))
         if len(covering) == len(meant):
-            return Granted(asked, all_of(chosen, any_of(*filters)), False)
+            return Granted(asked, all_filters(chosen, any_filter(*filters)), False)
         patterns = [p for entitled in meant for p in entitled.subscribe if not disjoint(p, asked)]
         if len(filters) > 1:
             raise ClientError(
@@ -88,7 +88,7 @@ class Rights:
                 f"You may see parts of {asked.text[:80]!r} with different filters.",
                 f"Subscribe separately to {_listed(patterns)}.",
             )
-        return Granted(_within(asked, patterns), all_of(chosen, filters[0]), True)
+        return Granted(_within(asked, patterns), all_filters(chosen, filters[0]), True)
 
 
 EVERYTHING = Rights()

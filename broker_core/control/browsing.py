@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None) -> Wanted:
-    """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, bad_filter,
+    """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, filter_error,
     bad_bookmark."""
     start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence
     if asked.from_ns:

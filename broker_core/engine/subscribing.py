@@ -129,7 +129,7 @@ class Subscriptions:
         connection.note("subscribe", connection.backlog.state.value, target)
 
     def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
-        """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
+        """ClientError bad_pattern, filter_error, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
         pattern, chosen, narrowed = connection.rights.subscription(pattern, chosen)

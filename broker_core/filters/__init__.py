@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker_core.filters.compiler import Filter, all_of, any_of, compile_filter
-from broker_core.filters.evaluate import BatchEvaluator
+from broker_core.filters.batch_evaluator import BatchEvaluator
+from broker_core.filters.compiler import Filter, all_filters, any_filter, compile_filter
 from broker_core.filters.message_types import DecoderOf
 
-__all__ = ["BatchEvaluator", "DecoderOf", "Filter", "all_of", "any_of", "compile_filter"]
+__all__ = ["BatchEvaluator", "DecoderOf", "Filter", "all_filters", "any_filter", "compile_filter"]

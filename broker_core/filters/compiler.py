@@ -13,13 +13,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from broker_core.filters import nodes, values
-from broker_core.filters.guards import Guard, guard_of
+from broker_core.filters.index_keys import Guard, required_key
 from broker_core.filters.parser import compile_pattern, parse
-from broker_core.filters.paths import getter
-from broker_core.filters.selectors import MARK, compile_selector, divided
+from broker_core.filters.selectors import MARK, compile_selector, split_filter_text
 from broker_core.filters.selectors.parser import HeaderTest
-from broker_core.filters.tokens import bad_filter
-from broker_core.filters.values import Verdict
+from broker_core.filters.tokens import filter_error
+from broker_core.filters.values import Verdict, compile_path
 
 Getter = Callable[[Any], Any]
 Test = Callable[[Any], Verdict]
@@ -59,7 +58,7 @@ class Filter:
     def text(self) -> str:
         """Its normal form. Written when first asked for: most filters never are."""
         if not isinstance(self._form, str):
-            self._form = nodes.to_text(self._form)
+            self._form = nodes.format_node(self._form)
         return self._form
 
     @property
@@ -85,13 +84,15 @@ _live: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
 
 @lru_cache(maxsize=512)
 def compile_filter(text: str) -> Filter:
-    """The compiled filter. Raises ClientError bad_filter or bad_selector with details["column"], counted from 1."""
+    """The compiled filter. Raises ClientError filter_error or selector_error with details["column"], counted from 1."""
     if not text.isascii():
         _refuse_surrogates(text)
     if text.startswith(MARK):
-        return _selector(*divided(text))
+        return _selector(*split_filter_text(text))
     tree = parse(text)
-    return _shared(tree, lambda: Filter(tree, lambda: test_of(tree), make_guard=lambda: guard_of(tree)))
+    return _shared(
+        tree, lambda: Filter(tree, lambda: compile_condition(tree), make_guard=lambda: required_key(tree))
+    )
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
@@ -103,12 +104,12 @@ def _selector(selector: str, body_filter: str) -> Filter:
     return _shared(text, lambda: Filter(text, lambda: body.test, header_test, lambda: body.guard))
 
 
-def all_of(*filters: Filter | None) -> Filter | None:
+def all_filters(*filters: Filter | None) -> Filter | None:
     """The filter that passes what all of these pass; None passes everything."""
     return _filter_of([part for part in filters if part is not None], "AND", False)
 
 
-def any_of(*filters: Filter | None) -> Filter | None:
+def any_filter(*filters: Filter | None) -> Filter | None:
     """The filter that passes what one of these passes; None passes everything."""
     parts = [part for part in filters if part is not None]
     return _filter_of(parts, "OR", True) if len(parts) == len(filters) else None
@@ -152,31 +153,31 @@ def _refuse_surrogates(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise bad_filter("Half a surrogate pair isn't a character", error.start + 1) from None
+        raise filter_error("Half a surrogate pair isn't a character", error.start + 1) from None
 
 
 # ------------------------------------------------------------------------------------------------------
 # values
 
 
-def value_of(node: nodes.Node) -> Getter:
+def compile_value(node: nodes.Node) -> Getter:
     """A function from a message to the value of an expression."""
     match node:
-        case nodes.Path(steps):
-            return getter(steps)
-        case nodes.Constant() | nodes.Negative(nodes.Constant()):
+        case nodes.FieldPath(steps):
+            return compile_path(steps)
+        case nodes.Constant() | nodes.UnaryMinus(nodes.Constant()):
             value = _constant(node)
             return lambda message: value
-        case nodes.Negative(part):
+        case nodes.UnaryMinus(part):
             return _arithmetic(nodes.Constant(0), (("-", part),))
         case nodes.Arithmetic(first, rest):
             return _arithmetic(first, rest)
         case _:
-            return test_of(node)
+            return compile_condition(node)
 
 
 def _constant(node: nodes.Node) -> nodes.Literal:
-    if isinstance(node, nodes.Negative):
+    if isinstance(node, nodes.UnaryMinus):
         return values.calculate("-", 0, values.to_number(_constant(node.part)))
     assert isinstance(node, nodes.Constant)
     return node.value
@@ -184,13 +185,13 @@ def _constant(node: nodes.Node) -> nodes.Literal:
 
 def _is_constant(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Constant) or (
-        isinstance(node, nodes.Negative) and isinstance(node.part, nodes.Constant)
+        isinstance(node, nodes.UnaryMinus) and isinstance(node.part, nodes.Constant)
     )
 
 
 def _arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> Getter:
-    start = value_of(first)
-    steps = [(sign, value_of(part)) for sign, part in rest]
+    start = compile_value(first)
+    steps = [(sign, compile_value(part)) for sign, part in rest]
     to_number, calculate = values.to_number, values.calculate
 
     def get(message: Any) -> Any:
@@ -206,29 +207,29 @@ def _arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> 
 # tests
 
 
-def test_of(node: nodes.Node) -> Test:
+def compile_condition(node: nodes.Node) -> Test:
     """A function from a message to TRUE, FALSE or unknown."""
     match node:
         case nodes.And(parts):
-            return _joined([test_of(part) for part in parts], False)
+            return _joined([compile_condition(part) for part in parts], False)
         case nodes.Or(parts):
-            return _joined([test_of(part) for part in parts], True)
+            return _joined([compile_condition(part) for part in parts], True)
         case nodes.Not(part):
-            return _not(test_of(part))
+            return _not(compile_condition(part))
         case nodes.Comparison(sign, left, right):
             return _comparison(sign, left, right)
-        case nodes.Among(value, items):
-            return _among(value_of(value), items)
+        case nodes.InList(value, items):
+            return _among(compile_value(value), items)
         case nodes.Between(value, low, high):
             return _joined([_comparison(">=", value, low), _comparison("<=", value, high)], False)
         case nodes.Like(value, pattern):
-            return _like(value_of(value), _finder(pattern))
+            return _like(compile_value(value), _finder(pattern))
         case nodes.IsNull(value):
-            get = value_of(value)
-            return lambda message: values.scalar(get(message)) is None
+            get = compile_value(value)
+            return lambda message: values.to_scalar(get(message)) is None
         case _:
-            get = value_of(node)
-            return lambda message: values.truth(get(message))
+            get = compile_value(node)
+            return lambda message: values.to_condition(get(message))
 
 
 def _joined(parts: list[Test], decisive: bool) -> Test:
@@ -259,9 +260,9 @@ def _not(part: Test) -> Test:
 def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     if _is_constant(left) and not _is_constant(right):
         sign, left, right = nodes.MIRRORED[sign], right, left
-    get, compare = value_of(left), partial(values.compare, sign)
+    get, compare = compile_value(left), partial(values.compare, sign)
     if not _is_constant(right):
-        other = value_of(right)
+        other = compile_value(right)
         return lambda message: compare(get(message), other(message))
     literal, direct = _constant(right), values.OPERATORS[sign]
     if isinstance(literal, str) and literal:
@@ -288,7 +289,7 @@ def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
 
 def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
     if not all(map(_is_constant, items)):
-        return _among_values(get, [value_of(item) for item in items])
+        return _among_values(get, [compile_value(item) for item in items])
     literals = [_constant(item) for item in items]
     texts = frozenset(literal for literal in literals if isinstance(literal, str) and literal)
     if len(texts) != len(set(literals)):
@@ -298,7 +299,9 @@ def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
         value = get(message)
         if texts and type(value) is str and value:
             return value in texts
-        return values.compare_arrays("=", values.leaves(value) if type(value) is list else (value,), literals)
+        return values.compare_arrays(
+            "=", values.flatten_array(value) if type(value) is list else (value,), literals
+        )
 
     return test
 
@@ -310,10 +313,12 @@ def _among_values(get: Getter, items: list[Getter]) -> Test:
         for item in items:
             one = item(message)
             if type(one) is list:
-                found += values.leaves(one) or (None,)
+                found += values.flatten_array(one) or (None,)
             else:
                 found.append(one)
-        return values.compare_arrays("=", values.leaves(value) if type(value) is list else (value,), found)
+        return values.compare_arrays(
+            "=", values.flatten_array(value) if type(value) is list else (value,), found
+        )
 
     return test
 
@@ -328,7 +333,7 @@ def _like(get: Getter, find: Callable[[str], bool]) -> Test:
         if type(value) is str:
             return find(value) if value else None
         if type(value) is list:
-            return values.any_of([one(element) for element in values.leaves(value)])
+            return values.or_verdicts([one(element) for element in values.flatten_array(value)])
         return one(value)
 
     return test

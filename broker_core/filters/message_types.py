@@ -27,13 +27,13 @@ DecoderOf = Callable[[str], Decoder | None]
 """A topic's decoder; None is JSON, which has a faster way for whole batches."""
 
 
-class _Unreadable:
+class _UndecodableBody:
     """Stands in the place of a message that can't be decoded."""
 
     __slots__ = ()
 
 
-UNREADABLE: Final = _Unreadable()
+UNREADABLE: Final = _UndecodableBody()
 
 
 def decode_json(body: bytes) -> Any:

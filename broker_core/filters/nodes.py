@@ -21,7 +21,7 @@ class _Node(msgspec.Struct, frozen=True):
     """Equal to one of the same kind with equal parts."""
 
 
-class Path(_Node, frozen=True):
+class FieldPath(_Node, frozen=True):
     """A field of the message: names, and positions in arrays."""
 
     steps: tuple[Step, ...]
@@ -44,7 +44,7 @@ class Constant(msgspec.Struct, frozen=True, eq=False):
         return hash((type(self.value), self.value))
 
 
-class Negative(_Node, frozen=True):
+class UnaryMinus(_Node, frozen=True):
     """Minus before a value."""
 
     part: Node
@@ -65,7 +65,7 @@ class Comparison(_Node, frozen=True):
     right: Node
 
 
-class Among(_Node, frozen=True):
+class InList(_Node, frozen=True):
     """value IN (items…)."""
 
     value: Node
@@ -111,12 +111,25 @@ class Or(_Node, frozen=True):
     parts: tuple[Node, ...]
 
 
-Node = Path | Constant | Negative | Arithmetic | Comparison | Among | Between | Like | IsNull | Not | And | Or
+Node = (
+    FieldPath
+    | Constant
+    | UnaryMinus
+    | Arithmetic
+    | Comparison
+    | InList
+    | Between
+    | Like
+    | IsNull
+    | Not
+    | And
+    | Or
+)
 
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
 
-def to_text(node: Node) -> str:
+def format_node(node: Node) -> str:
     """The filter in its normal form: keywords in capitals, single blanks, only the parentheses it needs."""
     return _print(node)[0]
 
@@ -129,11 +142,11 @@ def _wrapped(node: Node, least: int) -> str:
 def _print(node: Node) -> tuple[str, int]:
     """The text and how tightly its outermost operator binds."""
     match node:
-        case Path(steps):
+        case FieldPath(steps):
             return "".join(_step(step) for step in steps), _ATOM
         case Constant(value):
             return _constant(value), _ATOM
-        case Negative(part):
+        case UnaryMinus(part):
             return f"-{_wrapped(part, _UNARY)}", _UNARY
         case Arithmetic(first, rest):
             level = _SUM if rest[0][0] in "+-" else _PRODUCT
@@ -150,16 +163,16 @@ def _print(node: Node) -> tuple[str, int]:
 
 
 def _print_not(part: Node) -> tuple[str, int]:
-    if isinstance(part, Among | Between | Like | IsNull):
+    if isinstance(part, InList | Between | Like | IsNull):
         return _print_test(part, "NOT "), _TEST
     return f"NOT {_wrapped(part, _NOT)}", _NOT
 
 
-def _print_test(node: Comparison | Among | Between | Like | IsNull, negation: str) -> str:
+def _print_test(node: Comparison | InList | Between | Like | IsNull, negation: str) -> str:
     match node:
         case Comparison(operator, left, right):
             return f"{_wrapped(left, _SUM)} {operator} {_wrapped(right, _SUM)}"
-        case Among(value, items):
+        case InList(value, items):
             return (
                 f"{_wrapped(value, _SUM)} {negation}IN ({', '.join(_wrapped(item, _SUM) for item in items)})"
             )

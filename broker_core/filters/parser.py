@@ -19,7 +19,7 @@ from typing import cast
 import re2
 
 from broker_core.filters import nodes
-from broker_core.filters.tokens import Step, Token, bad_filter, tokenize
+from broker_core.filters.tokens import FilterToken, Step, filter_error, tokenize
 
 MAX_NESTING = 32
 """Parentheses, NOT and minus inside one another."""
@@ -46,12 +46,12 @@ def compile_pattern(pattern: str) -> re2._Regexp:
 
 
 def parse(text: str) -> nodes.Node:
-    """The tree of a filter. Raises ClientError bad_filter with the column."""
-    return _Parser(tokenize(text)).whole()
+    """The tree of a filter. Raises ClientError filter_error with the column."""
+    return _FilterParser(tokenize(text)).whole()
 
 
-class _Parser:
-    def __init__(self, tokens: list[Token]) -> None:
+class _FilterParser:
+    def __init__(self, tokens: list[FilterToken]) -> None:
         self._tokens = tokens
         self._at = 0
         self._nesting = 0
@@ -59,11 +59,11 @@ class _Parser:
 
     def whole(self) -> nodes.Node:
         if self._peek().kind == "end":
-            raise bad_filter("The filter is empty", 1, "Leave the filter out to get every message.")
+            raise filter_error("The filter is empty", 1, "Leave the filter out to get every message.")
         node = self._or()
         token = self._peek()
         if token.kind == "path":
-            raise bad_filter(
+            raise filter_error(
                 "An operator is missing before this field",
                 token.column,
                 "To divide, write a blank after the /, as in /a / /b.",
@@ -74,30 +74,32 @@ class _Parser:
 
     # Reading tokens.
 
-    def _peek(self) -> Token:
+    def _peek(self) -> FilterToken:
         return self._tokens[self._at]
 
-    def _take(self) -> Token:
+    def _take(self) -> FilterToken:
         token = self._tokens[self._at]
         self._at += 1
         return token
 
-    def _accept(self, *kinds: str) -> Token | None:
+    def _accept(self, *kinds: str) -> FilterToken | None:
         return self._take() if self._tokens[self._at].kind in kinds else None
 
-    def _expect(self, kind: str, wanted: str) -> Token:
+    def _expect(self, kind: str, wanted: str) -> FilterToken:
         if self._peek().kind != kind:
             raise self._unexpected(wanted)
         return self._take()
 
     def _unexpected(self, wanted: str) -> Exception:
         token = self._peek()
-        return bad_filter(f"Here should be {wanted}, not {_WORDS.get(token.kind, token.kind)}", token.column)
+        return filter_error(
+            f"Here should be {wanted}, not {_WORDS.get(token.kind, token.kind)}", token.column
+        )
 
-    def _deeper(self, token: Token) -> None:
+    def _deeper(self, token: FilterToken) -> None:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise bad_filter(f"Parentheses, NOT and minus nest {MAX_NESTING} deep at most", token.column)
+            raise filter_error(f"Parentheses, NOT and minus nest {MAX_NESTING} deep at most", token.column)
 
     # The grammar.
 
@@ -130,7 +132,7 @@ class _Parser:
         if token is not None:
             node: nodes.Node = nodes.Comparison(_COMPARISONS[token.kind], left, self._sum())
             if self._peek().kind in _COMPARISONS:
-                raise bad_filter(
+                raise filter_error(
                     "Comparisons can't be chained", self._peek().column, "Use AND, BETWEEN or parentheses."
                 )
             return node
@@ -149,7 +151,7 @@ class _Parser:
             self._expect("(", "a list in parentheses")
             items = self._listed(self._sum, ",")
             self._expect(")", "a comma or )")
-            return nodes.Among(left, items)
+            return nodes.InList(left, items)
         if self._accept("BETWEEN"):
             low = self._sum()
             self._expect("AND", "AND and the upper limit")
@@ -162,7 +164,7 @@ class _Parser:
         token = self._expect("text", "a pattern in quotes")
         self._patterns += 1
         if self._patterns > MAX_PATTERNS:
-            raise bad_filter(
+            raise filter_error(
                 f"A filter has {MAX_PATTERNS} LIKE patterns at most",
                 token.column,
                 "Join patterns with | into one.",
@@ -172,7 +174,7 @@ class _Parser:
             compile_pattern(pattern)
         except re2.error as error:
             reason = error.args[0].decode(errors="replace") if error.args else "it isn't RE2"
-            raise bad_filter(
+            raise filter_error(
                 f"The pattern can't be used: {reason}",
                 token.column,
                 "Patterns are RE2, which has no backreferences and no look-around.",
@@ -200,7 +202,7 @@ class _Parser:
         token = self._take()
         kind, value = token.kind, token.value
         if kind == "path":
-            return nodes.Path(cast(tuple[Step, ...], value))
+            return nodes.FieldPath(cast(tuple[Step, ...], value))
         if kind in ("number", "text"):
             return nodes.Constant(cast(str | int | float, value))
         if kind in _CONSTANTS:
@@ -210,10 +212,10 @@ class _Parser:
         self._at -= 1
         raise self._unexpected("a field, a value or (")
 
-    def _nested(self, token: Token) -> nodes.Node:
+    def _nested(self, token: FilterToken) -> nodes.Node:
         self._deeper(token)
         if token.kind == "-":
-            node: nodes.Node = nodes.Negative(self._unary())
+            node: nodes.Node = nodes.UnaryMinus(self._unary())
         else:
             node = self._or()
             self._expect(")", "an operator or )")

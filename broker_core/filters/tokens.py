@@ -41,7 +41,7 @@ Step = str | int
 Value = str | int | float | tuple[Step, ...]
 
 
-class Token(msgspec.Struct, gc=False):
+class FilterToken(msgspec.Struct, gc=False):
     """One token. kind is "path", "number", "text", "end", a keyword, or the symbol itself."""
 
     kind: str
@@ -49,7 +49,7 @@ class Token(msgspec.Struct, gc=False):
     column: int
 
 
-def bad_filter(
+def filter_error(
     sentence: str, column: int, fix: str = "See docs/filters.md for what a filter can say."
 ) -> ClientError:
     """The error for a filter's text; columns count from 1."""
@@ -61,13 +61,13 @@ def is_name_character(character: str) -> bool:
     return character.isalnum() or character in _NAME_MARKS
 
 
-def tokenize(text: str) -> list[Token]:
-    """The tokens of a filter, the last one being "end". Raises ClientError bad_filter."""
+def tokenize(text: str) -> list[FilterToken]:
+    """The tokens of a filter, the last one being "end". Raises ClientError filter_error."""
     if len(text) > MAX_FILTER_TEXT:
-        raise bad_filter(
+        raise filter_error(
             f"A filter has {MAX_FILTER_TEXT} characters at most, not {len(text)}", MAX_FILTER_TEXT + 1
         )
-    tokens: list[Token] = []
+    tokens: list[FilterToken] = []
     at = 0
     while at < len(text):
         found = _COMMON.match(text, at)
@@ -79,24 +79,24 @@ def tokenize(text: str) -> list[Token]:
         else:
             token, at = _common_token(found), found.end()
         tokens.append(token)
-    tokens.append(Token("end", "", len(text) + 1))
+    tokens.append(FilterToken("end", "", len(text) + 1))
     return tokens
 
 
-def _common_token(found: re.Match[str]) -> Token:
+def _common_token(found: re.Match[str]) -> FilterToken:
     kind = found.lastgroup or ""
     value, start = found[kind], found.start(kind)
     if kind == "path":
-        return Token("path", tuple(value[1:].split("/")), start + 1)
+        return FilterToken("path", tuple(value[1:].split("/")), start + 1)
     if kind == "number":
-        return Token("number", int(value), start + 1)
+        return FilterToken("number", int(value), start + 1)
     if kind == "text":
-        return Token("text", value[1:-1], start + 1)
+        return FilterToken("text", value[1:-1], start + 1)
     word = value.upper()
-    return Token(word, word, start + 1)
+    return FilterToken(word, word, start + 1)
 
 
-def _next_token(text: str, at: int) -> tuple[Token, int]:
+def _next_token(text: str, at: int) -> tuple[FilterToken, int]:
     character, following = text[at], text[at + 1 : at + 2]
     if (character == "/" and following and is_name_character(following)) or text.startswith("[/", at):
         return _path(text, at)
@@ -108,11 +108,11 @@ def _next_token(text: str, at: int) -> tuple[Token, int]:
         return _keyword(text, at)
     for symbol in _SYMBOLS:
         if text.startswith(symbol, at):
-            return Token(symbol, symbol, at + 1), at + len(symbol)
-    raise bad_filter(f"{character!r} has no meaning here", at + 1)
+            return FilterToken(symbol, symbol, at + 1), at + len(symbol)
+    raise filter_error(f"{character!r} has no meaning here", at + 1)
 
 
-def _path(text: str, start: int) -> tuple[Token, int]:
+def _path(text: str, start: int) -> tuple[FilterToken, int]:
     steps: list[Step] = []
     at = start
     while at < len(text):
@@ -132,17 +132,17 @@ def _path(text: str, start: int) -> tuple[Token, int]:
         else:
             break
     if len(steps) > MAX_STEPS:
-        raise bad_filter(f"An identifier has {MAX_STEPS} steps at most, not {len(steps)}", start + 1)
-    return Token("path", tuple(steps), start + 1), at
+        raise filter_error(f"An identifier has {MAX_STEPS} steps at most, not {len(steps)}", start + 1)
+    return FilterToken("path", tuple(steps), start + 1), at
 
 
 def _bracketed(text: str, start: int) -> tuple[list[str], int]:
     end = text.find("]", start)
     if end < 0:
-        raise bad_filter("The bracket of this name isn't closed", start + 1, "Write it like [/unit price].")
+        raise filter_error("The bracket of this name isn't closed", start + 1, "Write it like [/unit price].")
     names = text[start + 2 : end].split("/")
     if not all(names):
-        raise bad_filter("A name in brackets is empty", start + 1, "Write it like [/unit price].")
+        raise filter_error("A name in brackets is empty", start + 1, "Write it like [/unit price].")
     return names, end + 1
 
 
@@ -150,33 +150,35 @@ def _position(text: str, start: int) -> tuple[int, int]:
     end = text.find("]", start)
     digits = text[start + 1 : end] if end > 0 else ""
     if not 0 < len(digits) <= MAX_POSITION_DIGITS or any(digit not in _DIGITS for digit in digits):
-        raise bad_filter("An array position is a number from 0", start + 1, "Write it like /items[0]/price.")
+        raise filter_error(
+            "An array position is a number from 0", start + 1, "Write it like /items[0]/price."
+        )
     return int(digits), end + 1
 
 
-def _text(text: str, start: int) -> tuple[Token, int]:
+def _text(text: str, start: int) -> tuple[FilterToken, int]:
     quote, parts, at = text[start], [], start + 1
     while True:
         end = text.find(quote, at)
         if end < 0:
-            raise bad_filter("This text isn't closed", start + 1, f"End it with {quote}.")
+            raise filter_error("This text isn't closed", start + 1, f"End it with {quote}.")
         parts.append(text[at:end])
         if text[end + 1 : end + 2] != quote:
-            return Token("text", quote.join(parts), start + 1), end + 1
+            return FilterToken("text", quote.join(parts), start + 1), end + 1
         at = end + 2
 
 
-def _number(text: str, start: int) -> tuple[Token, int]:
+def _number(text: str, start: int) -> tuple[FilterToken, int]:
     found = _NUMBER.match(text, start)
     assert found is not None, "it may be empty"
     fraction, mark, exponent = found.group("fraction", "mark", "exponent")
     end = found.end()
     if mark and not exponent:
-        raise bad_filter("The exponent of this number is missing", found.start("mark") + 1)
+        raise filter_error("The exponent of this number is missing", found.start("mark") + 1)
     if end < len(text) and text[end] != "-" and is_name_character(text[end]):
-        raise bad_filter(f"{text[start : end + 1]!r} isn't a number", start + 1)
+        raise filter_error(f"{text[start : end + 1]!r} isn't a number", start + 1)
     value = _number_value(found.group(), fraction is None and mark is None, start)
-    return Token("number", value, start + 1), end
+    return FilterToken("number", value, start + 1), end
 
 
 def _number_value(digits: str, whole: bool, start: int) -> int | float:
@@ -185,19 +187,19 @@ def _number_value(digits: str, whole: bool, start: int) -> int | float:
         return int(digits)
     value = float(digits)
     if value == float("inf"):
-        raise bad_filter("This number is too large", start + 1)
+        raise filter_error("This number is too large", start + 1)
     return value
 
 
-def _keyword(text: str, start: int) -> tuple[Token, int]:
+def _keyword(text: str, start: int) -> tuple[FilterToken, int]:
     end = start
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1
     word = text[start:end]
     if word.upper() not in KEYWORDS:
-        raise bad_filter(
+        raise filter_error(
             f"{word[:40]!r} isn't a word of filters",
             start + 1,
             f"Write a field as /{word[:40]} and a text as '{word[:40]}'.",
         )
-    return Token(word.upper(), word.upper(), start + 1), end
+    return FilterToken(word.upper(), word.upper(), start + 1), end

@@ -8,6 +8,11 @@ A value is what orjson makes of a message: text, number, boolean, NULL, an array
   is converted; a text that is no number is greater than any number.
 * Tests look at every element of an array and are TRUE if any element is; arithmetic takes the first element.
 * A result is True, False or None (unknown). Nothing here raises, whatever the values are.
+
+Reads a field out of a decoded message: names go into objects, positions into arrays.
+
+A name that meets an array goes on in each of its elements, so /items/price is every price. What isn't there
+is NULL.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+from broker_core.filters.tokens import Step
 
 Verdict = bool | None
 Number = int | float
@@ -35,7 +42,7 @@ _LONGEST_NUMBER = 64
 _INTEGERS: Final = 2**64
 
 
-def number_of(text: str) -> Number | None:
+def parse_decimal(text: str) -> Number | None:
     """The number a text stands for in decimal notation, or None."""
     if len(text) > _LONGEST_NUMBER or _DECIMAL.fullmatch(text) is None:
         return None
@@ -45,7 +52,7 @@ def number_of(text: str) -> Number | None:
         return _finite(float(text))
 
 
-def leaves(array: list[Any]) -> list[Any]:
+def flatten_array(array: list[Any]) -> list[Any]:
     """The elements of an array, those of arrays in it too, in order."""
     if not any(type(element) is list for element in array):
         return array
@@ -60,14 +67,14 @@ def leaves(array: list[Any]) -> list[Any]:
     return found
 
 
-def scalar(value: Any) -> Any:
+def to_scalar(value: Any) -> Any:
     """The value itself, or the first element of an array; the empty text is NULL."""
     while type(value) is list:
         value = value[0] if value else None
     return None if value == "" else value
 
 
-def truth(value: Any) -> Verdict:
+def to_condition(value: Any) -> Verdict:
     """A value where a condition is wanted: a number is TRUE unless it is 0; what is no number is unknown."""
     number = to_number(value)
     return None if number is None else number != 0
@@ -77,9 +84,9 @@ def to_number(value: Any) -> Number | None:
     """The value as a number for arithmetic, or None."""
     if type(value) is float or type(value) is int:
         return value
-    value = scalar(value)
+    value = to_scalar(value)
     if isinstance(value, str):
-        return number_of(value)
+        return parse_decimal(value)
     return value if isinstance(value, int | float) else None
 
 
@@ -99,14 +106,14 @@ def compare(sign: str, left: Any, right: Any) -> Verdict:
     """left sign right, whatever the two are."""
     if type(left) is list:
         if type(right) is list:
-            return compare_arrays(sign, leaves(left), leaves(right))
-        return any_of([_compare_one(sign, element, right) for element in leaves(left)])
+            return compare_arrays(sign, flatten_array(left), flatten_array(right))
+        return or_verdicts([_compare_one(sign, element, right) for element in flatten_array(left)])
     if type(right) is list:
-        return any_of([_compare_one(sign, left, element) for element in leaves(right)])
+        return or_verdicts([_compare_one(sign, left, element) for element in flatten_array(right)])
     return _compare_one(sign, left, right)
 
 
-def any_of(verdicts: Sequence[Verdict]) -> Verdict:
+def or_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
     """TRUE if one is, else unknown if one is or there is none, else FALSE."""
     if True in verdicts:
         return True
@@ -127,13 +134,13 @@ def _compare_one(sign: str, left: Any, right: Any) -> Verdict:
     if isinstance(left, str) is isinstance(right, str):
         return test(left, right)
     if isinstance(left, str):
-        number = number_of(left)
+        number = parse_decimal(left)
         return test(1, 0) if number is None else test(number, right)
-    number = number_of(right)
+    number = parse_decimal(right)
     return test(0, 1) if number is None else test(left, number)
 
 
-class _Side:
+class _ArrayOperand:
     """One array's elements by kind, so that two arrays compare in linear time and not pair by pair."""
 
     __slots__ = ("converted", "numbers", "texts", "unknown", "words")
@@ -147,14 +154,14 @@ class _Side:
 
     def convert(self) -> None:
         """Fill in the numbers the texts stand for, and whether a text stands for none."""
-        found = [number_of(text) for text in self.texts]
+        found = [parse_decimal(text) for text in self.texts]
         self.converted = [number for number in found if number is not None]
         self.words = None in found
 
 
 def compare_arrays(sign: str, left: Sequence[Any], right: Sequence[Any]) -> Verdict:
     """Whether any element of one compares with any of the other; neither holds arrays."""
-    one, other = _Side(left), _Side(right)
+    one, other = _ArrayOperand(left), _ArrayOperand(right)
     if _any_pair(sign, one.numbers, other.numbers) or _any_pair(sign, one.texts, other.texts):
         return True
     if one.numbers and other.texts:
@@ -218,3 +225,46 @@ def _limited(value: Number) -> Number | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def compile_path(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
+    """A function from a message to the field's value."""
+    if len(steps) == 1 and isinstance(steps[0], str):
+        return _one_name(steps[0])
+
+    def get(message: Any) -> Any:
+        value = message
+        for at, step in enumerate(steps):
+            kind = type(value)
+            if kind is dict:
+                value = value.get(step)
+            elif kind is list:
+                if isinstance(step, str):
+                    return _every(value, steps[at:])
+                value = value[step] if step < len(value) else None
+            else:
+                return None
+        return value
+
+    return get
+
+
+def _one_name(name: str) -> Callable[[Any], Any]:
+    def get(message: Any) -> Any:
+        if type(message) is dict:
+            return message.get(name)
+        return _every(message, (name,)) if type(message) is list else None
+
+    return get
+
+
+def _every(array: list[Any], steps: Sequence[Step]) -> list[Any]:
+    """What the steps lead to from each element; elements that don't have it add nothing."""
+    values = flatten_array(array)
+    for step in steps:
+        if isinstance(step, int):
+            values = [value[step] for value in values if type(value) is list and step < len(value)]
+        else:
+            objects = flatten_array(values)
+            values = [value[step] for value in objects if type(value) is dict and step in value]
+    return values

@@ -15,11 +15,10 @@ import numpy as np
 
 from broker_core.batch import Rows
 from broker_core.filters import Filter
-from broker_core.filters.guards import Guard, Keys, Limit
+from broker_core.filters.index_keys import Guard, RequiredBound, RequiredKeys
 from broker_core.filters.message_types import UNREADABLE
-from broker_core.filters.paths import getter
 from broker_core.filters.tokens import Step
-from broker_core.filters.values import Number, leaves, number_of
+from broker_core.filters.values import Number, compile_path, flatten_array, parse_decimal
 
 _NOBODY: Final[dict[Filter, None]] = {}
 _FAR: Final = float("inf")
@@ -41,7 +40,7 @@ class FilterIndex:
         guard = chosen.guard
         if guard is None:
             self.unguarded[chosen] = None
-        elif isinstance(guard, Limit):
+        elif isinstance(guard, RequiredBound):
             limits = self._by_limit.get(guard[:2])
             if limits is None:
                 limits = self._by_limit[guard[:2]] = _ByLimit(guard)
@@ -57,7 +56,7 @@ class FilterIndex:
         guard = chosen.guard
         if guard is None:
             del self.unguarded[chosen]
-        elif isinstance(guard, Limit):
+        elif isinstance(guard, RequiredBound):
             limits = self._by_limit[guard[:2]]
             if not limits.remove(chosen):
                 del self._by_limit[guard[:2]]
@@ -83,30 +82,30 @@ class _ByKeys:
     __slots__ = ("_filters", "_get", "_numbers", "_texts", "_texts_of_numbers")
 
     def __init__(self, guard: Guard) -> None:
-        self._get = getter(guard.steps)
+        self._get = compile_path(guard.steps)
         self._filters = 0
         self._texts: dict[str, dict[Filter, None]] = {}
         self._numbers: dict[Number, dict[Filter, None]] = {}
         self._texts_of_numbers: dict[Number, dict[Filter, None]] = {}
         """Those whose key is a text, by the number that the text stands for."""
 
-    def add(self, chosen: Filter, guard: Keys) -> None:
+    def add(self, chosen: Filter, guard: RequiredKeys) -> None:
         self._filters += 1
         for key in guard.keys:
             if isinstance(key, str):
                 self._texts.setdefault(key, {})[chosen] = None
-                if (number := number_of(key)) is not None:
+                if (number := parse_decimal(key)) is not None:
                     self._texts_of_numbers.setdefault(number, {})[chosen] = None
             else:
                 self._numbers.setdefault(key, {})[chosen] = None
 
-    def remove(self, chosen: Filter, guard: Keys) -> int:
+    def remove(self, chosen: Filter, guard: RequiredKeys) -> int:
         """How many are left."""
         self._filters -= 1
         for key in guard.keys:
             if isinstance(key, str):
                 _take(self._texts, key, chosen)
-                if (number := number_of(key)) is not None:
+                if (number := parse_decimal(key)) is not None:
                     _take(self._texts_of_numbers, number, chosen)
             else:
                 _take(self._numbers, key, chosen)
@@ -127,13 +126,13 @@ class _ByKeys:
         """Those that a message with this value may pass; one may come twice."""
         if type(value) is str and not self._numbers:
             return self._texts.get(value, _NOBODY)
-        return self._of_elements(leaves(value) if type(value) is list else (value,))
+        return self._of_elements(flatten_array(value) if type(value) is list else (value,))
 
     def _of_elements(self, values: Iterable[Any]) -> Iterator[Filter]:
         for value in values:
             if isinstance(value, str):
                 yield from self._texts.get(value, _NOBODY)
-                if self._numbers and (number := number_of(value)) is not None:
+                if self._numbers and (number := parse_decimal(value)) is not None:
                     yield from self._numbers.get(number, _NOBODY)
             elif isinstance(value, int | float):
                 yield from self._numbers.get(value, _NOBODY)
@@ -145,14 +144,14 @@ class _ByLimit:
 
     __slots__ = ("_filters", "_get", "_limits", "_places", "_sign")
 
-    def __init__(self, guard: Limit) -> None:
-        self._get = getter(guard.steps)
+    def __init__(self, guard: RequiredBound) -> None:
+        self._get = compile_path(guard.steps)
         self._sign = 1.0 if guard.above else -1.0
         self._limits = array("d")
         self._filters: list[Filter] = []
         self._places: dict[Filter, int] = {}
 
-    def add(self, chosen: Filter, guard: Limit) -> None:
+    def add(self, chosen: Filter, guard: RequiredBound) -> None:
         self._places[chosen] = len(self._filters)
         self._filters.append(chosen)
         self._limits.append(self._sign * guard.limit)
@@ -192,7 +191,7 @@ class _ByLimit:
         if type(value) is list:
             return _FAR if value else np.nan
         if isinstance(value, str) and value:
-            number = number_of(value)
+            number = parse_decimal(value)
             # A text that is no number is greater than any.
             return self._sign * number if number is not None else _FAR if self._sign > 0 else np.nan
         return np.nan

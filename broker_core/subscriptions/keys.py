@@ -20,8 +20,8 @@ import orjson
 from broker_core.batch import Batch, Rows
 from broker_core.errors import ClientError
 from broker_core.filters.message_types import UNREADABLE, DecoderOf, decode_json
-from broker_core.filters.paths import getter
 from broker_core.filters.tokens import tokenize
+from broker_core.filters.values import compile_path
 
 MAX_KEY_PATHS: Final = 8
 MAX_KEYS: Final = 100_000
@@ -81,7 +81,7 @@ def parse_key(text: str) -> Key:
             f"A key can't be {text[:80]!r}.",
             f"Write topic, or 1 to {MAX_KEY_PATHS} fields separated by commas: /desk,/id.",
         )
-    return Key(tuple(map(getter, paths)))
+    return Key(tuple(map(compile_path, paths)))
 
 
 class LastPerKey:

@@ -14,7 +14,7 @@ from broker_core.filters.selectors.parser import compile_selector
 MARK = "[selector] "
 
 
-def filter_text(selector: str, body_filter: str) -> str:
+def join_filter_text(selector: str, body_filter: str) -> str:
     """A selector, a filter over the body, or both, as the one text that a subscription has; "" for neither."""
     if not selector.strip():
         return body_filter
@@ -22,7 +22,7 @@ def filter_text(selector: str, body_filter: str) -> str:
     return f"{line}\n{body_filter}" if body_filter else line
 
 
-def divided(text: str) -> tuple[str, str]:
+def split_filter_text(text: str) -> tuple[str, str]:
     """The selector and the filter over the body in such a text; "" for what isn't there."""
     if not text.startswith(MARK):
         return "", text
@@ -30,4 +30,4 @@ def divided(text: str) -> tuple[str, str]:
     return selector, body_filter
 
 
-__all__ = ["MARK", "compile_selector", "divided", "filter_text"]
+__all__ = ["MARK", "compile_selector", "split_filter_text", "join_filter_text"]

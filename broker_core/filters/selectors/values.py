@@ -16,7 +16,7 @@ from typing import Any, Final
 
 Value = str | int | float | bool | None
 Verdict = bool | None
-_MOST_DIGITS: Final = 18
+_MAX_DIGITS: Final = 18
 _NUMBER_LETTERS: Final = frozenset("0123456789+-.eE")
 
 COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -24,7 +24,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }  # fmt: skip
 
 
-def number(value: Value) -> int | float | None:
+def to_number(value: Value) -> int | float | None:
     """A value as a number, None when it doesn't read as one."""
     if isinstance(value, str):
         return _read(value)
@@ -35,12 +35,12 @@ def _read(text: str) -> int | float | None:
     if not text or len(text) > 64 or not _NUMBER_LETTERS.issuperset(text):
         return None
     try:
-        return int(text) if len(text) <= _MOST_DIGITS and text.lstrip("+-").isdecimal() else float(text)
+        return int(text) if len(text) <= _MAX_DIGITS and text.lstrip("+-").isdecimal() else float(text)
     except ValueError:
         return None
 
 
-def truth(value: Value) -> Verdict:
+def to_condition(value: Value) -> Verdict:
     """A value where a condition is wanted."""
     if isinstance(value, bool):
         return value
@@ -55,14 +55,14 @@ def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
         return None
     test = COMPARE[sign]
     if isinstance(left, bool) or isinstance(right, bool):
-        first, second = truth(left), truth(right)
+        first, second = to_condition(left), to_condition(right)
         if first is None or second is None or sign not in ("=", "<>"):
             return False
         return test(first, second)
     texts = isinstance(left, str) and isinstance(right, str)
     if texts and by_letters and sign in ("=", "<>"):
         return test(left, right)
-    one, other = number(left), number(right)
+    one, other = to_number(left), to_number(right)
     if one is not None and other is not None:
         return test(one, other)
     return test(left, right) if texts else False
@@ -70,7 +70,7 @@ def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
 
 def calculate(sign: str, left: Value, right: Value) -> int | float | None:
     """NULL for what can't be calculated. Of whole numbers the quotient is whole, towards zero, as in Java."""
-    one, other = number(left), number(right)
+    one, other = to_number(left), to_number(right)
     if one is None or other is None:
         return None
     try:

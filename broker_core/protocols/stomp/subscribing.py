@@ -16,7 +16,7 @@ import msgspec
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, format_moment
 from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
-from broker_core.filters.selectors import filter_text
+from broker_core.filters.selectors import join_filter_text
 from broker_core.names import MAX_NAME, NAME_CHARACTERS, is_name
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_subscription_id
@@ -103,7 +103,7 @@ def asked_of(
     if destination.kind is Kind.QUEUE:
         durable, owner = durable_name(destination.topic), "queue"
     fields: dict[str, Any] = {"id": id, "topic": destination.topic}
-    if chosen := filter_text(headers.get("selector", ""), headers.get("x-sluice-filter", "")):
+    if chosen := join_filter_text(headers.get("selector", ""), headers.get("x-sluice-filter", "")):
         fields["filter"] = chosen
     if ack != "auto":
         fields |= {"ack": ack} | _prefetch(headers)

@@ -133,7 +133,7 @@ def _add_query(parser: ArgumentParser) -> None:
 
 
 def query_of(options: dict[str, Any]) -> Query:
-    """What the options ask for. Raises ClientError bad_pattern or bad_filter."""
+    """What the options ask for. Raises ClientError bad_pattern or filter_error."""
     return Query(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
         compile_filter(options["filter"]) if options["filter"] else None,

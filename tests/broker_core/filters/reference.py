@@ -44,7 +44,7 @@ def condition(node: n.Node, message: Any) -> bool | None:
         case n.Between(inside, low, high):
             both = (n.Comparison(">=", inside, low), n.Comparison("<=", inside, high))
             return condition(n.And(both), message)
-        case n.Among(inside, items):
+        case n.InList(inside, items):
             return condition(n.Or(tuple(n.Comparison("=", inside, item) for item in items)), message)
         case n.Like(inside, pattern):
             return strongest([like(element, pattern) for element in elements(value(inside, message))])
@@ -59,9 +59,9 @@ def value(node: n.Node, message: Any) -> Any:
     match node:
         case n.Constant(constant):
             return constant
-        case n.Path(steps):
+        case n.FieldPath(steps):
             return follow(message, steps)
-        case n.Negative(part):
+        case n.UnaryMinus(part):
             return arithmetic("-", 0, as_number(value(part, message)))
         case n.Arithmetic(start, rest):
             result = as_number(value(start, message))

@@ -7,19 +7,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from broker_core.filters.nodes import (
-    Among,
     And,
     Arithmetic,
     Between,
     Comparison,
     Constant,
+    FieldPath,
+    InList,
     IsNull,
     Like,
-    Negative,
     Node,
     Not,
     Or,
-    Path,
+    UnaryMinus,
 )
 
 FIELDS = ("a", "b", "unit price", "größe")
@@ -45,7 +45,9 @@ names = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="]/"), min_size=1, max_size=4),
 )
 paths = st.builds(
-    lambda first, rest: Path((first, *rest)), names, st.lists(st.one_of(names, st.integers(0, 2)), max_size=2)
+    lambda first, rest: FieldPath((first, *rest)),
+    names,
+    st.lists(st.one_of(names, st.integers(0, 2)), max_size=2),
 )
 
 
@@ -66,11 +68,11 @@ def trees(depth: int = 3) -> st.SearchStrategy[Node]:
         st.builds(Comparison, st.sampled_from(COMPARISONS), part, part),
         chain("+-"),
         chain("*/%"),
-        st.builds(Negative, part),
+        st.builds(UnaryMinus, part),
         st.builds(And, several),
         st.builds(Or, several),
         st.builds(Not, part),
-        st.builds(Among, part, st.lists(part, min_size=1, max_size=4).map(tuple)),
+        st.builds(InList, part, st.lists(part, min_size=1, max_size=4).map(tuple)),
         st.builds(Between, part, part, part),
         st.builds(Like, part, st.sampled_from(PATTERNS)),
         st.builds(IsNull, part),

@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter, parser, tokens
-from broker_core.filters.compiler import value_of
+from broker_core.filters.compiler import compile_value
 from broker_core.filters.parser import parse
 from broker_core.subscriptions import TopicPattern
 
@@ -40,7 +40,7 @@ MESSAGE: Any = json.loads("\n".join(blocks("json")))
 @pytest.mark.parametrize(("text", "result"), examples("filter"))
 def test_an_example_yields_what_the_page_says(text: str, result: str) -> None:
     expected = WORDS[result] if result in WORDS else json.loads(result)
-    assert value_of(parse(text))(MESSAGE) == expected
+    assert compile_value(parse(text))(MESSAGE) == expected
     assert compile_filter(text).matches_object(MESSAGE) is bool(expected)
 
 

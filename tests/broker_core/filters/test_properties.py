@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
-from broker_core.filters.compiler import test_of as compiled_test
-from broker_core.filters.nodes import Node, to_text
+from broker_core.filters.compiler import compile_condition as compiled_test
+from broker_core.filters.nodes import Node, format_node
 from broker_core.filters.parser import parse
 from broker_core.filters.selectors import MARK
 
@@ -23,7 +23,7 @@ from .strategies import messages, trees
 @given(trees())
 @settings(max_examples=300, deadline=None)
 def test_a_printed_tree_parses_to_the_same_tree(tree: Node) -> None:
-    assert parse(to_text(tree)) == tree
+    assert parse(format_node(tree)) == tree
 
 
 @given(trees(2), messages)
@@ -35,7 +35,7 @@ def test_the_compiled_filter_agrees_with_the_reference(tree: Node, message: Any)
 @given(trees(2), messages)
 @settings(max_examples=100, deadline=None)
 def test_printing_and_json_change_no_verdict(tree: Node, message: Any) -> None:
-    compiled = compile_filter(to_text(tree))
+    compiled = compile_filter(format_node(tree))
     assert compiled.matches_object(orjson.loads(orjson.dumps(message))) == reference.matches(tree, message)
 
 

@@ -11,7 +11,7 @@ from broker_core import headers as record_headers
 from broker_core.batch import Batch
 from broker_core.errors import ClientError
 from broker_core.filters import BatchEvaluator, compile_filter
-from broker_core.filters.selectors import compile_selector, filter_text
+from broker_core.filters.selectors import compile_selector, join_filter_text
 
 HEADERS = {
     "color": "red", "weight": "10", "price": "2.50", "name": "it's", "flag": "TRUE", "off": "false", "empty": "",
@@ -172,13 +172,13 @@ def test_of_a_batch_those_are_chosen_whose_headers_and_bodies_fit() -> None:
         ("", "/n < 4", [0, 1, 2, 3]),
         ("x > 1", "/n < 4", []),
     ):
-        assert evaluator.rows(compile_filter(filter_text(selector, body_filter))).tolist() == rows
+        assert evaluator.rows(compile_filter(join_filter_text(selector, body_filter))).tolist() == rows
 
 
 def test_the_text_of_both_is_refused_where_either_is_wrong() -> None:
     for text, code in (
-        (filter_text("n >", ""), "bad_selector"),
-        (filter_text("n > 1", "/a ="), "bad_filter"),
+        (join_filter_text("n >", ""), "bad_selector"),
+        (join_filter_text("n > 1", "/a ="), "bad_filter"),
     ):
         with pytest.raises(ClientError) as refused:
             compile_filter(text)

@@ -9,22 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.filters import Filter, compile_filter
-from broker_core.filters.guards import Guard, guard_of
+from broker_core.filters.index_keys import Guard, required_key
 from broker_core.filters.message_types import UNREADABLE
-from broker_core.filters.nodes import Among, And, Between, Comparison, Path, to_text
+from broker_core.filters.nodes import And, Between, Comparison, FieldPath, InList, format_node
 from broker_core.filters.parser import parse
 from broker_core.subscriptions.filter_index import FilterIndex
 from tests.broker_core.filters.strategies import constants, messages, paths, trees
 
-fields = st.one_of(st.sampled_from(["a", "b"]).map(lambda name: Path((name,))), paths)
+fields = st.one_of(st.sampled_from(["a", "b"]).map(lambda name: FieldPath((name,))), paths)
 guarded = st.one_of(
     st.builds(Comparison, st.sampled_from(["=", "<", "<=", ">", ">="]), fields, constants),
     st.builds(Comparison, st.sampled_from(["=", "<", "<=", ">", ">="]), constants, fields),
     st.builds(Between, fields, constants, constants),
-    st.builds(Among, fields, st.lists(constants, min_size=1, max_size=3).map(tuple)),
+    st.builds(InList, fields, st.lists(constants, min_size=1, max_size=3).map(tuple)),
 )
 filters = st.one_of(guarded, st.tuples(guarded, trees(1)).map(And), trees(2)).map(
-    lambda tree: compile_filter(to_text(tree))
+    lambda tree: compile_filter(format_node(tree))
 )
 
 
@@ -91,7 +91,7 @@ def test_limits_leave_out_who_is_not_reached_by_any_message() -> None:
 
 def test_the_guard_is_the_part_that_leaves_the_fewest() -> None:
     def guard(text: str) -> Guard | None:
-        return guard_of(parse(text))
+        return required_key(parse(text))
 
     assert guard("/a IN ('x', 'y') AND /b = 2 AND /c > 1") == (("b",), (2,))
     assert guard("/a = NULL") == (("a",), ()), "it is never TRUE"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch
-from broker_core.filters import evaluate
+from broker_core.filters import batch_evaluator
 from broker_core.subscriptions import Registry, Subscription, TopicPattern, registry
 
 from .making import batch_of, subscription
@@ -96,7 +96,7 @@ def test_a_batch_of_one_topic_is_matched_without_touching_a_record(monkeypatch: 
     def touched(*_: object) -> None:
         raise AssertionError("a record was touched")
 
-    monkeypatch.setattr(evaluate, "orjson", None)
+    monkeypatch.setattr(batch_evaluator, "orjson", None)
     for name in ("rows", "bodies", "topic_indexes", "sequences", "records"):
         monkeypatch.setattr(Batch, name, property(touched) if name in ("rows", "topic_indexes") else touched)
     assert [match.rows for match in subject.match(batch)] == [None] * 3

@@ -12,19 +12,19 @@ from broker_core.filters import nodes
 from broker_core.filters.tokens import Step
 from broker_core.filters.values import Number
 
-MOST_KEYS = 64
+MAX_KEYS = 64
 """A filter that names more values is tested as one without a guard."""
 _ABOVE: Final = {">": True, ">=": True, "<": False, "<=": False}
 
 
-class Keys(NamedTuple):
+class RequiredKeys(NamedTuple):
     """What is at `steps` equals one of `keys`, or the filter isn't TRUE. No keys: it never is."""
 
     steps: tuple[Step, ...]
     keys: tuple[str | Number, ...]
 
 
-class Limit(NamedTuple):
+class RequiredBound(NamedTuple):
     """What is at `steps` reaches the limit, from above or from below, or the filter isn't TRUE."""
 
     steps: tuple[Step, ...]
@@ -32,23 +32,23 @@ class Limit(NamedTuple):
     limit: float
 
 
-Guard = Keys | Limit
+Guard = RequiredKeys | RequiredBound
 
 
-def guard_of(node: nodes.Node) -> Guard | None:
+def required_key(node: nodes.Node) -> Guard | None:
     """A filter's guard: of several the one with the fewest keys, and a limit where none has keys; None when there is none."""
     match node:
-        case nodes.Comparison(sign, nodes.Path(steps), nodes.Constant(value)):
+        case nodes.Comparison(sign, nodes.FieldPath(steps), nodes.Constant(value)):
             return _guard(sign, steps, value)
-        case nodes.Comparison(sign, nodes.Constant(value), nodes.Path(steps)):
+        case nodes.Comparison(sign, nodes.Constant(value), nodes.FieldPath(steps)):
             return _guard(nodes.MIRRORED[sign], steps, value)
-        case nodes.Among(nodes.Path(steps), items) if len(items) <= MOST_KEYS:
+        case nodes.InList(nodes.FieldPath(steps), items) if len(items) <= MAX_KEYS:
             literals = [item.value for item in items if isinstance(item, nodes.Constant)]
-            return Keys(steps, _keys(literals)) if len(literals) == len(items) else None
-        case nodes.Between(nodes.Path(steps), nodes.Constant(low), _):
+            return RequiredKeys(steps, _keys(literals)) if len(literals) == len(items) else None
+        case nodes.Between(nodes.FieldPath(steps), nodes.Constant(low), _):
             return _guard(">=", steps, low)
         case nodes.And(parts):
-            found = [guard for guard in map(guard_of, parts) if guard is not None]
+            found = [guard for guard in map(required_key, parts) if guard is not None]
             return min(found, key=_leaves_how_many) if found else None
         case _:
             return None
@@ -56,10 +56,10 @@ def guard_of(node: nodes.Node) -> Guard | None:
 
 def _guard(sign: str, steps: tuple[Step, ...], literal: nodes.Literal) -> Guard | None:
     if sign == "=":
-        return Keys(steps, _keys([literal]))
+        return RequiredKeys(steps, _keys([literal]))
     if sign in _ABOVE and isinstance(literal, int | float):
         try:
-            return Limit(steps, _ABOVE[sign], float(literal))
+            return RequiredBound(steps, _ABOVE[sign], float(literal))
         except OverflowError:
             return None
     return None
@@ -71,4 +71,4 @@ def _keys(literals: list[nodes.Literal]) -> tuple[str | Number, ...]:
 
 
 def _leaves_how_many(guard: Guard) -> float:
-    return len(guard.keys) if isinstance(guard, Keys) else float("inf")
+    return len(guard.keys) if isinstance(guard, RequiredKeys) else float("inf")

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.filters import BatchEvaluator, compile_filter, evaluate, message_types
+from broker_core.filters import BatchEvaluator, batch_evaluator, compile_filter, message_types
 
 BODIES = [b'{"a":1}', b"not json", b'{"a":2}', b"", b'{"a":3}', b"\xff\xfe", b"7", b'{"a":1', b'[{"a":2}]']
 
@@ -53,7 +53,7 @@ def test_each_record_is_decoded_once_whatever_asks(monkeypatch: pytest.MonkeyPat
             decoded.append(body)
             return orjson.loads(body)
 
-    for module in (evaluate, message_types):
+    for module in (batch_evaluator, message_types):
         monkeypatch.setattr(module, "orjson", Counting)
     bodies = [b'{"a":%d}' % number for number in range(20)]
     evaluator = BatchEvaluator(batch_of(bodies), None)
