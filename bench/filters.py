@@ -1,6 +1,6 @@
 """What content filters cost a record: `python -m bench.filters [--runs 5]`.
 
-10 to 10,000 subscriptions of one topic, each with a filter of its own, and batches of 512 records through `Registry.match` alone; processor time of
+10 to 10,000 subscriptions of one topic, each with a filter of its own, and batches of 512 records through `SubscriptionRegistry.match` alone; processor time of
 this process, the median of the runs. Each record passes one filter of those that compare for equality, and one in a hundred of the others.
 """
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.filters import compile_filter
-from broker_core.subscriptions import Registry, Subscription, TopicPattern
+from broker_core.subscriptions import Subscription, SubscriptionRegistry, TopicPattern
 
 NUMBERS = (10, 100, 1_000, 10_000)
 RECORDS = 512
@@ -29,7 +29,7 @@ KINDS = {
 
 def nanoseconds(text: str, number: int, runs: int) -> float:
     """Of processor time a record."""
-    registry = Registry[None](None)
+    registry = SubscriptionRegistry[None](None)
     pattern = TopicPattern.parse("orders")
     for one in range(number):
         registry.add(Subscription(None, f"s{one}", one, pattern, compile_filter(text.format(one))))

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from broker_core.errors import ClientError
 from broker_core.filters import Filter, all_filters, any_filter
-from broker_core.subscriptions.overlap import disjoint, inside
-from broker_core.subscriptions.topics import TopicPattern
+from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 MAX_REMEMBERED_TOPICS = 8_192
 
@@ -68,20 +67,20 @@ class Rights:
         """What a subscription to a pattern with a filter gets. Raises ClientError not_entitled."""
         if self._entitled is None:
             return Granted(asked, chosen, False)
-        meant = [one for one in self._entitled if not all(disjoint(asked, its) for its in one.subscribe)]
+        meant = [one for one in self._entitled if not all(are_disjoint(asked, its) for its in one.subscribe)]
         if not meant:
             raise ClientError(
                 "not_entitled",
                 f"You may not subscribe to {asked.text[:80]!r}.",
                 "An entitlement in the transport's access policy would allow it.",
             )
-        covering = [one for one in meant if any(inside(asked, its) for its in one.subscribe)]
+        covering = [one for one in meant if any(is_subpattern(asked, its) for its in one.subscribe)]
         if any(entitled.filter is None for entitled in covering):
             return Granted(asked, chosen, False)
         filters = list(dict.fromkeys(entitled.filter for entitled in meant))
         if len(covering) == len(meant):
             return Granted(asked, all_filters(chosen, any_filter(*filters)), False)
-        patterns = [p for entitled in meant for p in entitled.subscribe if not disjoint(p, asked)]
+        patterns = [p for entitled in meant for p in entitled.subscribe if not are_disjoint(p, asked)]
         if len(filters) > 1:
             raise ClientError(
                 "not_entitled",

@@ -12,8 +12,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from broker_core.errors import OperatorError
-from broker_core.subscriptions.overlap import disjoint, inside
-from broker_core.subscriptions.topics import TopicPattern
+from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 MOST_PATTERNS = 1_000
 MOST_REMEMBERED = 65_536
@@ -49,7 +48,7 @@ class Routes:
             if one.group != other.group:
                 _check(one, other)
         around = {
-            route: sum(inside(route.pattern, other.pattern) for other in routes if other is not route)
+            route: sum(is_subpattern(route.pattern, other.pattern) for other in routes if other is not route)
             for route in routes
         }
         # What lies within another pattern lies within all that are around that one as well: it has more, and comes before.
@@ -77,9 +76,9 @@ class Routes:
             return [self.group_of(asked.exact)]
         found = []
         for route in self._routes:
-            if not disjoint(asked, route.pattern):
+            if not are_disjoint(asked, route.pattern):
                 found.append(route.group)
-            if inside(asked, route.pattern):
+            if is_subpattern(asked, route.pattern):
                 break  # wider ones name these topics as well, and have none of them
         if not found:
             raise _nobody(text)
@@ -89,8 +88,8 @@ class Routes:
 def _check(one: Route, other: Route) -> None:
     if one.pattern == other.pattern:
         raise _bad(f"{one.pattern.text!r} is a pattern of both {one.group!r} and {other.group!r}.")
-    apart = disjoint(one.pattern, other.pattern)
-    if not (apart or inside(one.pattern, other.pattern) or inside(other.pattern, one.pattern)):
+    apart = are_disjoint(one.pattern, other.pattern)
+    if not (apart or is_subpattern(one.pattern, other.pattern) or is_subpattern(other.pattern, one.pattern)):
         raise _bad(
             f"{one.pattern.text!r} of {one.group!r} and {other.pattern.text!r} of {other.group!r} overlap, "
             "and neither contains the other."

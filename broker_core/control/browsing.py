@@ -21,8 +21,7 @@ from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
 from broker_core.names import publisher_origin
 from broker_core.protocols.stomp.destinations import canonical
-from broker_core.subscriptions.selecting import select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK_BYTES = 1024 * 1024
@@ -82,7 +81,7 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
 
 def _messages(batch: Batch, instance: str, asked: Wanted, start: int) -> Iterator[tuple[int, BrowsedMessage]]:
     """(sequence, message) of the records that fit, from `start` on."""
-    rows = select_for(asked.subscription, batch, start)
+    rows = select_rows(asked.subscription, batch, start)
     origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():

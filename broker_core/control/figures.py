@@ -18,7 +18,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
-from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.registry import SubscriptionRegistry
 
 _AWAY = {ClientState.OFFLINED: DeliveryState.OFFLINED, ClientState.DRAINING: DeliveryState.DRAINING}
 _ONE_BATCH = 1
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
 class Reading:
     """Reads figures, and remembers what a journal said of places that don't move."""
 
-    def __init__(self, journal: Journal, frontier: Frontier, counted: Registry[Receiver]) -> None:
+    def __init__(self, journal: Journal, frontier: Frontier, counted: SubscriptionRegistry[Receiver]) -> None:
         self._journal = journal
         self._frontier = frontier
         self._counted = counted

@@ -18,7 +18,7 @@ from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf
 from broker_core.names import BROKER_NAME
 from broker_core.quantities import parse_client_interval
-from broker_core.subscriptions.keys import Key, parse_key
+from broker_core.subscriptions.keys import RecordKey, parse_key
 
 HELD_OVERHEAD: Final = 200
 """Bytes of memory that a held record takes besides its topic, headers and body; measured, rounded up."""
@@ -33,7 +33,7 @@ class Conflation:
     """What a subscriber asked for: the interval in ns, and the key."""
 
     interval_ns: int
-    key: Key
+    key: RecordKey
 
 
 def parse_conflation(interval: str, key: str | None) -> Conflation:

@@ -46,10 +46,10 @@ from broker_core.protocols.names import check_topic
 from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.sharing.dead_letters import dead_letters
-from broker_core.subscriptions.carried import Carried
+from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interleaving
-from broker_core.subscriptions.registry import Match, Registry
+from broker_core.subscriptions.registry import SubscriptionMatch, SubscriptionRegistry
 
 log = structlog.get_logger("sluice.dispatch")
 
@@ -57,16 +57,16 @@ log = structlog.get_logger("sluice.dispatch")
 class Subscribed(Protocol):
     """Who wants what comes: `engine.subscribing`."""
 
-    registry: Registry[Receiver]
+    registry: SubscriptionRegistry[Receiver]
 
-    early: Registry[Receiver]
+    early: SubscriptionRegistry[Receiver]
     """Who gets a group that has just been stamped before it is on disk."""
 
     @property
     def wants_early(self) -> bool:
         """Whether somebody gets records before they are on disk, or is about to."""
 
-    def changes_over(self) -> Registry[Receiver] | None:
+    def changes_over(self) -> SubscriptionRegistry[Receiver] | None:
         """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
 
     def not_stored(self, first: int, last: int) -> None:
@@ -92,7 +92,7 @@ class Dispatch:
         subscribed: Subscribed,
         settles: Settles,
         topics: JournaledTopics,
-        carried: Carried,
+        carried: SyncDestinationFilter,
         confirmations: Confirmations,
         make_log: LogMaker,
     ) -> None:
@@ -537,7 +537,7 @@ class Dispatch:
             wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
             for part, rows in order.runs(*wanted) if subscription.client.takes_both else enumerate(wanted):
                 if rows is None or len(rows):
-                    self._give([Match(subscription, rows)], shared[part])
+                    self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
     def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
@@ -575,13 +575,15 @@ class Dispatch:
         if self.on_broken is not None:
             self.on_broken(error)
 
-    def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
+    def _deliver(
+        self, batch: Batch, position: Position | None, registry: SubscriptionRegistry[Receiver]
+    ) -> None:
         found = registry.match(batch)
         if found:
             self._give(found, Shared(batch, position, self._clock.now_ns()))
 
     @staticmethod
-    def _give(found: Sequence[Match[Receiver]], shared: Shared) -> None:
+    def _give(found: Sequence[SubscriptionMatch[Receiver]], shared: Shared) -> None:
         for subscription, rows in found:
             try:
                 subscription.client.receive(shared, rows)

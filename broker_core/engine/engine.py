@@ -60,7 +60,7 @@ from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage
-from broker_core.subscriptions.carried import Carried
+from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -149,7 +149,7 @@ class Engine:
             self.subscriptions,
             self.settle,
             topics,
-            Carried(policy.destinations, topics.decoder_of),
+            SyncDestinationFilter(policy.destinations, topics.decoder_of),
             self.confirmations,
             make_log,
         )
@@ -324,7 +324,7 @@ class Engine:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
         before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
         self.dispatch.topics = topics
-        self.dispatch.carried = Carried(policy.destinations, topics.decoder_of)
+        self.dispatch.carried = SyncDestinationFilter(policy.destinations, topics.decoder_of)
         self.confirmations.use(policy)
         self.policy = policy
         self.quotas.apply(policy)

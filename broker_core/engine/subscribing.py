@@ -30,7 +30,7 @@ from broker_core.replay.cursor import Cursor, Step
 from broker_core.replay.pacer import parse_rate
 from broker_core.replay.span import Found, Log, Span, find_span
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.registry import SubscriptionRegistry
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -46,9 +46,9 @@ class Subscriptions:
     def __init__(self, topics: Callable[[], JournaledTopics]) -> None:
         """`topics` says which are journaled now."""
         self._topics = topics
-        self.registry = Registry[Receiver](self._decoder_of)
+        self.registry = SubscriptionRegistry[Receiver](self._decoder_of)
         # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
-        self.early = Registry[Receiver](self._decoder_of)
+        self.early = SubscriptionRegistry[Receiver](self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
         self.services: Services
@@ -333,7 +333,7 @@ class Subscriptions:
         """Whether somebody gets records before they are on disk, or is about to."""
         return bool(self._entering) or len(self.early) > 0
 
-    def changes_over(self) -> Registry[Receiver] | None:
+    def changes_over(self) -> SubscriptionRegistry[Receiver] | None:
         """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
 
         What is durable has been dispatched to them, and nothing behind it: they must have what is on its way first.
@@ -341,7 +341,7 @@ class Subscriptions:
         if not self._entering:
             return None
         entering, self._entering = self._entering, []
-        new = Registry[Receiver](self._decoder_of)
+        new = SubscriptionRegistry[Receiver](self._decoder_of)
         for target in entering:
             if target.cursor.live and self.registry.remove(target.subscription):
                 self.early.add(target.subscription)

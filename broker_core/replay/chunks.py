@@ -14,8 +14,7 @@ from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
 from broker_core.replay.span import Span
-from broker_core.subscriptions.selecting import select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import Subscription, select_rows
 
 
 class Reader(NamedTuple):
@@ -118,7 +117,9 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
 def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
     # One alone makes its own evaluator when its filter asks; several share what is decoded.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
-    wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
+    wanted = [
+        select_rows(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers
+    ]
     return [
         Piece(
             readers[number].subscription,

@@ -16,8 +16,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
-from broker_core.subscriptions.selecting import select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import Subscription, select_rows
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
 FOLD_BYTES: Final = 256 * 1024 * 1024
@@ -45,7 +44,7 @@ class Stretch:
                 )
             return following
         for position, batch in read:
-            rows = select_for(self._subscription, batch, start)
+            rows = select_rows(self._subscription, batch, start)
             if rows is None or len(rows):
                 self._places.append((position, batch.nbytes))
                 self.matched += batch.count if rows is None else len(rows)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from broker_core.subscriptions.registry import Match, Registry
-from broker_core.subscriptions.selecting import EMPTY, select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.registry import SubscriptionMatch, SubscriptionRegistry
+from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
-__all__ = ["EMPTY", "Match", "Registry", "Subscription", "TopicPattern", "select_for"]
+__all__ = [
+    "EMPTY",
+    "SubscriptionMatch",
+    "SubscriptionRegistry",
+    "Subscription",
+    "TopicPattern",
+    "select_rows",
+]

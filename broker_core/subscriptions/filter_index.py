@@ -32,8 +32,8 @@ class FilterIndex:
     def __init__(self) -> None:
         self.unguarded: dict[Filter, None] = {}
         """Those that every message may pass."""
-        self._by_keys: dict[tuple[Step, ...], _ByKeys] = {}
-        self._by_limit: dict[tuple[tuple[Step, ...], bool], _ByLimit] = {}
+        self._by_keys: dict[tuple[Step, ...], _KeyIndex] = {}
+        self._by_limit: dict[tuple[tuple[Step, ...], bool], _BoundIndex] = {}
 
     def add(self, chosen: Filter) -> None:
         """Put a filter in."""
@@ -43,12 +43,12 @@ class FilterIndex:
         elif isinstance(guard, RequiredBound):
             limits = self._by_limit.get(guard[:2])
             if limits is None:
-                limits = self._by_limit[guard[:2]] = _ByLimit(guard)
+                limits = self._by_limit[guard[:2]] = _BoundIndex(guard)
             limits.add(chosen, guard)
         elif guard.keys:
             keys = self._by_keys.get(guard.steps)
             if keys is None:
-                keys = self._by_keys[guard.steps] = _ByKeys(guard)
+                keys = self._by_keys[guard.steps] = _KeyIndex(guard)
             keys.add(chosen, guard)
 
     def remove(self, chosen: Filter) -> None:
@@ -76,7 +76,7 @@ class FilterIndex:
         return found
 
 
-class _ByKeys:
+class _KeyIndex:
     """The filters for which something at one path has to equal one of their keys."""
 
     __slots__ = ("_filters", "_get", "_numbers", "_texts", "_texts_of_numbers")
@@ -139,7 +139,7 @@ class _ByKeys:
                 yield from self._texts_of_numbers.get(value, _NOBODY)
 
 
-class _ByLimit:
+class _BoundIndex:
     """The filters for which what is at one path has to reach their limit. Those that want less are kept with all signs turned."""
 
     __slots__ = ("_filters", "_get", "_limits", "_places", "_sign")

@@ -19,16 +19,15 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import SOH, Decoder, decoder_for
 from broker_core.names import EVENTS_PREFIX
-from broker_core.subscriptions.overlap import disjoint, inside
 from broker_core.subscriptions.partition import BatchPartition
-from broker_core.subscriptions.topics import TopicPattern
+from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 Extent = Literal["", "part", "all"]
 """What of a subscription's topics isn't journaled any more."""
 _EVENTS = TopicPattern.parse(f"{EVENTS_PREFIX}>")
 
 
-class _Entry(NamedTuple):
+class _CompiledEntry(NamedTuple):
     """A journaled entry, ready to match."""
 
     pattern: TopicPattern
@@ -78,14 +77,16 @@ class JournaledTopics:
         """Whether certainly no topic of a pattern is journaled. Of regular expressions that can't always be said."""
         if pattern.exact is not None:
             return not self.is_journaled(pattern.exact)
-        if not disjoint(pattern, _EVENTS):
+        if not are_disjoint(pattern, _EVENTS):
             return False
-        if any(inside(pattern, other) for other in self._not):
+        if any(is_subpattern(pattern, other) for other in self._not):
             return True
         kept = [
-            one.pattern for one in self._entries if not any(inside(one.pattern, other) for other in self._not)
+            one.pattern
+            for one in self._entries
+            if not any(is_subpattern(one.pattern, other) for other in self._not)
         ]
-        return all(disjoint(pattern, one) for one in kept)
+        return all(are_disjoint(pattern, one) for one in kept)
 
     def _keeps_any_of(self, text: str) -> bool:
         """Whether something of a topic or pattern is journaled, as far as can be said."""
@@ -95,10 +96,10 @@ class JournaledTopics:
         """Whether certainly every record of every topic of a pattern is journaled."""
         if pattern.exact is not None:
             return pattern.exact.startswith(EVENTS_PREFIX) or self._filters_of(pattern.exact) is None
-        if inside(pattern, _EVENTS):
+        if is_subpattern(pattern, _EVENTS):
             return True
-        whole = any(entry.filter is None and inside(pattern, entry.pattern) for entry in self._entries)
-        return whole and all(disjoint(pattern, one) for one in self._not)
+        whole = any(entry.filter is None and is_subpattern(pattern, entry.pattern) for entry in self._entries)
+        return whole and all(are_disjoint(pattern, one) for one in self._not)
 
     def narrowed_from(self, before: JournaledTopics, pattern: TopicPattern) -> Extent:
         """Return what of a pattern `before` journaled and these don't: "all" of it, a "part", or "" for
@@ -118,9 +119,9 @@ class JournaledTopics:
         entries = [one for one in before._entries if before._reaches(one.pattern, pattern)]
         if not all(self._keeps(one, pattern) for one in entries):
             return "part"
-        taken = [one for one in self._not if not any(inside(one, other) for other in before._not)]
+        taken = [one for one in self._not if not any(is_subpattern(one, other) for other in before._not)]
         lost = any(
-            not disjoint(one, pattern) and not disjoint(one, entry.pattern)
+            not are_disjoint(one, pattern) and not are_disjoint(one, entry.pattern)
             for one in taken
             for entry in entries
         )
@@ -128,12 +129,12 @@ class JournaledTopics:
 
     def _reaches(self, one: TopicPattern, pattern: TopicPattern) -> bool:
         """Whether an entry's topics may be among those of a pattern, and aren't taken out for certain."""
-        return not disjoint(one, pattern) and not any(inside(one, other) for other in self._not)
+        return not are_disjoint(one, pattern) and not any(is_subpattern(one, other) for other in self._not)
 
-    def _keeps(self, entry: _Entry, pattern: TopicPattern) -> bool:
+    def _keeps(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
         """Whether certainly all that an earlier entry journaled of a pattern is journaled by one of these."""
         return any(
-            (inside(entry.pattern, one.pattern) or inside(pattern, one.pattern))
+            (is_subpattern(entry.pattern, one.pattern) or is_subpattern(pattern, one.pattern))
             and one.filter in (None, entry.filter)
             for one in self._entries
         )
@@ -193,8 +194,8 @@ class JournaledTopics:
         return wanted
 
 
-def _entry(topic: JournaledTopic) -> _Entry:
+def _entry(topic: JournaledTopic) -> _CompiledEntry:
     chosen = None if topic.filter is None else compile_filter(topic.filter)
-    return _Entry(
+    return _CompiledEntry(
         TopicPattern.parse(topic.topic), chosen, decoder_for(topic.message_type, topic.separator or SOH)
     )

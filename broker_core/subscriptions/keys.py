@@ -32,7 +32,7 @@ KeyOf = Callable[[str, bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RecordKey:
     """By what records replace each other: fields, or the topic alone when there are none."""
 
     fields: tuple[Callable[[Any], Any], ...]
@@ -62,13 +62,13 @@ class Key:
         return key
 
 
-def parse_key(text: str) -> Key:
+def parse_key(text: str) -> RecordKey:
     """A key expression: `topic`, or 1 to 8 fields such as `/id` or `/desk,/id`. ClientError bad_key.
 
     With fields the topic belongs to the key as well: equal ids on two topics are two things.
     """
     if text == "topic":
-        return Key(())
+        return RecordKey(())
     try:
         tokens = tokenize(text)[:-1]
     except ClientError:  # it speaks of a filter
@@ -81,7 +81,7 @@ def parse_key(text: str) -> Key:
             f"A key can't be {text[:80]!r}.",
             f"Write topic, or 1 to {MAX_KEY_PATHS} fields separated by commas: /desk,/id.",
         )
-    return Key(tuple(map(compile_path, paths)))
+    return RecordKey(tuple(map(compile_path, paths)))
 
 
 class LastPerKey:

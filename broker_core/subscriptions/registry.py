@@ -1,4 +1,8 @@
-"""Batch → which subscriptions want which of its records.
+"""Topic → the patterns of levels that may name it, by a walk along its levels and not by a look at every pattern.
+
+The walk narrows, `TopicPattern.matches` decides: what a pattern means stands there alone.
+
+Batch → which subscriptions want which of its records.
 
 Subscriptions with the same pattern form a group, and everything is decided per group: whether a topic is one
 of the group's is remembered per topic, and the matches of unfiltered subscribers are made when they subscribe
@@ -22,9 +26,63 @@ import numpy.typing as npt
 from broker_core.batch import Batch, Rows
 from broker_core.filters import BatchEvaluator, DecoderOf, Filter
 from broker_core.subscriptions.filter_index import FilterIndex
-from broker_core.subscriptions.pattern_index import PatternIndex
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
+
+V = TypeVar("V")
+
+
+class _LevelNode(Generic[V]):
+    """What follows after some levels: by the name of the next one (`*` and `>` are names too), and what ends here."""
+
+    __slots__ = ("ends", "following")
+
+    def __init__(self) -> None:
+        self.following: dict[str, _LevelNode[V]] = {}
+        self.ends: dict[V, None] = {}
+
+
+class PatternIndex(Generic[V]):
+    """Values by the levels of patterns, such as `a`, `*`, `b`, or `a`, `>`. Several values may have the same levels."""
+
+    def __init__(self) -> None:
+        self._root: _LevelNode[V] = _LevelNode()
+
+    def add(self, levels: Sequence[str], value: V) -> None:
+        """Put a value in."""
+        level = self._root
+        for name in levels:
+            level = level.following.setdefault(name, _LevelNode())
+        level.ends[value] = None
+
+    def remove(self, levels: Sequence[str], value: V) -> None:
+        """Take a value out, and the levels that led only to it. KeyError when it isn't in."""
+        path = [self._root]
+        for name in levels:
+            path.append(path[-1].following[name])
+        del path[-1].ends[value]
+        for before, name, level in zip(reversed(path[:-1]), reversed(levels), reversed(path), strict=False):
+            if level.following or level.ends:
+                return
+            del before.following[name]
+
+    def candidates(self, topic: str) -> Iterator[V]:
+        """The values of all patterns that name a topic, and perhaps of others; each once."""
+        levels = [self._root]
+        for name in topic.split("."):
+            reached: list[_LevelNode[V]] = []
+            for level in levels:
+                rest = level.following.get(">")
+                if rest is not None:
+                    yield from rest.ends
+                for one in ("*",) if name in ("*", ">") else (name, "*"):
+                    following = level.following.get(one)
+                    if following is not None:
+                        reached.append(following)
+            levels = reached
+        for level in levels:
+            yield from level.ends
+
 
 T = TypeVar("T")
 MAX_REMEMBERED_TOPICS = 65_536
@@ -34,14 +92,14 @@ INDEXED_FROM = 16
 """Filters of a pattern from which on they are looked up by what messages hold, and not tried one after the other."""
 
 
-class Match(NamedTuple, Generic[T]):
+class SubscriptionMatch(NamedTuple, Generic[T]):
     """A subscription and the rows it wants, ascending; None is all rows."""
 
     subscription: Subscription[T]
     rows: Rows | None
 
 
-class _Group(Generic[T]):
+class _PatternGroup(Generic[T]):
     """The subscriptions with one pattern. `change`: the number of the change to the registry that made it."""
 
     __slots__ = ("change", "filtered", "index", "pattern", "whole")
@@ -49,8 +107,8 @@ class _Group(Generic[T]):
     def __init__(self, pattern: TopicPattern, change: int) -> None:
         self.pattern = pattern
         self.change = change
-        self.whole: dict[Subscription[T], Match[T]] = {}
-        self.filtered: dict[Filter, dict[Subscription[T], Match[T]]] = {}
+        self.whole: dict[Subscription[T], SubscriptionMatch[T]] = {}
+        self.filtered: dict[Filter, dict[Subscription[T], SubscriptionMatch[T]]] = {}
         self.index: FilterIndex | None = None
         """Of its filters, from INDEXED_FROM on."""
 
@@ -63,7 +121,7 @@ class _Group(Generic[T]):
             members = self.filtered[chosen] = {}
             self._index_filter(chosen)
         new = subscription not in members
-        members[subscription] = Match(subscription, None)
+        members[subscription] = SubscriptionMatch(subscription, None)
         return new
 
     def has(self, subscription: Subscription[T]) -> bool:
@@ -98,17 +156,17 @@ class _Group(Generic[T]):
         return not self.whole and not self.filtered
 
 
-class _Topic(Generic[T]):
+class _TopicCache(Generic[T]):
     """What is remembered of a topic: the groups it belongs to, true up to the registry's change number `change`."""
 
     __slots__ = ("change", "groups")
 
-    def __init__(self, groups: list[_Group[T]], change: int) -> None:
+    def __init__(self, groups: list[_PatternGroup[T]], change: int) -> None:
         self.groups = groups
         self.change = change
 
 
-class Registry(Generic[T]):
+class SubscriptionRegistry(Generic[T]):
     """The live subscriptions of an instance, each of a T. Not thread-safe: it belongs to the loop.
 
     A group that appears or goes is a change, and changes are numbered. What is remembered of a topic is brought up to
@@ -119,11 +177,11 @@ class Registry(Generic[T]):
     def __init__(self, decoder_of: DecoderOf | None) -> None:
         self._decoder_of = decoder_of
         """How filters read a topic's bodies; None: all are JSON."""
-        self._groups: dict[str, _Group[T]] = {}
-        self._index = PatternIndex[_Group[T]]()
-        self._expressions: dict[_Group[T], None] = {}
+        self._groups: dict[str, _PatternGroup[T]] = {}
+        self._index = PatternIndex[_PatternGroup[T]]()
+        self._expressions: dict[_PatternGroup[T], None] = {}
         """The groups without levels, the newest at the end."""
-        self._remembered: dict[str, _Topic[T]] = {}
+        self._remembered: dict[str, _TopicCache[T]] = {}
         self._change = 0
         self._size = 0
 
@@ -147,7 +205,7 @@ class Registry(Generic[T]):
         group = self._groups.get(pattern.text)
         if group is None:
             self._change += 1
-            group = self._groups[pattern.text] = _Group(pattern, self._change)
+            group = self._groups[pattern.text] = _PatternGroup(pattern, self._change)
             if pattern.levels is None:
                 self._expressions[group] = None
             else:
@@ -170,12 +228,12 @@ class Registry(Generic[T]):
                 self._index.remove(pattern.levels, group)
         return True
 
-    def match(self, batch: Batch) -> list[Match[T]]:
+    def match(self, batch: Batch) -> list[SubscriptionMatch[T]]:
         """Who wants which rows of a batch; the list is the caller's. Who wants none isn't in it."""
         topic = batch.single_topic
         if topic is None:
             return self._match_mixed(batch)
-        found: list[Match[T]] = []
+        found: list[SubscriptionMatch[T]] = []
         evaluator: BatchEvaluator | None = None
         known = self._remembered.get(topic)
         for group in (
@@ -187,18 +245,18 @@ class Registry(Generic[T]):
                 _match_filtered(group, evaluator, None, found)
         return found
 
-    def _groups_of(self, topic: str) -> list[_Group[T]]:
+    def _groups_of(self, topic: str) -> list[_PatternGroup[T]]:
         known = self._remembered.get(topic)
         if known is None:
             if len(self._remembered) >= MAX_REMEMBERED_TOPICS:
                 self._remembered.clear()
-            known = self._remembered[topic] = _Topic([], 0)
+            known = self._remembered[topic] = _TopicCache([], 0)
         if known.change != self._change:
             known.groups = self._up_to_date(topic, known)
             known.change = self._change
         return known.groups
 
-    def _up_to_date(self, topic: str, known: _Topic[T]) -> list[_Group[T]]:
+    def _up_to_date(self, topic: str, known: _TopicCache[T]) -> list[_PatternGroup[T]]:
         groups = [group for group in self._index.candidates(topic) if group.pattern.matches(topic)]
         groups += [group for group in known.groups if group in self._expressions]
         for group in reversed(self._expressions):
@@ -208,15 +266,15 @@ class Registry(Generic[T]):
                 groups.append(group)
         return groups
 
-    def _match_mixed(self, batch: Batch) -> list[Match[T]]:
+    def _match_mixed(self, batch: Batch) -> list[SubscriptionMatch[T]]:
         """A batch of several topics: which topics each group wants, then the rows of each such set."""
         topics = batch.topics
-        wanted: dict[_Group[T], int] = {}
+        wanted: dict[_PatternGroup[T], int] = {}
         for number, topic in enumerate(topics):
             for group in self._groups_of(topic):
                 wanted[group] = wanted.get(group, 0) | 1 << number
-        found: list[Match[T]] = []
-        parts = _Parts(batch, len(topics))
+        found: list[SubscriptionMatch[T]] = []
+        parts = _RowsByTopics(batch, len(topics))
         evaluator = BatchEvaluator(batch, self._decoder_of)
         for group, topic_set in wanted.items():
             rows = parts.rows(batch, topic_set)
@@ -227,7 +285,7 @@ class Registry(Generic[T]):
         return found
 
 
-class _Parts:
+class _RowsByTopics:
     """The rows of each set of topics of one batch; a set is a bit mask in the dictionary's order."""
 
     __slots__ = ("_count", "_indexes", "_number", "_rows")
@@ -258,7 +316,10 @@ class _Parts:
 
 
 def _match_filtered(
-    group: _Group[T], evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match[T]]
+    group: _PatternGroup[T],
+    evaluator: BatchEvaluator,
+    candidates: Rows | None,
+    found: list[SubscriptionMatch[T]],
 ) -> None:
     wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
@@ -272,5 +333,5 @@ def _match_filtered(
             found += _with_rows(members, rows)
 
 
-def _with_rows(members: Iterable[Subscription[T]], rows: Rows) -> list[Match[T]]:
-    return [Match(subscription, rows) for subscription in members]
+def _with_rows(members: Iterable[Subscription[T]], rows: Rows) -> list[SubscriptionMatch[T]]:
+    return [SubscriptionMatch(subscription, rows) for subscription in members]

@@ -3,10 +3,15 @@
     flights.AA          this topic
     flights.*.delays    "*" stands for one whole level
     flights.>           ">" stands for one level or more, at the end
-    ~flights\\.(AA|DL)   "~" and a regular expression (RE2) that the whole topic must match
+    ~flights\.(AA|DL)   "~" and a regular expression (RE2) that the whole topic must match
 
-Topics that start with "$" are the broker's own: only a pattern that starts with "$" itself (or "~\\$")
+Topics that start with "$" are the broker's own: only a pattern that starts with "$" itself (or "~\$")
 matches them, so that a subscription to ">" doesn't get the broker's events.
+
+What two topic patterns have to do with each other, as far as that can be said without a list of topics. Pure.
+
+Of patterns of levels it can be said exactly. Of a regular expression it can't in general, so the answers are about
+what is certain: both functions say False when they don't know.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from functools import lru_cache
 
 import re2
 
+from broker_core.config.scopes import levels_cover
 from broker_core.errors import ClientError
 from broker_core.filters.parser import compile_pattern
 
@@ -152,3 +158,45 @@ def _expression(text: str) -> Callable[[str], bool]:
         raise _bad(text, reason, 2) from None
     owns = text.startswith("~\\$")
     return lambda topic: topic.startswith("$") == owns and full(topic.encode(errors="replace")) is not None
+
+
+def is_subpattern(one: TopicPattern, other: TopicPattern) -> bool:
+    """Whether certainly every topic that `one` names is one that `other` names."""
+    if one.text == other.text:
+        return True
+    if one.exact is not None:
+        return other.matches(one.exact)
+    if _is_expression(one) or _is_expression(other):
+        return False
+    mine, others = one.text.split("."), other.text.split(".")
+    if _is_own(mine) != _is_own(others):
+        return False
+    return levels_cover(others, mine)
+
+
+def are_disjoint(one: TopicPattern, other: TopicPattern) -> bool:
+    """Whether certainly no topic is named by both."""
+    if one.exact is not None:
+        return not other.matches(one.exact)
+    if other.exact is not None:
+        return not one.matches(other.exact)
+    if _is_expression(one) or _is_expression(other):
+        return False
+    mine, others = one.text.split("."), other.text.split(".")
+    if _is_own(mine) != _is_own(others):
+        return True
+    for level, another in zip(mine, others, strict=False):
+        if ">" in (level, another):
+            return False
+        if "*" not in (level, another) and level != another:
+            return True
+    return len(mine) != len(others)
+
+
+def _is_expression(pattern: TopicPattern) -> bool:
+    return pattern.text.startswith("~")
+
+
+def _is_own(levels: list[str]) -> bool:
+    """Topics that start with `$` are named only by patterns that do."""
+    return levels[0].startswith("$")

@@ -35,7 +35,7 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal
 from broker_core.protocols import replies
 from broker_core.protocols.commands import Skip
-from broker_core.subscriptions.carried import Carried
+from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from tests.support.brokers import tcp_policy
 
@@ -195,7 +195,7 @@ class Member:
             cast(Any, subscribed),
             cast(Any, SimpleNamespace(settle=nothing)),
             JournaledTopics(tcp_policy().instance),
-            Carried((), None),
+            SyncDestinationFilter((), None),
             cast(Any, confirmations),
             cast(Any, lambda journal, outlet, clock: log),
         )

@@ -25,8 +25,7 @@ from broker_core.journal.recovery import Recovery
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import SegmentFile, SegmentInfo, discover, index_path, parse_path
 from broker_core.journal.tools.records import EVERY_TOPIC, lines
-from broker_core.subscriptions.selecting import select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -104,7 +103,7 @@ def dump(
             for batch in walked.batches:
                 if batch.first_sequence > limit:
                     return
-                rows = select_for(wanted, batch, first, upto=limit)
+                rows = select_rows(wanted, batch, first, upto=limit)
                 yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 

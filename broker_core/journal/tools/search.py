@@ -25,8 +25,7 @@ from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_sour
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
 from broker_core.journal.tools.inspect import segment_files
 from broker_core.journal.tools.records import EVERY_TOPIC
-from broker_core.subscriptions.selecting import EMPTY, select_for
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK = 4 * 1024 * 1024
@@ -166,7 +165,7 @@ class Search:
             or header.first_sequence > self._last
         ):
             return EMPTY
-        return select_for(self._wanted, batch, query.first, upto=self._last)
+        return select_rows(self._wanted, batch, query.first, upto=self._last)
 
 
 def open_segment(place: LogPlace, first_sequence: int) -> tuple[Path, Source]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from broker_core.config import Scope, scopes
 from broker_core.config.scopes import glob_matches, specificity
 from broker_core.errors import ClientError
-from broker_core.subscriptions.pattern_index import PatternIndex
+from broker_core.subscriptions.registry import PatternIndex
 from broker_core.subscriptions.topics import TopicPattern
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.subscriptions import TopicPattern
-from broker_core.subscriptions.pattern_index import PatternIndex
+from broker_core.subscriptions.registry import PatternIndex
 
 names = st.sampled_from(["a", "b", "$c", ""])
 topics = st.lists(names, min_size=1, max_size=4).map(".".join)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.filters import batch_evaluator
-from broker_core.subscriptions import Registry, Subscription, TopicPattern, registry
+from broker_core.subscriptions import Subscription, SubscriptionRegistry, TopicPattern, registry
 
 from .making import batch_of, subscription
 
@@ -42,7 +42,7 @@ def _passes(one: Subscription[None], body: bytes) -> bool:
         return False
 
 
-def found_by(subject: Registry[None], batch: Batch) -> dict[Subscription[None], list[int]]:
+def found_by(subject: SubscriptionRegistry[None], batch: Batch) -> dict[Subscription[None], list[int]]:
     matches = subject.match(batch)
     found = {
         match.subscription: list(range(batch.count)) if match.rows is None else match.rows.tolist()
@@ -72,7 +72,7 @@ def test_matching_agrees_with_looking_at_every_record(
 def agrees_with_looking_at_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
-    subject, live = Registry[None](None), list[Subscription[None]]()
+    subject, live = SubscriptionRegistry[None](None), list[Subscription[None]]()
     for leaves, pattern, text in changes:
         if leaves and live:
             assert subject.remove(live.pop(0))
@@ -88,7 +88,7 @@ def agrees_with_looking_at_every_record(
 
 
 def test_a_batch_of_one_topic_is_matched_without_touching_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Registry(None)
+    subject = SubscriptionRegistry(None)
     for pattern in ("a.b", "a.>", ">", "x.>"):
         subject.add(subscription(pattern))
     batch = batch_of([("a.b", b"{}")] * 3)
@@ -103,7 +103,7 @@ def test_a_batch_of_one_topic_is_matched_without_touching_a_record(monkeypatch: 
 
 
 def test_rows_are_one_array_for_those_who_want_the_same() -> None:
-    subject = Registry(None)
+    subject = SubscriptionRegistry(None)
     some = [subscription("a.*", "/n > 0"), subscription("a.*", "/n>0"), subscription("a.>", "/n > 0")]
     for one in some:
         subject.add(one)
@@ -116,7 +116,7 @@ def test_rows_are_one_array_for_those_who_want_the_same() -> None:
 
 
 def test_the_caller_may_change_the_list_it_gets() -> None:
-    subject = Registry(None)
+    subject = SubscriptionRegistry(None)
     subject.add(subscription("a"))
     batch = batch_of([("a", b"{}")])
     subject.match(batch).clear()
@@ -124,7 +124,7 @@ def test_the_caller_may_change_the_list_it_gets() -> None:
 
 
 def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> None:
-    subject, one = Registry(None), subscription("a", "/n = 1")
+    subject, one = SubscriptionRegistry(None), subscription("a", "/n = 1")
     assert subject.remove(one) is False
     subject.add(one)
     subject.add(one)
@@ -137,7 +137,7 @@ def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> No
 
 
 def test_patterns_that_one_may_only_see_a_part_of_are_told_apart_by_their_texts() -> None:
-    subject, asked = Registry[None](None), TopicPattern.parse("a.>")
+    subject, asked = SubscriptionRegistry[None](None), TopicPattern.parse("a.>")
     for part in ("b", "c"):
         narrowed = TopicPattern(f"a.> within a.{part}", None, f"a.{part}".__eq__, asked.levels)
         subject.add(Subscription(None, part, 1, narrowed))
@@ -150,7 +150,7 @@ def test_patterns_that_one_may_only_see_a_part_of_are_told_apart_by_their_texts(
 def test_a_new_pattern_costs_a_topic_that_is_in_use_a_walk_and_not_a_look_at_every_pattern(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    subject, looked, matches = Registry[None](None), list[str](), TopicPattern.matches
+    subject, looked, matches = SubscriptionRegistry[None](None), list[str](), TopicPattern.matches
     for number in range(100):
         subject.add(subscription(f"desk.{number}.*", f"/n = {number}"))
         subject.add(subscription(f"~desk\\.{number}\\..*"))
@@ -167,7 +167,7 @@ def test_a_new_pattern_costs_a_topic_that_is_in_use_a_walk_and_not_a_look_at_eve
 
 def test_remembered_topics_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MAX_REMEMBERED_TOPICS", 8)
-    subject = Registry(None)
+    subject = SubscriptionRegistry(None)
     subject.add(subscription(">"))
     for number in range(50):
         assert len(subject.match(batch_of([(f"t.{number}", b"{}")]))) == 1
@@ -175,7 +175,7 @@ def test_remembered_topics_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_batch_whose_dictionary_names_topics_it_does_not_hold_gives_no_empty_matches() -> None:
-    subject = Registry(None)
+    subject = SubscriptionRegistry(None)
     subject.add(subscription("a"))
     subject.add(subscription("b"))
     both = batch_of([("a", b"{}"), ("b", b"{}")], first_sequence=5)

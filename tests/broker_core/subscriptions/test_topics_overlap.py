@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.subscriptions.overlap import disjoint, inside
-from broker_core.subscriptions.topics import TopicPattern
+from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 LEVELS = ("a", "b", "$S", "other")
 TOPICS = [".".join(levels) for length in (1, 2, 3, 4) for levels in product(LEVELS, repeat=length)]
@@ -28,8 +27,8 @@ def topics_of(pattern: TopicPattern) -> set[str]:
 def test_what_is_said_is_so_and_of_levels_everything_is_said(one: TopicPattern, other: TopicPattern) -> None:
     mine, others = topics_of(one), topics_of(other)
     expression = "~" in one.text + other.text
-    assert inside(one, other) == (mine <= others) or (expression and not inside(one, other))
-    assert disjoint(one, other) == (not mine & others) or (expression and not disjoint(one, other))
+    assert is_subpattern(one, other) == (mine <= others) or (expression and not is_subpattern(one, other))
+    assert are_disjoint(one, other) == (not mine & others) or (expression and not are_disjoint(one, other))
 
 
 @pytest.mark.parametrize(
@@ -48,4 +47,4 @@ def test_what_is_said_is_so_and_of_levels_everything_is_said(one: TopicPattern, 
 )
 def test_examples(one: str, other: str, is_inside: bool, is_disjoint: bool) -> None:
     first, second = TopicPattern.parse(one), TopicPattern.parse(other)
-    assert (inside(first, second), disjoint(first, second)) == (is_inside, is_disjoint)
+    assert (is_subpattern(first, second), are_disjoint(first, second)) == (is_inside, is_disjoint)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch
-from broker_core.subscriptions import EMPTY, Registry, select_for
+from broker_core.subscriptions import EMPTY, SubscriptionRegistry, select_rows
 
 from .making import batch_of, subscription
 from .test_registry import FILTERS, PATTERNS, records, wanted
@@ -43,7 +43,7 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
     following, got = bookmark + 1, list[int]()
     # Replay reads up to the hand-over, batches before the bookmark too; live repeats some of what was read.
     for batch in (*batches[:hand_over], *batches[overlap:]):
-        got += sequences_of(batch, select_for(one, batch, following))
+        got += sequences_of(batch, select_rows(one, batch, following))
         following = max(following, batch.last_sequence + 1)
     expected = [
         sequence for batch in batches for sequence in sequences_of(batch, np.array(wanted(batch, one), int))
@@ -58,12 +58,12 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
 def test_selecting_agrees_with_the_registry_when_nothing_was_read_before(
     made: list[tuple[str, bytes]], pattern: str, text: str | None, data: st.DataObject
 ) -> None:
-    batch, one, registry = batch_of(made, 100), subscription(pattern, text), Registry(None)
+    batch, one, registry = batch_of(made, 100), subscription(pattern, text), SubscriptionRegistry(None)
     if data.draw(st.booleans()):
         batch = batch.select(np.arange(0, batch.count, 2))
     registry.add(one)
     live = {match.subscription: match.rows for match in registry.match(batch)}
-    rows = select_for(one, batch, 1)
+    rows = select_rows(one, batch, 1)
     if rows is None or rows is EMPTY:
         assert live.get(one, EMPTY) is rows
     else:
@@ -73,11 +73,11 @@ def test_selecting_agrees_with_the_registry_when_nothing_was_read_before(
 def test_a_batch_with_explicit_sequences_is_cut_at_the_sequence() -> None:
     whole = batch_of([("a", b"{}")] * 10, 100)
     odd = whole.select(np.array([1, 3, 5, 7]))
-    assert sequences_of(odd, select_for(subscription("a"), odd, 104)) == [105, 107]
-    assert sequences_of(odd, select_for(subscription("a"), odd, 105)) == [105, 107]
-    assert select_for(subscription("a"), odd, 101) is None
-    assert select_for(subscription("a"), odd, 108) is EMPTY
+    assert sequences_of(odd, select_rows(subscription("a"), odd, 104)) == [105, 107]
+    assert sequences_of(odd, select_rows(subscription("a"), odd, 105)) == [105, 107]
+    assert select_rows(subscription("a"), odd, 101) is None
+    assert select_rows(subscription("a"), odd, 108) is EMPTY
 
 
 def test_a_batch_that_is_not_journaled_is_new_whatever_the_position() -> None:
-    assert select_for(subscription("a"), batch_of([("a", b"{}")] * 2), 50) is None
+    assert select_rows(subscription("a"), batch_of([("a", b"{}")] * 2), 50) is None
