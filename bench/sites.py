@@ -41,7 +41,7 @@ console = Console(stderr=True)
 async def site(home: Path, name: str, links_to: int, durability: str) -> None:
     """One of the two: New York where `links_to` is 0, else London, with a link to that port."""
     from api.broker_websocket.listener import WebSocketListener
-    from broker_core.access.secrets import hash_token
+    from broker_core.access.credential_hashes import hash_token
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import (
         AccessSettings,

@@ -16,7 +16,7 @@ from twisted.internet.ssl import (
     trustRootFromCertificates,
 )
 
-from broker_core.access.tls import names_in, server_context, unusable
+from broker_core.access.tls import bad_certificate_error, certificate_names, server_context
 from broker_core.config import TlsSettings
 
 
@@ -38,7 +38,7 @@ def context_factory(settings: TlsSettings) -> CertificateOptions:
             trustRoot=trustRootFromCertificates([Certificate(one) for one in trusted]) if trusted else None,
         )
     except (OSError, ValueError, TypeError, SSL.Error, crypto.Error) as problem:
-        raise unusable(settings, problem) from None
+        raise bad_certificate_error(settings, problem) from None
 
 
 def _certificates(path: str) -> list[crypto.X509]:
@@ -49,5 +49,7 @@ def peer_names(transport: Any) -> frozenset[str]:
     """Names in the certificate that a peer has shown; none over a plain connection."""
     shown = getattr(transport, "getPeerCertificate", lambda: None)()
     return (
-        names_in(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown)) if shown is not None else frozenset()
+        certificate_names(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown))
+        if shown is not None
+        else frozenset()
     )

@@ -6,23 +6,26 @@ do, as `Rights`. Checking a password costs tens of milliseconds on purpose, so t
 
 from __future__ import annotations
 
-from broker_core.access.attempts import Attempts
+from broker_core.access.credential_hashes import hash_password, hash_token, make_token, verify_password
+from broker_core.access.logon_attempts import (
+    FailedLogonTracker,
+    RefusedLogonEntry,
+    RefusedLogonLog,
+    VerifiedPasswordCache,
+)
 from broker_core.access.policy import AccessPolicy
-from broker_core.access.proven import Proven
-from broker_core.access.refusals import Refusals, Refused
 from broker_core.access.rights import EVERYTHING, Rights
-from broker_core.access.secrets import hash_password, hash_token, make_token, password_matches
 
 __all__ = [
     "EVERYTHING",
     "AccessPolicy",
-    "Attempts",
-    "Proven",
-    "Refusals",
-    "Refused",
+    "FailedLogonTracker",
+    "VerifiedPasswordCache",
+    "RefusedLogonLog",
+    "RefusedLogonEntry",
     "Rights",
     "hash_password",
     "hash_token",
     "make_token",
-    "password_matches",
+    "verify_password",
 ]

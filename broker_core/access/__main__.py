@@ -6,7 +6,7 @@ import argparse
 import getpass
 import sys
 
-from broker_core.access.secrets import MAX_SECRET, hash_password, hash_token, make_token
+from broker_core.access.credential_hashes import MAX_SECRET, hash_password, hash_token, make_token
 from broker_core.safe_text import say, say_block
 
 _ABOUT = """\

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker_core.access.rights import EVERYTHING, Entitled, Rights
-from broker_core.access.secrets import hash_token, password_hash_problem, token_hash_problem
+from broker_core.access.credential_hashes import hash_token, password_hash_problem, token_hash_problem
+from broker_core.access.rights import EVERYTHING, CompiledEntitlement, Rights
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
 from broker_core.config.document_reader import bad_policy_error
 from broker_core.errors import SluiceError
@@ -106,8 +106,8 @@ def _fits(name: str, given: str) -> bool:
     return given.startswith(name[:-1]) if name.endswith("*") else given == name
 
 
-def _compiled(settings: EntitlementSettings) -> Entitled:
-    return Entitled(
+def _compiled(settings: EntitlementSettings) -> CompiledEntitlement:
+    return CompiledEntitlement(
         tuple(map(TopicPattern.parse, settings.publish)),
         tuple(map(TopicPattern.parse, settings.subscribe)),
         compile_filter(settings.filter) if settings.filter else None,

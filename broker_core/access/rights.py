@@ -18,7 +18,7 @@ from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subp
 MAX_REMEMBERED_TOPICS = 8_192
 
 
-class Entitled(NamedTuple):
+class CompiledEntitlement(NamedTuple):
     """One entitlement, compiled."""
 
     publish: tuple[TopicPattern, ...]
@@ -26,7 +26,7 @@ class Entitled(NamedTuple):
     filter: Filter | None
 
 
-class Granted(NamedTuple):
+class GrantedSubscription(NamedTuple):
     """What a subscription gets of what it asked for."""
 
     pattern: TopicPattern
@@ -37,7 +37,7 @@ class Granted(NamedTuple):
 class Rights:
     """`entitled` is None for everything. `basis` is what it was made from: equal bases are equal rights."""
 
-    def __init__(self, entitled: Sequence[Entitled] | None = None, basis: Hashable = None) -> None:
+    def __init__(self, entitled: Sequence[CompiledEntitlement] | None = None, basis: Hashable = None) -> None:
         self.basis = basis
         self._entitled = entitled
         self._publishable: dict[str, bool] = {}
@@ -63,10 +63,10 @@ class Rights:
         self._publishable[topic] = may
         return may
 
-    def subscription(self, asked: TopicPattern, chosen: Filter | None) -> Granted:
+    def subscription(self, asked: TopicPattern, chosen: Filter | None) -> GrantedSubscription:
         """What a subscription to a pattern with a filter gets. Raises ClientError not_entitled."""
         if self._entitled is None:
-            return Granted(asked, chosen, False)
+            return GrantedSubscription(asked, chosen, False)
         meant = [one for one in self._entitled if not all(are_disjoint(asked, its) for its in one.subscribe)]
         if not meant:
             raise ClientError(
@@ -76,10 +76,10 @@ class Rights:
             )
         covering = [one for one in meant if any(is_subpattern(asked, its) for its in one.subscribe)]
         if any(entitled.filter is None for entitled in covering):
-            return Granted(asked, chosen, False)
+            return GrantedSubscription(asked, chosen, False)
         filters = list(dict.fromkeys(entitled.filter for entitled in meant))
         if len(covering) == len(meant):
-            return Granted(asked, all_filters(chosen, any_filter(*filters)), False)
+            return GrantedSubscription(asked, all_filters(chosen, any_filter(*filters)), False)
         patterns = [p for entitled in meant for p in entitled.subscribe if not are_disjoint(p, asked)]
         if len(filters) > 1:
             raise ClientError(
@@ -87,7 +87,7 @@ class Rights:
                 f"You may see parts of {asked.text[:80]!r} with different filters.",
                 f"Subscribe separately to {_listed(patterns)}.",
             )
-        return Granted(_within(asked, patterns), all_filters(chosen, filters[0]), True)
+        return GrantedSubscription(_within(asked, patterns), all_filters(chosen, filters[0]), True)
 
 
 EVERYTHING = Rights()

@@ -24,11 +24,11 @@ def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLCo
             context.load_verify_locations(settings.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as problem:  # an SSLError is an OSError
-        raise unusable(settings, problem) from None
+        raise bad_certificate_error(settings, problem) from None
     return context
 
 
-def unusable(settings: TlsSettings, problem: Exception) -> OperatorError:
+def bad_certificate_error(settings: TlsSettings, problem: Exception) -> OperatorError:
     """The error for files that can't be used."""
     return OperatorError(
         "bad_certificate",
@@ -42,7 +42,7 @@ def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase")
 
 
-def names_in(certificate: bytes | None) -> frozenset[str]:
+def certificate_names(certificate: bytes | None) -> frozenset[str]:
     """Common names and alternative names (DNS, e-mail, URI) of a certificate in DER. It was verified by the handshake."""
     if not certificate:
         return frozenset()

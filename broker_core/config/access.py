@@ -9,7 +9,7 @@ In the document, beside `transports`:
     }
 
 and in a transport: `authentication`, `restricted`, `tls` and `origins`. Secrets are hashes, never the secrets themselves
-(`broker_core.access.secrets`).
+(`broker_core.access.credential_hashes`).
 """
 
 from __future__ import annotations

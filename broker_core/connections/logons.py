@@ -12,7 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from broker_core.access import AccessPolicy, Attempts, Proven, Refusals, password_matches
+from broker_core.access import (
+    AccessPolicy,
+    FailedLogonTracker,
+    RefusedLogonLog,
+    VerifiedPasswordCache,
+    verify_password,
+)
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import transports_to_close
 from broker_core.connections.anteroom import address_of
@@ -44,10 +50,10 @@ class Logons:
         self._spawn = facilities.spawn
         self._roster = roster
         self._access = AccessPolicy(policy)
-        self._attempts = Attempts()
-        self.refusals = Refusals()
+        self._attempts = FailedLogonTracker()
+        self.refusals = RefusedLogonLog()
         """For the audit; whoever stores it takes them."""
-        self._proven = Proven()
+        self._proven = VerifiedPasswordCache()
         self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
         self._turn = asyncio.Semaphore(CHECKERS)
         self._waiting = 0
@@ -216,7 +222,7 @@ class Logons:
                 known = self._access.password_hash(user)
                 # Others of the user may have been served meanwhile.
                 matches = self._was_right(command) or await asyncio.get_running_loop().run_in_executor(
-                    self._checkers, password_matches, password, known or _NOBODY
+                    self._checkers, verify_password, password, known or _NOBODY
                 )
         finally:
             self._waiting -= 1

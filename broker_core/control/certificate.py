@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from broker_core.access.tls import server_context, unusable
+from broker_core.access.tls import bad_certificate_error, server_context
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
@@ -87,7 +87,7 @@ def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
     try:
         certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
     except (OSError, ValueError) as problem:  # it has been replaced since, or OpenSSL takes more forms
-        raise unusable(settings, problem) from None
+        raise bad_certificate_error(settings, problem) from None
     return context, certificate.not_valid_after_utc.timestamp()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-from broker_core.access.secrets import MAX_SECRET, hash_token, token_hash_problem
+from broker_core.access.credential_hashes import MAX_SECRET, hash_token, token_hash_problem
 from broker_core.errors import OperatorError
 
 MOST_TOKENS = 100

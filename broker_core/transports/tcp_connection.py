@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from broker_core.access.tls import names_in
+from broker_core.access.tls import certificate_names
 from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES
 from broker_core.delivery.unread import Window
 from broker_core.transports import socket_options
@@ -64,7 +64,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.remote = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._tls = transport.get_extra_info("ssl_object")
         if self._tls is not None:
-            self.peer_names = names_in(self._tls.getpeercert(binary_form=True))
+            self.peer_names = certificate_names(self._tls.getpeercert(binary_form=True))
             self._by_turns = False  # what TLS has read already stands in no socket
         self._connected()
         # Behind this, where asyncio begins to read.

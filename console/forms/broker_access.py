@@ -7,7 +7,7 @@ from typing import Any
 
 from django import forms
 
-from broker_core.access.secrets import MAX_SECRET, hash_password, hash_token, make_token
+from broker_core.access.credential_hashes import MAX_SECRET, hash_password, hash_token, make_token
 from console.forms.fields import LinesField
 from console.forms.part import PartForm
 

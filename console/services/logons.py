@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from broker_core.access import Refused
+from broker_core.access import RefusedLogonEntry
 from console.choices import ActorKind, AuditResult
 from console.services import audit
 from console.services.actors import Actor
 
 
-def record_refused(refused: Sequence[Refused], instance: str) -> None:
+def record_refused(refused: Sequence[RefusedLogonEntry], instance: str) -> None:
     """Store one denied event for each entry; all of them or none."""
     with transaction.atomic():
         for entry in refused:
@@ -27,7 +27,7 @@ def record_refused(refused: Sequence[Refused], instance: str) -> None:
             )  # fmt: skip
 
 
-def _sentence(entry: Refused) -> str:
+def _sentence(entry: RefusedLogonEntry) -> str:
     why = ", ".join(f"{code} {count}" for code, count in entry.codes.most_common())
     tried = [f"users {', '.join(entry.users)}"] if entry.users else []
     tried += [f"clients {', '.join(entry.clients)}"] if entry.clients else []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from broker_core.access.secrets import hash_token
+from broker_core.access.credential_hashes import hash_token
 from console.choices import Role
 from console.models import AuditEvent, Instance, PolicyDraft
 from console.services import policies, rollouts

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from broker_core.access.secrets import hash_password, hash_token
+from broker_core.access.credential_hashes import hash_password, hash_token
 from console.models import AuditEvent, Instance, PolicyRevision
 from console.services import policies
 from tests.support.fake_broker import FakeBroker

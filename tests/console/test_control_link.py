@@ -16,7 +16,7 @@ import pytest
 from django.test import Client
 from structlog.testing import capture_logs
 
-from broker_core.access.secrets import hash_token, make_token
+from broker_core.access.credential_hashes import hash_token, make_token
 from broker_core.control import link as control_link
 from broker_core.control.link import LinkSettings
 from broker_core.documents.requests import GetStatus

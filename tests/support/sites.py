@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from broker_core.access.secrets import hash_token
+from broker_core.access.credential_hashes import hash_token
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.config import (

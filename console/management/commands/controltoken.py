@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from broker_core.access.secrets import hash_token, make_token
+from broker_core.access.credential_hashes import hash_token, make_token
 from console.management.safe_command import SafeCommand
 
 

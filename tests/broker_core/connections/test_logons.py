@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.access import Attempts, Proven, hash_password, hash_token
+from broker_core.access import FailedLogonTracker, VerifiedPasswordCache, hash_password, hash_token
 from broker_core.batch import Batch
 from broker_core.client import EPOCH, AsyncClient, Message, ReconnectPolicy, Rejection, Subscription
 from broker_core.config import PolicyDocument
@@ -178,7 +178,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
 
 
 def test_a_changed_password_is_checked_anew() -> None:
-    known = Proven()
+    known = VerifiedPasswordCache()
     known.add("maria", "right", HASHED)
     assert known.holds("maria", "right", HASHED)
     other = hash_password("right")
@@ -190,13 +190,13 @@ async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays: list[int] = []
-    original = Attempts.failed
+    original = FailedLogonTracker.failed
 
-    def failed(self: Attempts, remote: str, user: str, now: int) -> int:
+    def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         delays.append(original(self, remote, user, now))
         return 0
 
-    monkeypatch.setattr(Attempts, "failed", failed)
+    monkeypatch.setattr(FailedLogonTracker, "failed", failed)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         for _ in range(10):
             assert await refused(address_of(broker), user="maria", password="wrong") == "bad_logon"
@@ -219,13 +219,13 @@ async def test_tokens(tmp_path: Path) -> None:
 async def test_a_right_token_is_taken_although_others_at_its_address_guess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Attempts.failed
+    original = FailedLogonTracker.failed
 
-    def failed(self: Attempts, remote: str, user: str, now: int) -> int:
+    def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         original(self, remote, user, now)
         return 0
 
-    monkeypatch.setattr(Attempts, "failed", failed)
+    monkeypatch.setattr(FailedLogonTracker, "failed", failed)
     async with running_broker(tmp_path, policy(user("maria"), restricted=False)) as broker:
         address = address_of(broker)
         for _ in range(10):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 
-from broker_core.access.secrets import hash_password, hash_token
+from broker_core.access.credential_hashes import hash_password, hash_token
 from console.models import Action, Instance, PolicyDraft
 from console.services import policies
 from console.services.actors import Actor

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
-from broker_core.access import Refusals
+from broker_core.access import RefusedLogonLog
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import ClientError, OperatorError
 from console.models import AuditEvent
@@ -80,7 +80,7 @@ async def test_database_that_is_away_loses_none(tmp_path: Path, monkeypatch: pyt
 
 
 def test_all_of_them_are_stored_or_none(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = Refusals()
+    refusals = RefusedLogonLog()
     for remote in ("a", "b"):
         refusals.add(1, remote, "tcp", "bad_logon", "", "")
     entries = refusals.take(2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.access.secrets import hash_token
+from broker_core.access.credential_hashes import hash_token
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.models import BrokerUser, Instance, PolicyEntry, Transport

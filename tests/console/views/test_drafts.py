@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from broker_core.access.secrets import hash_token, password_matches
+from broker_core.access.credential_hashes import hash_token, verify_password
 from broker_core.config.transports import OF_SOME_KINDS
 from console.models import Action, AuditEvent, Instance, PolicyDraft
 from console.services import drafts, policies
@@ -256,7 +256,7 @@ def test_secrets_are_typed_or_made_once_and_never_shown_again(
         groups="desk",
     )
     user = stored(draft)["access"]["users"][0]
-    assert password_matches("open sesame", user["password"])
+    assert verify_password("open sesame", user["password"])
     token = answer.content.decode().split("data-secret>")[1].split("<")[0]
     assert hash_token(token) == user["token"]
     send(

@@ -13,7 +13,7 @@ import hmac
 import secrets
 
 _N, _R, _P = 2**14, 8, 1
-_MOST_MEMORY = 64 * 1024 * 1024
+_MAX_MEMORY = 64 * 1024 * 1024
 """Bytes that one check may take: a document can't ask for more."""
 MAX_SECRET = 1_024
 """Characters of a password or a token."""
@@ -22,14 +22,14 @@ MAX_SECRET = 1_024
 def hash_password(password: str) -> str:
     """What to put into the document for a password. Takes tens of milliseconds and 16 MiB, on purpose."""
     salt = secrets.token_bytes(16)
-    made = hashlib.scrypt(_bytes(password), salt=salt, n=_N, r=_R, p=_P, maxmem=_MOST_MEMORY)
+    made = hashlib.scrypt(_bytes(password), salt=salt, n=_N, r=_R, p=_P, maxmem=_MAX_MEMORY)
     return f"scrypt${_N}${_R}${_P}${_text(salt)}${_text(made)}"
 
 
-def password_matches(password: str, hashed: str) -> bool:
+def verify_password(password: str, hashed: str) -> bool:
     """Whether a password is the one that was hashed. As slow as hash_password(): never on the event loop."""
     n, r, p, salt, known = _parts(hashed)
-    found = hashlib.scrypt(_bytes(password), salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=len(known))
+    found = hashlib.scrypt(_bytes(password), salt=salt, n=n, r=r, p=p, maxmem=_MAX_MEMORY, dklen=len(known))
     return hmac.compare_digest(found, known)
 
 
@@ -49,7 +49,7 @@ def password_hash_problem(hashed: str) -> str:
         n, r, p, salt, known = _parts(hashed)
     except ValueError:
         return "it isn't scrypt$<n>$<r>$<p>$<salt>$<hash>"
-    if n < 2 or n & (n - 1) or not 1 <= r <= 64 or not 1 <= p <= 16 or 128 * r * (n + p + 2) > _MOST_MEMORY:
+    if n < 2 or n & (n - 1) or not 1 <= r <= 64 or not 1 <= p <= 16 or 128 * r * (n + p + 2) > _MAX_MEMORY:
         return "its cost isn't within the limits"
     return "" if len(salt) >= 8 and 16 <= len(known) <= 128 else "its salt or hash is too short"
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.access.refusals import MOST_WAITING, NAMES, OTHERS, REMOTES, Refusals
+from broker_core.access.logon_attempts import MAX_WAITING, NAMES, OTHERS, REMOTES, RefusedLogonLog
 
 
 def test_one_address_is_one_entry_a_minute_with_why_and_who() -> None:
-    refusals = Refusals()
+    refusals = RefusedLogonLog()
     refusals.add(7, "10.0.0.1", "tcp", "bad_logon", "maria", "desk-1")
     refusals.add(7, "10.0.0.1", "ws", "bad_logon", "root", "desk-1")
     refusals.add(7, "10.0.0.1", "tcp", "too_many_attempts", "", "desk-2")
@@ -24,7 +24,7 @@ def test_one_address_is_one_entry_a_minute_with_why_and_who() -> None:
 
 
 def test_names_that_would_deceive_or_break_the_database_are_made_harmless() -> None:
-    refusals = Refusals()
+    refusals = RefusedLogonLog()
     refusals.add(1, "r", "tcp", "bad_logon", "a\0b\x1b[2J" + "x" * 10_000, "")
     (entry,) = refusals.take(2)
     assert entry.users == ["a?b?[2J" + "x" * 57]
@@ -32,7 +32,7 @@ def test_names_that_would_deceive_or_break_the_database_are_made_harmless() -> N
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60), st.text(max_size=3)), max_size=300))
 def test_every_refusal_is_counted_once_in_few_entries(tried: list[tuple[int, int, str]]) -> None:
-    refusals = Refusals()
+    refusals = RefusedLogonLog()
     for minute, remote, name in sorted(tried):
         refusals.add(minute, f"r{remote}", "tcp", "bad_logon", name, name)
     taken = refusals.take(6)
@@ -45,12 +45,12 @@ def test_every_refusal_is_counted_once_in_few_entries(tried: list[tuple[int, int
 
 
 def test_what_nobody_stores_is_bounded_and_keeps_the_newest_in_order() -> None:
-    refusals = Refusals()
+    refusals = RefusedLogonLog()
     for minute in range(100):
         for remote in range(30):
             refusals.add(minute, f"r{remote}", "tcp", "bad_logon", "", "")
     taken = refusals.take(100)
-    assert (len(taken), refusals.dropped) == (MOST_WAITING, 100 * (REMOTES + 1) - MOST_WAITING)
+    assert (len(taken), refusals.dropped) == (MAX_WAITING, 100 * (REMOTES + 1) - MAX_WAITING)
     refusals.put_back(taken[:3])
     refusals.add(100, "new", "tcp", "bad_logon", "", "")
     assert [entry.minute for entry in refusals.take(101)] == [*(one.minute for one in taken[:3]), 100]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.access import hash_password, hash_token, make_token, password_matches
-from broker_core.access.secrets import password_hash_problem, token_hash_problem
+from broker_core.access import hash_password, hash_token, make_token, verify_password
+from broker_core.access.credential_hashes import password_hash_problem, token_hash_problem
 
 
 def test_a_password_matches_its_hash_and_no_other_does() -> None:
     hashed = hash_password("grüezi")
-    assert password_matches("grüezi", hashed)
-    assert not password_matches("gruezi", hashed)
-    assert not password_matches("", hashed)
+    assert verify_password("grüezi", hashed)
+    assert not verify_password("gruezi", hashed)
+    assert not verify_password("", hashed)
     assert "grüezi" not in hashed
     assert hash_password("grüezi") != hashed, "each has its own salt"
     assert password_hash_problem(hashed) == ""
