@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from broker_core.client import EPOCH, AsyncClient, Subscription
 from broker_core.errors import SluiceError
-from broker_core.protocols.replies import Notice
+from broker_core.protocols.replies import DecisionNotice
 from broker_core.safe_text import say
 
 TOPIC = "flights.>"
@@ -107,7 +107,7 @@ async def _report(counts: Counts) -> None:
         _say("received " + ", ".join(f"{name} {number:,}" for name, number in counts.of.items()))
 
 
-def _notice(name: str) -> Callable[[Notice], None]:
+def _notice(name: str) -> Callable[[DecisionNotice], None]:
     return lambda notice: _say(f"{name} is told {notice.code}: {notice.message}")
 
 

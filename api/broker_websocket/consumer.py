@@ -33,7 +33,7 @@ from broker_core.protocols.native import (
     parse_message,
 )
 from broker_core.protocols.replies import Reply
-from broker_core.protocols.text import encode_text, message_texts
+from broker_core.protocols.text_mode import encode_messages, encode_text
 from broker_core.transports.peer_progress import PeerProgress
 
 log = structlog.get_logger("sluice.websocket")
@@ -115,7 +115,7 @@ class WebSocketSink:
             for entry in entries:
                 target = self.connection.subscription_of(entry.stream)
                 if target is not None:  # else it was unsubscribed meanwhile
-                    for text in message_texts(
+                    for text in encode_messages(
                         entry.batch, target.subscription.id, self._instance, timestamp=target.timestamp
                     ):
                         self._put(text)

@@ -9,7 +9,7 @@ from api.broker_websocket.server import PacedServer
 from api.broker_websocket.stomp import StompConsumer
 from broker_core.config import TransportSettings
 from broker_core.engine.engine import Engine
-from broker_core.protocols.stomp.messages import Tails
+from broker_core.protocols.stomp.message_frames import MessageTailCache
 
 _ANSWER = b"This is a Sluice transport: connect with a WebSocket.\n"
 
@@ -18,7 +18,7 @@ class WebSocketListener(PacedServer):
     """Listens for clients of a WebSocket transport, of the native protocol's or of STOMP's."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
-        tails = Tails(engine.instance)
+        tails = MessageTailCache(engine.instance)
 
         def consumer() -> ClientConsumer:
             if settings.kind == "stomp-ws":

@@ -15,7 +15,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.engine.engine import Engine
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
-from broker_core.protocols.stomp.messages import Tails
+from broker_core.protocols.stomp.message_frames import MessageTailCache
 from broker_core.transports.stomp.outgoing import Outgoing
 from broker_core.transports.stomp.session import Session
 
@@ -127,7 +127,9 @@ class StompConsumer(ClientConsumer):
 
     sink = StompSink
 
-    def __init__(self, engine: Engine, transport: str, origins: Collection[str], tails: Tails) -> None:
+    def __init__(
+        self, engine: Engine, transport: str, origins: Collection[str], tails: MessageTailCache
+    ) -> None:
         super().__init__(engine, transport, origins)
         self._tails = tails
 

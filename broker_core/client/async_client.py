@@ -43,7 +43,7 @@ from broker_core.client.unsent import NOTHING_UNSENT, Unsent, closing_notes, is_
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_client_name, check_subscription_id
-from broker_core.protocols.native import COMMAND, Frame
+from broker_core.protocols.native import COMMAND, NativeFrame
 
 MAX_HELD = 4 * 1024 * 1024
 """Bytes of a subscription that are received but not yet taken by the application; the broker holds back the rest."""
@@ -93,7 +93,7 @@ class AsyncClient(Steering):
         request_timeout: float | None = REQUEST_TIMEOUT_S,
         close_timeout: float = CLOSE_TIMEOUT_S,
         verify: bool = True,
-        on_notice: Callable[[replies.Notice], None] | None = None,
+        on_notice: Callable[[replies.DecisionNotice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
         needs_sequence: bool = False,
         publisher_session: int = 0,
@@ -128,7 +128,7 @@ class AsyncClient(Steering):
         self.close_timeout = close_timeout
         self.name = check_client_name(name)
         self.instance = ""
-        self.notices: deque[replies.Notice] = deque(maxlen=100)
+        self.notices: deque[replies.DecisionNotice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
         self.last_loss: ConnectionLoss | None = None
         """Newest lost connection or failed attempt to connect, with its reason."""
@@ -459,7 +459,7 @@ class AsyncClient(Steering):
     def _on_missing(self, known: int) -> None:
         acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
         self._tell(
-            replies.Notice(
+            replies.DecisionNotice(
                 code="acknowledged_missing",
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
                 " from an older backup. Publish again what it lacks, if nobody else has it.",
@@ -469,7 +469,7 @@ class AsyncClient(Steering):
 
     def _on_forgotten(self, repeats: int) -> None:
         self._tell(
-            replies.Notice(
+            replies.DecisionNotice(
                 code="session_forgotten",
                 message=f"{self.instance} remembers newer publisher sessions of this name alone, so it can't"
                 f" say which of {repeats} unacknowledged messages it has: some may be stored twice.",
@@ -477,7 +477,7 @@ class AsyncClient(Steering):
             )
         )
 
-    def _tell(self, notice: replies.Notice) -> None:
+    def _tell(self, notice: replies.DecisionNotice) -> None:
         self.notices.append(notice)
         log.warning("%s: notice %s: %s", self.name, notice.code, notice.message)
         if self._on_notice is not None:
@@ -497,7 +497,7 @@ class AsyncClient(Steering):
                 # An application's mistake must not end the task that reconnects.
                 log.exception("on_disconnect of client %s failed", self.name)
 
-    def _on_frames(self, link: Link, frames: list[Frame]) -> None:
+    def _on_frames(self, link: Link, frames: list[NativeFrame]) -> None:
         for frame in frames:
             if link.error is not None:
                 return  # one of these had it closed: what came with that comes again, in order
@@ -507,36 +507,36 @@ class AsyncClient(Steering):
                 self._subscriptions.deliver(frame)
                 self._connector.moved()
 
-    def _on_reply(self, frame: Frame) -> None:
+    def _on_reply(self, frame: NativeFrame) -> None:
         reply = replies.parse_reply(frame.payload)
         match reply:
             case replies.Ack() as ack:
                 self._on_ack(ack)
-            case replies.Error() as error:
+            case replies.ErrorReply() as error:
                 self._on_error(error)
-            case replies.Heartbeat():
+            case replies.BrokerHeartbeat():
                 self._connector.heartbeat()
-            case replies.Gap() as gap:
+            case replies.GapNotice() as gap:
                 if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
-            case replies.Notice() as notice:
+            case replies.DecisionNotice() as notice:
                 if notice.decision is not None:
-                    self._send(commands.Told(decision=notice.decision))
+                    self._send(commands.NoticeReceived(decision=notice.decision))
                 self._subscriptions.resume_token = notice.resume_token or self._subscriptions.resume_token
                 if notice.code == "bookmark_unknown":
                     self._subscriptions.on_unknown(notice.details["id"], notice.details["unknown"])
                 self._connector.closing(notice)
                 self._tell(notice)
-            case replies.Cancelled() as cancelled:
+            case replies.SubscriptionCancelled() as cancelled:
                 self._subscriptions.cancelled(cancelled)
-            case replies.Resumed() as resumed:
+            case replies.ResumedNotice() as resumed:
                 if found := self._subscriptions.by_id.get(resumed.id):
                     found.resumed = resumed
             case replies.CloseRequested() as requested:
                 self._connector.close_requested(requested)
-            case replies.Closing() as closing:
+            case replies.ClosingNotice() as closing:
                 self._connector.closing(closing)
-            case replies.Message() | None:
+            case replies.TextMessage() | None:
                 pass  # records come as batches where commands come as frames; a newer broker may say more
             case _:
                 assert_never(reply)
@@ -551,7 +551,7 @@ class AsyncClient(Steering):
             self._steered(ack)
         # Of unsubscribe and renew nothing is awaited.
 
-    def _on_error(self, error: replies.Error) -> None:
+    def _on_error(self, error: replies.ErrorReply) -> None:
         problem = ClientError.received(error.code, error.message, error.fix, error.details)
         if error.code != "refused_before":  # of messages that are sent again
             self.errors.append(problem)
@@ -561,7 +561,7 @@ class AsyncClient(Steering):
             self._not_steered(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
             self._subscriptions.cancelled(
-                replies.Cancelled(id=error.id, code=error.code, message=error.message)
+                replies.SubscriptionCancelled(id=error.id, code=error.code, message=error.message)
             )
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)

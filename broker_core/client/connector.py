@@ -20,10 +20,17 @@ from broker_core.client.link import Link, OnFrames, TcpLink
 from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.close_codes import ends_for_good
+from broker_core.protocols.close_codes import is_permanent
 from broker_core.protocols.liveness import FRAME_GRACE_MS
-from broker_core.protocols.native import Frame
-from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
+from broker_core.protocols.native import NativeFrame
+from broker_core.protocols.replies import (
+    Ack,
+    CloseRequested,
+    ClosingNotice,
+    DecisionNotice,
+    ErrorReply,
+    parse_reply,
+)
 
 log = logging.getLogger("sluice.client")
 log.addHandler(logging.NullHandler())
@@ -105,7 +112,7 @@ class Connector:
         self._on_loss(loss)
 
     def _pointless(self, error: SluiceError, outage: float, turns: Turns) -> SluiceError | None:
-        if isinstance(error, ClientError) and ends_for_good(error.code):
+        if isinstance(error, ClientError) and is_permanent(error.code):
             self._damaged = self._damaged + 1 if error.code in _DAMAGE else MOST_DAMAGED
             if self._damaged >= MOST_DAMAGED:
                 return error
@@ -167,13 +174,13 @@ class Connector:
             elif interval_ms and now - said_at >= interval_ms / 2 and not link.unwritten_bytes:
                 # Behind bytes that wait, a heartbeat would arrive no sooner than they do.
                 said_at = now
-                link.send_command(commands.Heartbeat())
+                link.send_command(commands.ClientHeartbeat())
         return self._why(link)
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
 
-    def _receive(self, link: Link, frames: list[Frame]) -> None:
+    def _receive(self, link: Link, frames: list[NativeFrame]) -> None:
         answer = self._answer
         if answer is not None and not answer.done() and frames:
             reply, frames = parse_reply(frames[0].payload), frames[1:]
@@ -181,9 +188,9 @@ class Connector:
                 if reply.name not in (None, self._logon.name):
                     raise ClientError("bad_frame", f"The logon arrived as {reply.name!r}'s.", "")
                 answer.set_result(reply)
-            elif isinstance(reply, Error | Closing):
+            elif isinstance(reply, ErrorReply | ClosingNotice):
                 answer.set_exception(ClientError.received(reply.code, reply.message, reply.fix))
-            if isinstance(reply, Closing):
+            if isinstance(reply, ClosingNotice):
                 self.closing(reply)
         if frames:
             self._on_frames(link, frames)
@@ -198,9 +205,9 @@ class Connector:
         """Something was delivered or acknowledged."""
         self._damaged, self._moved = 0, True
 
-    def closing(self, reply: Closing | Notice) -> None:
+    def closing(self, reply: ClosingNotice | DecisionNotice) -> None:
         """The broker says why it will close the connection, and when to come back."""
-        if isinstance(reply, Closing):
+        if isinstance(reply, ClosingNotice):
             self._last_word = ClientError.received(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
             self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)

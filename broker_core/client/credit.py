@@ -20,7 +20,7 @@ STARVED_BYTES: Final = 32 * 1024
 class Credit:
     """One subscription's. `most` is what may wait for the application, but for one delivery more."""
 
-    def __init__(self, id: str, most: int, send: Callable[[commands.Credit], object]) -> None:
+    def __init__(self, id: str, most: int, send: Callable[[commands.GrantCredit], object]) -> None:
         self._id = id
         self._most = most
         self._send = send
@@ -64,4 +64,4 @@ class Credit:
             step = min(step, STARVED_BYTES)
         if self._begun and upto - self._granted >= step:
             self._granted = upto
-            self._send(commands.Credit(id=self._id, upto=upto))
+            self._send(commands.GrantCredit(id=self._id, upto=upto))

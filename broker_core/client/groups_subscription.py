@@ -17,7 +17,7 @@ from broker_core.client.message import Arrived, Message
 from broker_core.client.reading import Reading
 from broker_core.client.subscription import Subscription
 from broker_core.errors import OperatorError
-from broker_core.protocols.replies import Gap
+from broker_core.protocols.replies import GapNotice
 
 
 class AllCompleted:
@@ -54,7 +54,7 @@ class GroupsSubscription(Reading):
         """Whose batch the application has."""
 
     @property
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[GapNotice]:
         """Intervals that the logs no longer held."""
         return [gap for part in self.parts for gap in part.gaps]
 

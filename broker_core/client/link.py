@@ -18,14 +18,14 @@ import msgspec
 from broker_core.batch import Buffer
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols.liveness import Liveness, ReadProgress
-from broker_core.protocols.native import FROM_BROKER, Frame, FrameReader, encode_command
+from broker_core.protocols.native import FROM_BROKER, NativeFrame, NativeFrameReader, encode_command
 
 WRITE_HIGH = 1024 * 1024
 """Bytes the transport may hold before publishers wait."""
 
 _QUEUED = struct.Struct("i")
 
-OnFrames = Callable[["Link", list[Frame]], None]
+OnFrames = Callable[["Link", list[NativeFrame]], None]
 
 
 class Link(asyncio.BaseProtocol):
@@ -127,7 +127,7 @@ class Link(asyncio.BaseProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _take(self, frames: list[Frame]) -> None:
+    def _take(self, frames: list[NativeFrame]) -> None:
         if self.error is not None:
             # Something before them was damaged. Whoever took these would go on after them, and miss what was lost between.
             return
@@ -150,7 +150,7 @@ class TcpLink(Link, asyncio.BufferedProtocol):
 
     def __init__(self, on_frames: OnFrames) -> None:
         super().__init__(on_frames)
-        self._reader = FrameReader(kinds=FROM_BROKER)
+        self._reader = NativeFrameReader(kinds=FROM_BROKER)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

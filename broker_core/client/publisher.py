@@ -37,10 +37,10 @@ from broker_core.client.publish_store import PublishStore, StoredBatch
 from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.close_codes import come_back_after_ms
+from broker_core.protocols.close_codes import reconnect_after_ms
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
-from broker_core.protocols.replies import Ack, Error
+from broker_core.protocols.replies import Ack, ErrorReply
 
 log = logging.getLogger("sluice.client")
 
@@ -365,9 +365,9 @@ class Publisher:
                 self.store.discard(ack.first or ack.sequence, ack.sequence)
             self._wake()
 
-    def on_error(self, error: Error) -> None:
+    def on_error(self, error: ErrorReply) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
-        if come_back_after_ms(error.code) is not None:
+        if reconnect_after_ms(error.code) is not None:
             return  # the connection is closed next, and what wasn't stored is published again in order
         first, last = error.first, error.sequence
         if error.code != "refused_before":

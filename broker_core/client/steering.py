@@ -14,10 +14,12 @@ from typing import Protocol
 from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.fields import tag_of
+from broker_core.protocols.field_info import tag_of
 from broker_core.protocols.replies import Ack
 
-STEERING_WORDS = tuple(tag_of(kind) for kind in (commands.Pause, commands.Resume, commands.Rate))
+STEERING_WORDS = tuple(
+    tag_of(kind) for kind in (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
+)
 
 
 class Steerable(Protocol):
@@ -49,24 +51,24 @@ class Steering:
 
     async def pause(self, subscriptions: Sequence[Steerable]) -> None:
         """Pause several in one command: nothing is delivered until they are resumed. What is on its way still comes."""
-        await self._steer(subscriptions, commands.Pause(ids=_ids(subscriptions)), paused=True)
+        await self._steer(subscriptions, commands.PauseSubscriptions(ids=_ids(subscriptions)), paused=True)
 
     async def resume(self, subscriptions: Sequence[Steerable]) -> None:
         """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
         their messages come in the journal's order across them."""
-        await self._steer(subscriptions, commands.Resume(ids=_ids(subscriptions)), paused=False)
+        await self._steer(subscriptions, commands.ResumeSubscriptions(ids=_ids(subscriptions)), paused=False)
 
     async def set_rate(
         self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None = None
     ) -> None:
         """Another rate of several in one command, or with None none, from now on; see Subscription.set_rate."""
-        command = commands.Rate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
+        command = commands.SetRate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
         await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
 
     async def _steer(
         self,
         subscriptions: Sequence[Steerable],
-        command: commands.Pause | commands.Resume | commands.Rate,
+        command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
         **options: str | bool | None,
     ) -> None:
         before = [subscription.steer(**options) for subscription in subscriptions]

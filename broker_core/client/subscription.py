@@ -29,7 +29,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import publisher_origin
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
-from broker_core.protocols.replies import Gap, Resumed
+from broker_core.protocols.replies import GapNotice, ResumedNotice
 
 
 class Subscription(Reading):
@@ -56,7 +56,7 @@ class Subscription(Reading):
         self.completed = asyncio.Event()
         self.timestamp = command.timestamp
         self._command = command
-        self.gaps: list[Gap] = []
+        self.gaps: list[GapNotice] = []
         self.instance = ""
         self.received_messages = 0
         self._store = store if self.bookmark is not None else None
@@ -83,7 +83,7 @@ class Subscription(Reading):
         """Whether it starts again by itself when the broker has cancelled it."""
         self._out_of_order = command.conflation is not None or command.snapshot_key is not None
         self.delete = False
-        self.resumed: Resumed | None = None
+        self.resumed: ResumedNotice | None = None
         """After a hand-off: how it goes on, and how much it missed."""
         self._acknowledger = acknowledger
         self._current = (0, 0)

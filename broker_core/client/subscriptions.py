@@ -13,8 +13,8 @@ from broker_core.client.link import Link
 from broker_core.client.subscription import Subscription
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.native import Frame
-from broker_core.protocols.replies import Ack, Cancelled
+from broker_core.protocols.native import NativeFrame
+from broker_core.protocols.replies import Ack, SubscriptionCancelled
 
 RENEWALS = 3
 """A lease is renewed that many times in its length."""
@@ -87,7 +87,7 @@ class Subscriptions:
 
     def _renew(self, subscription: Subscription) -> None:
         if self.by_id.get(subscription.id) is subscription:
-            self._send(commands.Renew(id=subscription.id))
+            self._send(commands.RenewLease(id=subscription.id))
             self._renew_later(subscription)
 
     # What the connection does.
@@ -109,7 +109,7 @@ class Subscriptions:
             link.send_command(command)
         self.resume_token = ""
 
-    def deliver(self, frame: Frame) -> None:
+    def deliver(self, frame: NativeFrame) -> None:
         """Hand on a delivery. Raises OperatorError damaged_delivery."""
         subscription = self._streams.get(frame.stream)
         if subscription is None and frame.stream > self._last_stream:
@@ -181,7 +181,7 @@ class Subscriptions:
             self._ask(waits)
         return True
 
-    def cancelled(self, reply: Cancelled) -> None:
+    def cancelled(self, reply: SubscriptionCancelled) -> None:
         """The broker ended a subscription. One with a lease or a snapshot comes back; others fail with the reason."""
         subscription = self.by_id.get(reply.id)
         if subscription is None:

@@ -27,7 +27,7 @@ from broker_core.client.time_limits import within
 from broker_core.client.unsent import Unsent, closing_notes, is_interruption
 from broker_core.errors import SluiceError
 from broker_core.protocols.names import check_topic
-from broker_core.protocols.replies import Gap, Notice
+from broker_core.protocols.replies import DecisionNotice, GapNotice
 
 MAX_LINE = 4_096
 """Messages that can wait in line for the loop's thread."""
@@ -168,7 +168,7 @@ class SyncClient:
         return self._client.unacknowledged_bytes
 
     @property
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[DecisionNotice]:
         """Notices of the broker's policies to this client, the newest 100."""
         return list(self._client.notices)
 
@@ -312,7 +312,7 @@ class SyncSubscription:
         return self._subscription.id
 
     @property
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[GapNotice]:
         """Intervals that the log no longer held."""
         return list(self._subscription.gaps)
 

@@ -20,7 +20,7 @@ from broker_core.batch import Buffer
 from broker_core.client.addresses import Address
 from broker_core.client.link import Link, OnFrames
 from broker_core.errors import ClientError
-from broker_core.protocols.close_codes import code_of
+from broker_core.protocols.close_codes import code_from_close_number
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import FROM_BROKER, MAX_FRAME, parse_message
 
@@ -72,7 +72,7 @@ class WebSocketLink(Link, asyncio.Protocol):
     def _on_wire_frame(self, frame: WireFrame) -> None:
         if frame.opcode is Opcode.CLOSE:
             close = self._wire.close_rcvd
-            if close is not None and self.error is None and (code := code_of(close.code)):
+            if close is not None and self.error is None and (code := code_from_close_number(close.code)):
                 self.error = ClientError(code, close.reason or "The broker closed the connection.", "")
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
             self._parts.append(bytes(frame.data))

@@ -31,7 +31,7 @@ def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, pref
     return window.prefetch if window is not None else 0
 
 
-def grant(connection: Member, now_ns: int, command: commands.Credit) -> None:
+def grant(connection: Member, now_ns: int, command: commands.GrantCredit) -> None:
     """Carry out a `credit`. ClientError unknown_subscription."""
     target = connection.subscriptions.get(command.id)
     lane = connection.backlog.lanes.get(target.stream) if target is not None else None

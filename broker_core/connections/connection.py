@@ -34,9 +34,9 @@ from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
-from broker_core.protocols.close_codes import come_back_after_ms
+from broker_core.protocols.close_codes import reconnect_after_ms
 from broker_core.protocols.liveness import Liveness
-from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, NativeFrame
 from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
@@ -116,7 +116,7 @@ class Connection:
         try:
             if isinstance(item, ClientError):
                 self.fail(item)
-            elif not isinstance(item, Frame | str):
+            elif not isinstance(item, NativeFrame | str):
                 if not self.closed:
                     item.carry_out()
             elif isinstance(item, str) or item.kind == COMMAND:
@@ -138,7 +138,7 @@ class Connection:
         """From a client that is being closed only its answer to the notice counts."""
         with contextlib.suppress(ClientError):
             command = commands.parse_command(payload)
-            if isinstance(command, commands.Told):
+            if isinstance(command, commands.NoticeReceived):
                 self.notices.heard(command.decision)
 
     def on_writable(self) -> None:
@@ -235,7 +235,7 @@ class Connection:
         return ending
 
     def close_by_decision(
-        self, identity: str, notice: replies.Notice, ending: Ending, settled: Settled
+        self, identity: str, notice: replies.DecisionNotice, ending: Ending, settled: Settled
     ) -> None:
         """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
 
@@ -284,11 +284,11 @@ class Connection:
     def _say_closing(
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: Ending
     ) -> None:
-        come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
+        come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
         elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
         self.sink.send_reply(
-            replies.Closing(
+            replies.ClosingNotice(
                 code=code,
                 message=message,
                 fix=fix,
@@ -308,7 +308,7 @@ class Connection:
         try:
             self._carry_out(command)
         except ClientError as error:
-            raise commands.about(error, command) from None
+            raise commands.with_command(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
         match command:
@@ -330,21 +330,21 @@ class Connection:
                     self.inbox.hold(Hold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
-            case commands.Pause() | commands.Resume() | commands.Rate():
-                if isinstance(command, commands.Pause):
+            case commands.PauseSubscriptions() | commands.ResumeSubscriptions() | commands.SetRate():
+                if isinstance(command, commands.PauseSubscriptions):
                     self.services.quotas.check_pinned(self, self.name)
                 self.services.control.command(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
-            case commands.Heartbeat():
-                self.reply(replies.Heartbeat())
+            case commands.ClientHeartbeat():
+                self.reply(replies.BrokerHeartbeat())
             case commands.Acknowledge():
                 acknowledge(self, self.services, command)
-            case commands.Credit():
+            case commands.GrantCredit():
                 grant(self, self._clock.now_ns(), command)
-            case commands.Renew():
+            case commands.RenewLease():
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
-            case commands.Told():
+            case commands.NoticeReceived():
                 self.notices.heard(command.decision)
             case commands.Skip():
                 self.publishing.skip(command.sequence)
@@ -387,7 +387,7 @@ class Connection:
         try:
             self._log_on(command, identity)
         except ClientError as error:
-            self._refuse(commands.about(error, command))
+            self._refuse(commands.with_command(error, command))
         self.inbox.release(Hold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
@@ -572,9 +572,9 @@ class Connection:
 
 def _may_overtake(item: Item) -> bool:
     """Return whether an item may be taken while a subscribe is prepared: another one, or another protocol's."""
-    if isinstance(item, Frame) and item.kind != COMMAND:
+    if isinstance(item, NativeFrame) and item.kind != COMMAND:
         return False
-    if not isinstance(item, Frame | str):
+    if not isinstance(item, NativeFrame | str):
         return True
     try:
         command = commands.parse_command(item if isinstance(item, str) else item.payload)

@@ -60,7 +60,7 @@ def look(connection: Member, now: int, next_look_ms: int) -> None:
             "Send smaller frames, or use a faster line.",
         )
     elif says and now - connection.spoke_at > says - next_look_ms and sink.flushed:
-        connection.reply(replies.Heartbeat())
+        connection.reply(replies.BrokerHeartbeat())
 
 
 def begin(connection: Member, monotonic_ms: Callable[[], int]) -> None:

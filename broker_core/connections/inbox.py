@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.turns import TURN_NS, Turns
 from broker_core.errors import ClientError
-from broker_core.protocols.native import Frame
+from broker_core.protocols.native import NativeFrame
 
 if TYPE_CHECKING:
     from broker_core.clock import Clock
@@ -39,7 +39,7 @@ class Deed(Protocol):
 ITEM_BYTES = 256
 """What an item takes besides the bytes that were read: a thousand tiny frames are much more than their bytes."""
 
-Item = Frame | str | ClientError | Deed
+Item = NativeFrame | str | ClientError | Deed
 """A frame, a command as text, why nothing more can be read, or a deed of another protocol."""
 
 
@@ -59,7 +59,7 @@ def weight(items: Iterable[Item]) -> int:
     nbytes = 0
     for item in items:
         nbytes += ITEM_BYTES
-        if isinstance(item, Frame):
+        if isinstance(item, NativeFrame):
             nbytes += len(item.payload)
         elif isinstance(item, str):
             nbytes += len(item)

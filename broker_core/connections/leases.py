@@ -41,7 +41,7 @@ class Leases:
                 continue
             ending = connection.end(target, Cause.CANCELLED, "lease")
             connection.reply(
-                replies.Cancelled(
+                replies.SubscriptionCancelled(
                     id=target.id,
                     code="lease_expired",
                     message=f"The lease of {target.lease_ms} ms wasn't renewed.",

@@ -253,7 +253,7 @@ class Logons:
         )
         self._note(connection, command, error)
         await asyncio.sleep(delay / 1_000)
-        connection.fail(commands.about(error, command))
+        connection.fail(commands.with_command(error, command))
 
     def _note(self, connection: Member, command: commands.Logon, error: ClientError) -> None:
         minute = self._clock.now_ns() // 60_000_000_000

@@ -200,7 +200,7 @@ class Publisher:
         if loop.time() >= self._told_until:
             self._told_until = loop.time() + TOLD_AGAIN_S
             connection.reply(
-                replies.Notice(
+                replies.DecisionNotice(
                     code="publish_paced",
                     message="You publish faster than a quota allows, and are read from more slowly.",
                     details={"wait_ms": int(wait * 1_000)},

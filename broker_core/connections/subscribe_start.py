@@ -94,7 +94,7 @@ class Preparation:
     at_end: bool = False
     """Whether it needs a confirmed read of the log's end."""
     first: list[OutboxEntry] = field(default_factory=list)
-    resumed: replies.Resumed | None = None
+    resumed: replies.ResumedNotice | None = None
 
     async def run(self, begin: Begin) -> None:
         """Make ready, and `begin`; or say what is wrong."""
@@ -226,7 +226,7 @@ class Preparation:
 
     def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
         ends = (self._bookmark(first - 1), self._bookmark(newest)) if first <= newest else ("", "")
-        self.resumed = replies.Resumed(
+        self.resumed = replies.ResumedNotice(
             id=self.command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]
         )
 

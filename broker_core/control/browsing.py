@@ -20,7 +20,7 @@ from broker_core.filters import DecoderOf, compile_filter
 from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
 from broker_core.names import publisher_origin
-from broker_core.protocols.stomp.destinations import canonical
+from broker_core.protocols.stomp.destinations import format_destination
 from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -103,7 +103,7 @@ def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) ->
         except UnicodeDecodeError:
             read = {"base64": base64.b64encode(body).decode()}
     topic, at = batch.topics[int(batch.topic_indexes[row]) - 1], batch.accepted_at // 1_000_000
-    destination = headers.pop("destination", "") or canonical(topic)
+    destination = headers.pop("destination", "") or format_destination(topic)
     return BrowsedMessage(
         bookmark=bookmark,
         topic=topic,

@@ -294,7 +294,7 @@ class Dispatch:
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
         connection.publishing.handed_on(passed.answers)
         if first:
-            connection.reply(replies.processed(first, last))
+            connection.reply(replies.processed_ack(first, last))
 
     def _deliver_passed(self, batch: Batch) -> None:
         """Deliver a batch that no journal keeps."""
@@ -496,7 +496,7 @@ class Dispatch:
         for (name, session), sequence in finished.numbers.items():
             client = self._roster.clients.get(name) if sequence else None
             if client is not None and client.publishing.session == session:
-                client.reply(replies.persisted(sequence))
+                client.reply(replies.persisted_ack(sequence))
         for owner, number in finished.batches.items():
             owner.publishing.committed(number)
         if self.numbers.repeats:

@@ -239,7 +239,7 @@ class Enforcement:
             ending = connection.end(target, Cause.CANCELLED, decision.rule)
             together = together.plus(ending)
             connection.reply(
-                replies.Cancelled(
+                replies.SubscriptionCancelled(
                     id=target.id,
                     code=decision.reason.value,
                     message=sentence(_with_ending(connection, decision, ending)),
@@ -367,9 +367,9 @@ def _with_ending(connection: Member, decision: Decision, ending: Ending) -> Deci
     )
 
 
-def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.Notice:
+def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.DecisionNotice:
     decision = act.decision
-    return replies.Notice(
+    return replies.DecisionNotice(
         **notice_fields(decision),
         retry_after_ms=retry_after_ms,
         decision=act.identity,

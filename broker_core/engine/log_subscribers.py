@@ -90,13 +90,13 @@ def tell_losses(clients: Mapping[str, Member], before: JournaledTopics, after: J
                 member.reply(_notice(target, extent))
 
 
-def _notice(target: ClientSubscription, extent: Extent) -> replies.Notice:
+def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotice:
     lost, rest = (
         (target.topic, "nothing more")
         if extent == "all"
         else (f"all of {target.topic}", "only a part of what it asked for")
     )
-    return replies.Notice(
+    return replies.DecisionNotice(
         code="no_longer_journaled",
         message=f"The policy no longer journals {lost}: the subscription {target.id} gets {rest}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},

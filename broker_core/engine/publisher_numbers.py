@@ -213,11 +213,11 @@ class PublisherNumbers:
         if topics.parts(batch).kept is None:
             connection.publishing.handed_on(answers)
             if not answers:
-                connection.reply(replies.processed(batch.first_publisher_sequence, last))
+                connection.reply(replies.processed_ack(batch.first_publisher_sequence, last))
         elif waits:
             self._wait_for_repeat(connection, last, answers)
         else:
-            connection.reply(replies.persisted(last))
+            connection.reply(replies.persisted_ack(last))
             connection.publishing.answer_when_committed(answers)
 
     def _wait_for_repeat(self, connection: Member, last: int, answers: Sequence[replies.Ack]) -> None:
@@ -282,7 +282,7 @@ class PublisherNumbers:
             sessions = self.done.get(connection.name, ())
             if number_of(sessions, connection.publishing.session) >= waiting.last:
                 del self.repeats[connection]
-                connection.reply(replies.persisted(waiting.last))
+                connection.reply(replies.persisted_ack(waiting.last))
                 for answer in waiting.answers:
                     connection.reply(answer)
                 connection.publishing.committed(1)

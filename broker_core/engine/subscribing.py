@@ -282,7 +282,7 @@ class Subscriptions:
                 else "waits for no other member and no destination"
             )
             peer.reply(
-                replies.Notice(
+                replies.DecisionNotice(
                     code="fully_durable_is_persisted",
                     details={"id": command.id},
                     message=f"This instance {why}: fully_durable is the same as persisted here.",
@@ -401,7 +401,7 @@ class Subscriptions:
             target for target in self._bookmarked if target.durability == "live" and target.cursor.live
         ]:
             target.peer.reply(
-                replies.Notice(
+                replies.DecisionNotice(
                     code="not_stored",
                     message="Records that were delivered to you weren't stored: the disk refused them.",
                     details={
@@ -430,18 +430,18 @@ def _too_many(command: commands.Subscribe) -> ClientError:
     )
 
 
-def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:
+def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.DecisionNotice:
     names = ", ".join(map(str, found.unknown[:10]))
     then = "it starts now" if found.from_now else "they were left out"
-    return replies.Notice(
+    return replies.DecisionNotice(
         code="bookmark_unknown",
         message=f"{names} was never in this log; in the subscription {command.id} {then}.",
         details={"id": command.id, "unknown": [str(bookmark) for bookmark in found.unknown[:100]]},
     )
 
 
-def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.Notice:
-    return replies.Notice(
+def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.DecisionNotice:
+    return replies.DecisionNotice(
         code="narrowed",
         message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",
         details={"id": command.id, "topics": pattern.text},

@@ -21,16 +21,16 @@ def close_number(code: str) -> int:
     return CLOSE_CODES.get(code, OTHER)
 
 
-def code_of(number: int) -> str | None:
+def code_from_close_number(number: int) -> str | None:
     """The error code of a WebSocket close number, None when it isn't one of ours."""
     return _BY_NUMBER.get(number)
 
 
-def ends_for_good(code: str) -> bool:
+def is_permanent(code: str) -> bool:
     """Whether a connection that ended with this code ends again each time, so that coming back is pointless."""
     return code in CLOSE_CODES and not error_code_entry(code).again
 
 
-def come_back_after_ms(code: str) -> int | None:
+def reconnect_after_ms(code: str) -> int | None:
     """When a client whose connection ended with this code may come back; None when that is pointless."""
     return error_code_entry(code).retry_after_ms if code in CLOSE_CODES else None

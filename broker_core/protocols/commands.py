@@ -14,7 +14,7 @@ from broker_core.batch import MAX_SESSION
 from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
-from broker_core.protocols.fields import fields_of, stated, structs_of, tag_of, tags_of
+from broker_core.protocols.field_info import field_meta, fields_of, structs_of, tag_of, tags_of
 from broker_core.protocols.names import (
     MAX_SUBSCRIPTION_ID,
     MAX_TOPIC_BYTES,
@@ -32,55 +32,61 @@ OnGap = Literal["replay", "error"]
 AckWord = Literal["auto", "client", "client-individual", "none"]
 ResumeHow = Literal["log", "conflated", "now"]
 MAX_ACK_RANGES = 1_000
-MOST_DELIVERIES = 1_000
+MAX_DELIVERIES = 1_000
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
 _NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`, not dots alone"
-_Name = Annotated[str, stated(_NAME_LETTERS, pattern=rf"^(?!\.+\Z)[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
-_ClientName = Annotated[str, stated(_NAME_LETTERS)]
+_Name = Annotated[str, field_meta(_NAME_LETTERS, pattern=rf"^(?!\.+\Z)[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
+_ClientName = Annotated[str, field_meta(_NAME_LETTERS)]
 """Checked by `names.check_client_name`, which has a code of its own."""
-_Topic = Annotated[str, stated(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
-_Pattern = Annotated[str, stated("1 to 1,024 characters, a topic pattern", min_length=1, max_length=1_024)]
-_Filter = Annotated[str, stated("up to 4,096 characters, a filter")]
-_Id = Annotated[str, stated(max_length=128)]
+_Topic = Annotated[str, field_meta(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
+_Pattern = Annotated[
+    str, field_meta("1 to 1,024 characters, a topic pattern", min_length=1, max_length=1_024)
+]
+_Filter = Annotated[str, field_meta("up to 4,096 characters, a filter")]
+_Id = Annotated[str, field_meta(max_length=128)]
 _SubscriptionId = Annotated[
     str,
-    stated(f"1 to {MAX_SUBSCRIPTION_ID} printable characters", min_length=1, max_length=MAX_SUBSCRIPTION_ID),
+    field_meta(
+        f"1 to {MAX_SUBSCRIPTION_ID} printable characters", min_length=1, max_length=MAX_SUBSCRIPTION_ID
+    ),
 ]
-_Ids = Annotated[list[_SubscriptionId], stated(min_length=1, max_length=1_000)]
-_Bookmark = Annotated[str, stated("up to 4,096 characters, a bookmark", max_length=4_096)]
-_Rate = Annotated[str, stated("1 to 64 characters, a rate", min_length=1, max_length=64)]
-_Interval = Annotated[str, stated("an interval, 1 ms to 24 h", min_length=1, max_length=64)]
-_Key = Annotated[str, stated("1 to 1,024 characters, a key", min_length=1, max_length=1_024)]
-_Secret = Annotated[str, stated(max_length=MAX_TOKEN)]
-_Sequence = Annotated[int, stated(ge=1, le=2**63 - 1)]
-_Bytes = Annotated[int, stated(unit="bytes", ge=0, le=2**63 - 1)]
+_Ids = Annotated[list[_SubscriptionId], field_meta(min_length=1, max_length=1_000)]
+_Bookmark = Annotated[str, field_meta("up to 4,096 characters, a bookmark", max_length=4_096)]
+_Rate = Annotated[str, field_meta("1 to 64 characters, a rate", min_length=1, max_length=64)]
+_Interval = Annotated[str, field_meta("an interval, 1 ms to 24 h", min_length=1, max_length=64)]
+_Key = Annotated[str, field_meta("1 to 1,024 characters, a key", min_length=1, max_length=1_024)]
+_Secret = Annotated[str, field_meta(max_length=MAX_TOKEN)]
+_Sequence = Annotated[int, field_meta(ge=1, le=2**63 - 1)]
+_Bytes = Annotated[int, field_meta(unit="bytes", ge=0, le=2**63 - 1)]
 
 
-class _Base(
+class _Command(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="c"
 ):
     """What all commands have in common: the field `c` says which it is."""
 
 
-class Logon(_Base, frozen=True, kw_only=True, tag="logon"):
+class Logon(_Command, frozen=True, kw_only=True, tag="logon"):
     """The first command of a connection. `name` is unique; a second client of that name replaces the first."""
 
     name: _ClientName
-    version: Annotated[int, stated("1")] = 1
+    version: Annotated[int, field_meta("1")] = 1
     id: _Id | None = None
-    user: Annotated[str, stated(max_length=256)] | None = None
+    user: Annotated[str, field_meta(max_length=256)] | None = None
     password: _Secret | None = None
     token: _Secret | None = None
-    heartbeat_ms: Annotated[int, stated(unit="ms", ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = None
-    session: Annotated[int, stated(ge=1, le=MAX_SESSION)] | None = None
+    heartbeat_ms: Annotated[int, field_meta(unit="ms", ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = (
+        None
+    )
+    session: Annotated[int, field_meta(ge=1, le=MAX_SESSION)] | None = None
 
     def __repr__(self) -> str:
         # Secrets must not reach a log through a traceback.
         return f"Logon(name={self.name!r}, user={self.user!r}, version={self.version})"
 
 
-class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
+class Publish(_Command, frozen=True, kw_only=True, tag="publish"):
     """One message as JSON, for people and small tools; programs send record batches instead.
 
     `data` is any JSON and is kept as it was written; `text` is a string whose UTF-8 becomes the body. One of them.
@@ -91,14 +97,14 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     data: msgspec.Raw = msgspec.Raw()
     text: str | None = None
     sequence: _Sequence | None = None
-    ack: Annotated[list[Literal["processed", "persisted"]], stated(max_length=2)] = []
+    ack: Annotated[list[Literal["processed", "persisted"]], field_meta(max_length=2)] = []
     id: _Id | None = None
 
     def body(self) -> bytes:
         return bytes(self.data) if self.text is None else self.text.encode()
 
 
-class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
+class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
     """Ask for the records of a topic pattern, of these with a filter, from a bookmark on. `id` is the client's choice.
 
     `on_gap`: what to do when records after the bookmark were removed: replay from the oldest there is after a gap
@@ -128,20 +134,20 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     managed: _Name | None = None
     received: _Bookmark | None = None
     ack: AckWord | None = None
-    prefetch: Annotated[int, stated(unit="messages", ge=1, le=MAX_PREFETCH)] | None = None
+    prefetch: Annotated[int, field_meta(unit="messages", ge=1, le=MAX_PREFETCH)] | None = None
     durable: _Name | None = None
     shared: bool = False
     max_deliveries: (
-        Annotated[int, stated(unit="deliveries, 0 for any number", ge=0, le=MOST_DELIVERIES)] | None
+        Annotated[int, field_meta(unit="deliveries, 0 for any number", ge=0, le=MAX_DELIVERIES)] | None
     ) = None
-    lease_ms: Annotated[int, stated(unit="ms", ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
+    lease_ms: Annotated[int, field_meta(unit="ms", ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
     snapshot_key: _Key | None = None
-    resume: Annotated[str, stated(max_length=8_192)] | None = None
+    resume: Annotated[str, field_meta(max_length=8_192)] | None = None
     resume_how: ResumeHow | None = None
     credit: _Bytes | None = None
 
 
-class Acknowledge(_Base, frozen=True, kw_only=True, tag="ack"):
+class Acknowledge(_Command, frozen=True, kw_only=True, tag="ack"):
     """Messages of a subscription with `ack` are taken: `upto` the message of that number, counted from 1 as they came;
     or the one with that `bookmark`; or ranges of `numbers`, first and last of each. One of the three.
 
@@ -151,29 +157,29 @@ class Acknowledge(_Base, frozen=True, kw_only=True, tag="ack"):
     id: _SubscriptionId
     upto: _Sequence | None = None
     bookmark: _Bookmark | None = None
-    numbers: Annotated[list[tuple[_Sequence, _Sequence]], stated(max_length=MAX_ACK_RANGES)] = []
+    numbers: Annotated[list[tuple[_Sequence, _Sequence]], field_meta(max_length=MAX_ACK_RANGES)] = []
 
 
-class Told(_Base, frozen=True, kw_only=True, tag="told"):
+class NoticeReceived(_Command, frozen=True, kw_only=True, tag="told"):
     """A notice of a decision arrived, the one with that `decision`."""
 
-    decision: Annotated[str, stated(max_length=64)]
+    decision: Annotated[str, field_meta(max_length=64)]
 
 
-class Renew(_Base, frozen=True, kw_only=True, tag="renew"):
+class RenewLease(_Command, frozen=True, kw_only=True, tag="renew"):
     """A subscription with a lease is still wanted."""
 
     id: _SubscriptionId
 
 
-class Credit(_Base, frozen=True, kw_only=True, tag="credit"):
+class GrantCredit(_Command, frozen=True, kw_only=True, tag="credit"):
     """A subscription with `credit` may be sent that many bytes in all, counted from its beginning."""
 
     id: _SubscriptionId
     upto: _Bytes
 
 
-class Skip(_Base, frozen=True, kw_only=True, tag="skip"):
+class Skip(_Command, frozen=True, kw_only=True, tag="skip"):
     """Give up the publisher sequences that were refused on this connection: take later ones again.
 
     `sequence` is the last of them: the client has read every refusal up to there.
@@ -182,19 +188,19 @@ class Skip(_Base, frozen=True, kw_only=True, tag="skip"):
     sequence: _Sequence
 
 
-class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
+class PauseSubscriptions(_Command, frozen=True, kw_only=True, tag="pause"):
     """Hold bookmark subscriptions back where they are. Each is acknowledged with the bookmark it goes on after."""
 
     ids: _Ids
 
 
-class Resume(_Base, frozen=True, kw_only=True, tag="resume"):
+class ResumeSubscriptions(_Command, frozen=True, kw_only=True, tag="resume"):
     """Let paused subscriptions go on. Those at the same bookmark with the same rate share one replay from here on."""
 
     ids: _Ids
 
 
-class Rate(_Base, frozen=True, kw_only=True, tag="rate"):
+class SetRate(_Command, frozen=True, kw_only=True, tag="rate"):
     """Change how fast bookmark subscriptions are delivered; without `rate` as fast as they are read."""
 
     ids: _Ids
@@ -202,18 +208,18 @@ class Rate(_Base, frozen=True, kw_only=True, tag="rate"):
     rate_max_gap: _Interval | None = None
 
 
-class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
+class Unsubscribe(_Command, frozen=True, kw_only=True, tag="unsubscribe"):
     """End a subscription; with `delete` its durable subscription as well."""
 
     id: _SubscriptionId
     delete: bool = False
 
 
-class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
+class ClientHeartbeat(_Command, frozen=True, kw_only=True, tag="heartbeat"):
     """I am here."""
 
 
-class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
+class Flush(_Command, frozen=True, kw_only=True, tag="flush"):
     """Answered `completed` when everything published before it is acknowledged."""
 
     id: _Id
@@ -224,15 +230,15 @@ Command = (
     | Publish
     | Subscribe
     | Unsubscribe
-    | Heartbeat
+    | ClientHeartbeat
     | Flush
-    | Pause
-    | Resume
-    | Rate
+    | PauseSubscriptions
+    | ResumeSubscriptions
+    | SetRate
     | Acknowledge
-    | Told
-    | Renew
-    | Credit
+    | NoticeReceived
+    | RenewLease
+    | GrantCredit
     | Skip
 )
 NAMES = tags_of(Command)
@@ -240,14 +246,14 @@ NAMES = tags_of(Command)
 _STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
 
 
-class _Tag(msgspec.Struct):
+class _CommandTag(msgspec.Struct):
     c: Any = None
     id: Any = None
     sequence: Any = None
 
 
 _decode = msgspec.json.Decoder(Command).decode
-_decode_tag = msgspec.json.Decoder(_Tag).decode
+_decode_tag = msgspec.json.Decoder(_CommandTag).decode
 
 
 def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
@@ -265,11 +271,11 @@ def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
     try:
         _check(command)
     except ClientError as error:
-        raise about(error, command) from None
+        raise with_command(error, command) from None
     return command
 
 
-def about(error: ClientError, command: Command) -> ClientError:
+def with_command(error: ClientError, command: Command) -> ClientError:
     """The error, which says from now on which command it is about, unless it did."""
     error.details.setdefault("c", tag_of(type(command)))
     if identity := getattr(command, "id", None):
@@ -288,7 +294,7 @@ def _check(command: Command) -> None:
         if bool(bytes(command.data)) == (command.text is not None):
             sentence = "publish takes `data` or `text`, and exactly one of them."
             raise _bad("data", sentence, 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.')
-    elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew | Credit):
+    elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | RenewLease | GrantCredit):
         check_subscription_id(command.id)
         if isinstance(command, Acknowledge):
             if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
@@ -297,10 +303,10 @@ def _check(command: Command) -> None:
         elif isinstance(command, Subscribe):
             for contradiction in _contradictions(command):
                 raise _bad(*contradiction)
-    elif isinstance(command, Pause | Resume | Rate):
+    elif isinstance(command, PauseSubscriptions | ResumeSubscriptions | SetRate):
         for one in command.ids:
             check_subscription_id(one)
-        if isinstance(command, Rate) and command.rate_max_gap is not None and command.rate is None:
+        if isinstance(command, SetRate) and command.rate_max_gap is not None and command.rate is None:
             raise _bad(*_GAP_WITHOUT_RATE)
     elif isinstance(command, Logon):
         check_client_name(command.name)

@@ -51,7 +51,7 @@ _pack = FRAME_HEADER.pack
 _unpack_from = FRAME_HEADER.unpack_from
 
 
-class Frame(NamedTuple):
+class NativeFrame(NamedTuple):
     """One whole frame. The payload is the frame's own copy; a broker may stamp a batch in it."""
 
     kind: int
@@ -86,7 +86,7 @@ def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
     )
 
 
-class FrameReader:
+class NativeFrameReader:
     """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes; `max_frame` may be
     changed at any time, as after the logon.
 
@@ -126,7 +126,7 @@ class FrameReader:
             self._grow(self._end * 2)
         return self._view[self._end : self._end + USUAL_BUFFER]  # so many frames at most are cut in one turn
 
-    def buffer_updated(self, received: int) -> list[Frame]:
+    def buffer_updated(self, received: int) -> list[NativeFrame]:
         """The frames that are whole now that `received` more bytes stand in the buffer."""
         self._refuse_if_broken()
         self._end += received
@@ -159,7 +159,7 @@ class FrameReader:
         self._view = memoryview(fresh)
 
 
-def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Frame]:
+def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[NativeFrame]:
     """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""
     frames, used, error = _cut(memoryview(data), kinds, 0, MAX_FRAME, MAX_FRAMES)
     if error is not None:
@@ -173,10 +173,10 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Frame]
 
 def _cut(
     view: memoryview, kinds: frozenset[int], position: int, max_frame: int, most: int = USUAL_BUFFER
-) -> tuple[list[Frame], int, ClientError | None]:
+) -> tuple[list[NativeFrame], int, ClientError | None]:
     """The whole frames, `most` at most, the bytes they take, and why nothing behind them can be trusted. `position`: of the first
     byte."""
-    frames: list[Frame] = []
+    frames: list[NativeFrame] = []
     at, end = 0, len(view)
     while end - at >= FRAME_HEADER_SIZE and len(frames) < most:
         length, kind, flags, stream = _unpack_from(view, at)
@@ -188,7 +188,7 @@ def _cut(
         payload = view[at + FRAME_HEADER_SIZE : stop]
         if kind == COMMAND and stream and stream != _checksum(payload):
             return frames, at, _bad_frame("A command was damaged on its way", position + at)
-        frames.append(Frame(kind, flags, stream, bytearray(payload)))
+        frames.append(NativeFrame(kind, flags, stream, bytearray(payload)))
         at = stop
     return frames, at, None
 

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import msgspec
 
 from broker_core.errors import ClientError, SluiceError
-from broker_core.protocols.fields import stated, tags_of
+from broker_core.protocols.field_info import field_meta, tags_of
 
-_Wait = Annotated[int, stated(unit="ms")]
-_How = Annotated[str, stated("`log`, `conflated`, `now`, `snapshot`")]
-_Word = Annotated[str, stated("`processed`, `persisted`, `completed`")]
-_Durability = Annotated[str, stated("`persisted`, `live`, `fully_durable`")]
+_Wait = Annotated[int, field_meta(unit="ms")]
+_How = Annotated[str, field_meta("`log`, `conflated`, `now`, `snapshot`")]
+_Word = Annotated[str, field_meta("`processed`, `persisted`, `completed`")]
+_Durability = Annotated[str, field_meta("`persisted`, `live`, `fully_durable`")]
 
 
-class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
+class _Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
     """What all replies have in common: the field `c` says which it is."""
 
 
-class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
+class Ack(_Reply, frozen=True, kw_only=True, tag="ack"):
     """Something was done: `ack` says how far (processed, persisted, completed), `of` which command.
 
     Without `of` it acknowledges publishing, by publisher sequence: `persisted` everything up to `sequence`,
@@ -37,7 +37,7 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     name: str | None = None
     instance: str | None = None
     version: int | None = None
-    max_frame: Annotated[int, stated(unit="bytes")] | None = None
+    max_frame: Annotated[int, field_meta(unit="bytes")] | None = None
     stream: int | None = None
     bookmark: str | None = None
     durability: _Durability | None = None
@@ -46,12 +46,12 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     session: int | None = None
     stored: int | None = None
     forgotten: bool | None = None
-    kept: Annotated[int, stated(unit="messages")] | None = None
-    lost: Annotated[int, stated(unit="messages")] | None = None
+    kept: Annotated[int, field_meta(unit="messages")] | None = None
+    lost: Annotated[int, field_meta(unit="messages")] | None = None
     """Of an unsubscribe: messages that were owed, which the log keeps behind `bookmark`, or nothing brings back."""
 
 
-class Error(_Base, frozen=True, kw_only=True, tag="error"):
+class ErrorReply(_Reply, frozen=True, kw_only=True, tag="error"):
     """Something couldn't be done. `of` and `id` name the command; a publish has `first` and `sequence` instead."""
 
     code: str
@@ -64,11 +64,11 @@ class Error(_Base, frozen=True, kw_only=True, tag="error"):
     sequence: int | None = None
 
 
-class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
+class BrokerHeartbeat(_Reply, frozen=True, kw_only=True, tag="heartbeat"):
     """The broker is here."""
 
 
-class Gap(_Base, frozen=True, kw_only=True, tag="gap", rename={"first": "from", "last": "to"}):
+class GapNotice(_Reply, frozen=True, kw_only=True, tag="gap", rename={"first": "from", "last": "to"}):
     """Records of a subscription that the log no longer holds: the exact interval, and why."""
 
     id: str
@@ -77,7 +77,7 @@ class Gap(_Base, frozen=True, kw_only=True, tag="gap", rename={"first": "from", 
     why: str = ""
 
 
-class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
+class DecisionNotice(_Reply, frozen=True, kw_only=True, tag="notice"):
     """A policy acts on this client: what was observed, the limit, what is kept and lost, and where to resume."""
 
     code: str
@@ -86,8 +86,8 @@ class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
     limit: float | int | None = None
     unit: str = ""
     resume: str | None = None
-    kept: Annotated[int, stated(unit="messages")] | None = None
-    lost: Annotated[int, stated(unit="messages")] | None = None
+    kept: Annotated[int, field_meta(unit="messages")] | None = None
+    lost: Annotated[int, field_meta(unit="messages")] | None = None
     retry_after_ms: _Wait | None = None
     details: dict[str, Any] = {}
     decision: str | None = None
@@ -95,7 +95,7 @@ class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
     resume_token: str | None = None
 
 
-class Cancelled(_Base, frozen=True, kw_only=True, tag="cancelled"):
+class SubscriptionCancelled(_Reply, frozen=True, kw_only=True, tag="cancelled"):
     """A policy, or the end of its lease, ended a subscription; the others of the client go on."""
 
     id: str
@@ -103,14 +103,14 @@ class Cancelled(_Base, frozen=True, kw_only=True, tag="cancelled"):
     message: str = ""
     decision: str | None = None
     retry_after_ms: _Wait | None = None
-    kept: Annotated[int, stated(unit="messages")] = 0
+    kept: Annotated[int, field_meta(unit="messages")] = 0
     """Messages that were owed and that the log keeps: subscribing with `bookmark` brings them."""
-    lost: Annotated[int, stated(unit="messages")] = 0
+    lost: Annotated[int, field_meta(unit="messages")] = 0
     """Messages that were owed and that nothing brings back."""
     bookmark: str | None = None
 
 
-class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
+class CloseRequested(_Reply, frozen=True, kw_only=True, tag="close_requested"):
     """The client should finish and close. The broker doesn't; it asks again while the reason lasts."""
 
     code: str
@@ -118,34 +118,34 @@ class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
     retry_after_ms: _Wait | None = None
 
 
-class Resumed(_Base, frozen=True, kw_only=True, tag="resumed", rename={"first": "from", "last": "to"}):
+class ResumedNotice(_Reply, frozen=True, kw_only=True, tag="resumed", rename={"first": "from", "last": "to"}):
     """What a resume token brought: how it goes on, and what of the interval since isn't delivered, as a count."""
 
     id: str
     how: _How
-    missed: Annotated[int, stated(unit="messages")]
+    missed: Annotated[int, field_meta(unit="messages")]
     first: str = ""
     last: str = ""
     exact: bool = True
 
 
-class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
+class ClosingNotice(_Reply, frozen=True, kw_only=True, tag="closing"):
     """The last word before a close."""
 
     code: str
     message: str = ""
     fix: str = ""
     retry_after_ms: _Wait | None = None
-    kept: Annotated[int, stated(unit="messages")] = 0
+    kept: Annotated[int, field_meta(unit="messages")] = 0
     """Of what its subscriptions were owed, and that the log keeps: subscribing with `bookmark` brings them."""
-    lost: Annotated[int, stated(unit="messages")] = 0
+    lost: Annotated[int, field_meta(unit="messages")] = 0
     """Of the same, and that nothing brings back."""
     bookmark: str | None = None
     addresses: list[str] = []
     """With `behind`: where the other members of the group are, as far as they have said."""
 
 
-class Message(_Base, frozen=True, kw_only=True, tag="message"):
+class TextMessage(_Reply, frozen=True, kw_only=True, tag="message"):
     """One record in text mode."""
 
     sub: str
@@ -153,27 +153,38 @@ class Message(_Base, frozen=True, kw_only=True, tag="message"):
     bookmark: str | None = None
     timestamp: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"null")
-    encoding: Annotated[str, stated("`base64`")] | None = None
-    mark: Annotated[str, stated("`conflated`, `conflation_over`")] | None = None
+    encoding: Annotated[str, field_meta("`base64`")] | None = None
+    mark: Annotated[str, field_meta("`conflated`, `conflation_over`")] | None = None
 
 
-Reply = Ack | Error | Heartbeat | Gap | Notice | Closing | Message | Cancelled | CloseRequested | Resumed
+Reply = (
+    Ack
+    | ErrorReply
+    | BrokerHeartbeat
+    | GapNotice
+    | DecisionNotice
+    | ClosingNotice
+    | TextMessage
+    | SubscriptionCancelled
+    | CloseRequested
+    | ResumedNotice
+)
 NAMES = tags_of(Reply)
 """What replies are called."""
 
 _decode = msgspec.json.Decoder(Reply).decode
 
 
-class _Tag(msgspec.Struct):
+class _ReplyTag(msgspec.Struct):
     c: str
 
 
-def persisted(sequence: int) -> Ack:
+def persisted_ack(sequence: int) -> Ack:
     """Everything this publisher numbered up to `sequence` is on disk."""
     return Ack(ack="persisted", sequence=sequence)
 
 
-def processed(first: int, last: int) -> Ack:
+def processed_ack(first: int, last: int) -> Ack:
     """The records `first` to `last` were handed on; their topics aren't journaled."""
     return Ack(ack="processed", first=first, sequence=last)
 
@@ -185,12 +196,12 @@ def error_reply(
     id: str | None = None,
     first: int | None = None,
     sequence: int | None = None,
-) -> Error:
+) -> ErrorReply:
     """The reply that carries an error, to the command or the published records it is about."""
     details = {
         key: value for key, value in error.details.items() if key not in ("c", "id", "first", "sequence")
     }
-    return Error(
+    return ErrorReply(
         code=error.code,
         message=error.sentence,
         fix=error.fix,
@@ -217,7 +228,7 @@ def parse_reply(payload: bytes | bytearray | memoryview | str) -> Reply | None:
 
 def _unknown(payload: bytes | bytearray | memoryview | str) -> bool:
     try:
-        return msgspec.json.decode(payload, type=_Tag).c not in NAMES
+        return msgspec.json.decode(payload, type=_ReplyTag).c not in NAMES
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 

@@ -197,7 +197,7 @@ class ClientSubscription:
     def say_gap(self, instance: str, first: int, last: int, why: str) -> None:
         """It will not get these records."""
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
-        self.peer.reply(replies.Gap(id=self.id, first=begin, last=end, why=why))
+        self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
 
     def say_completed(self, ended: bool = False) -> None:
         """Its replay has caught up or, when it has `ended`, is over."""

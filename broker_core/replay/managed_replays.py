@@ -267,7 +267,7 @@ class ManagedReplays:
     def _end_subscription(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         self.closed(target)
         target.peer.reply(
-            replies.Error(
+            replies.ErrorReply(
                 code="replay_cancelled",
                 message=f"The managed replay {replay.name} was cancelled.",
                 fix="Subscribe anew if you need the rest.",

@@ -32,22 +32,26 @@ class ReplayControl:
     _live: Live
     _kept: KeptPositions
 
-    def command(self, client: Peer, command: commands.Pause | commands.Resume | commands.Rate) -> None:
+    def command(
+        self,
+        client: Peer,
+        command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
+    ) -> None:
         """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
         word = str(command.__struct_config__.tag)
         targets = [_steerable(client, id, word) for id in dict.fromkeys(command.ids)]
         match command:
-            case commands.Pause():
+            case commands.PauseSubscriptions():
                 self.pause(targets)
-            case commands.Resume():
+            case commands.ResumeSubscriptions():
                 self.resume(targets)
-            case commands.Rate():
+            case commands.SetRate():
                 rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
                 self.set_rate(targets, rate)
         for target in targets:
             if (managed := target.managed) is not None:
                 managed.paused, managed.steered_at = target.cursor.paused, self._facilities.clock.now_ns()
-                if isinstance(command, commands.Rate):
+                if isinstance(command, commands.SetRate):
                     managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
                 self._kept.note(managed)
             stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)

@@ -128,16 +128,16 @@ class NearEnd:
                 self._ask(self._subscribe)
             case replies.Ack(of="subscribe", ack="processed") if not self.begun.done():
                 self.begun.set_result(None)
-            case replies.Error():
+            case replies.ErrorReply():
                 self._end(ClientError.received(reply.code, reply.message, reply.fix))
-            case replies.Closing() | replies.Cancelled():
+            case replies.ClosingNotice() | replies.SubscriptionCancelled():
                 self._end(ClientError.received(reply.code, reply.message))
             case replies.CloseRequested():
                 self._end(ClientError.received(reply.code, reply.message))
-            case replies.Gap():
+            case replies.GapNotice():
                 self.gaps += 1
-            case replies.Notice(decision=str(decision)):
-                self._ask(commands.Told(decision=decision))
+            case replies.DecisionNotice(decision=str(decision)):
+                self._ask(commands.NoticeReceived(decision=decision))
 
     def _end(self, error: SluiceError) -> None:
         if not self.ended.done():

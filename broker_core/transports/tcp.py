@@ -21,7 +21,7 @@ from broker_core.protocols.native import (
     FRAME_HEADER_SIZE,
     FROM_CLIENT,
     MAX_FRAME,
-    FrameReader,
+    NativeFrameReader,
     encode_command,
     encode_frame_header,
 )
@@ -40,7 +40,7 @@ class TcpProtocol(TcpConnection):
 
     def __init__(self, engine: Engine, transport_name: str) -> None:
         super().__init__(engine, transport_name)
-        self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
+        self._reader = NativeFrameReader(FROM_CLIENT, BEFORE_LOGON)
         self._replies = bytearray()
         """Of this turn: a thousand commands in one read are answered in one write."""
         self._unfinished = Unfinished(engine.anteroom, self._give_up)

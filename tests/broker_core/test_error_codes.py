@@ -19,9 +19,9 @@ from broker_core.errors import ClientError, OperatorError, UnknownErrorCodeWarni
 from broker_core.protocols.close_codes import (
     CLOSE_CODES,
     close_number,
-    code_of,
-    come_back_after_ms,
-    ends_for_good,
+    code_from_close_number,
+    is_permanent,
+    reconnect_after_ms,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -197,15 +197,15 @@ def test_an_entry_says_what_is_needed(code: str, entry: ErrorCode) -> None:
 def test_close_numbers_are_unique_private_and_found_both_ways() -> None:
     assert len(set(CLOSE_CODES.values())) == len(CLOSE_CODES)
     assert all(4000 <= number < 4999 for number in CLOSE_CODES.values())
-    assert code_of(close_number("client_replaced")) == "client_replaced"
+    assert code_from_close_number(close_number("client_replaced")) == "client_replaced"
     assert close_number("from_a_newer_broker") == 4999 == UNKNOWN.close
-    assert code_of(1000) is None is code_of(4999)
+    assert code_from_close_number(1000) is None is code_from_close_number(4999)
 
 
 def test_who_was_replaced_stays_away_and_who_was_slow_comes_back() -> None:
-    assert ends_for_good("client_replaced") and come_back_after_ms("client_replaced") is None
-    assert not ends_for_good("slow_client_disk") and come_back_after_ms("slow_client_disk") == 1_000
-    assert not ends_for_good("from_a_newer_broker") and not ends_for_good("bad_filter")
+    assert is_permanent("client_replaced") and reconnect_after_ms("client_replaced") is None
+    assert not is_permanent("slow_client_disk") and reconnect_after_ms("slow_client_disk") == 1_000
+    assert not is_permanent("from_a_newer_broker") and not is_permanent("bad_filter")
 
 
 def test_an_unknown_code_warns_and_the_error_is_there_all_the_same() -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker_core import names
 from broker_core.errors import ClientError
 from broker_core.protocols.commands import parse_command
-from broker_core.protocols.stomp.subscribing import durable_name
+from broker_core.protocols.stomp.headers import to_durable_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_the_brokers_topics_are_its_own() -> None:
 @pytest.mark.parametrize("name", [".", "..", "." * names.MAX_NAME])
 def test_dots_alone_name_nothing_that_has_an_address(name: str) -> None:
     assert not names.is_name(name)
-    assert durable_name(name).startswith(name[:50]) and names.is_name(durable_name(name))
+    assert to_durable_name(name).startswith(name[:50]) and names.is_name(to_durable_name(name))
     for command in ("durable", "managed"):
         with pytest.raises(ClientError) as caught:
             parse_command(

@@ -11,7 +11,7 @@ import pytest
 
 from broker_core.filters.tokens import MAX_FILTER_TEXT
 from broker_core.protocols import commands, replies
-from broker_core.protocols.fields import fields_of, structs_of, tag_of
+from broker_core.protocols.field_info import fields_of, structs_of, tag_of
 
 LINES = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text().splitlines()
 HEAD = "| field | type | unit | bounds | default | required | |"

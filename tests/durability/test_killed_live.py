@@ -31,7 +31,7 @@ class Life:
         self.home, self.number = home, 0
         self.shown: dict[int, set[bytes]] = {}
         self.persisted: set[bytes] = set()
-        self.gaps: list[replies.Notice | replies.Gap] = []
+        self.gaps: list[replies.DecisionNotice | replies.GapNotice] = []
         self.lost_early = 0
 
     async def until_killed(self, at: int) -> None:

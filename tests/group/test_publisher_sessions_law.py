@@ -63,7 +63,7 @@ class Connection:
         self.refuses = False
         """Whether the member refuses the next batch."""
         self.rights = EVERYTHING
-        self.unread: list[replies.Error] = []
+        self.unread: list[replies.ErrorReply] = []
         inbox = SimpleNamespace(hold=lambda reason: None, release=lambda reason: None)
         self.publishing = publishing.Publisher(cast(Any, self), cast(Any, inbox), member.services)
 

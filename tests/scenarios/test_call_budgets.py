@@ -17,7 +17,7 @@ from broker_core.protocols.native import (
     COMMAND,
     DELIVER,
     PUBLISH,
-    Frame,
+    NativeFrame,
     encode_command,
     encode_frame_header,
 )
@@ -37,7 +37,7 @@ class Client:
         self.name = name
         self._socket = socket.create_connection(("127.0.0.1", port), 30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader, self._frames = FedReader(), list[Frame]()
+        self._reader, self._frames = FedReader(), list[NativeFrame]()
         self.command({"c": "logon", "name": name})
         self.until("processed")
 
@@ -50,7 +50,7 @@ class Client:
         built = batch.build_single_topic_batch(self.name, "t", [b"x" * 100], sequence)
         self._socket.sendall(encode_frame_header(PUBLISH, 0, len(built)) + built)
 
-    def next_frame(self) -> Frame:
+    def next_frame(self) -> NativeFrame:
         """Return the next frame that the broker sends."""
         while not self._frames:
             data = self._socket.recv(1 << 16)

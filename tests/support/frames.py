@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from broker_core.errors import ClientError
-from broker_core.protocols.native import Frame, FrameReader
+from broker_core.protocols.native import NativeFrame, NativeFrameReader
 
 
-class FedReader(FrameReader):
+class FedReader(NativeFrameReader):
     """Given bytes as they come."""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[NativeFrame]:
         """The frames that are whole with these bytes. A broken stream raises when no frame came before."""
-        frames: list[Frame] = []
+        frames: list[NativeFrame] = []
         while data:
             room = self.get_buffer()
             size = min(len(room), len(data))

@@ -31,7 +31,7 @@ _REFUSED: Final = {
 }
 
 
-class Kind(Enum):
+class DestinationType(Enum):
     """How many get a message."""
 
     TOPIC = "topic"
@@ -40,19 +40,19 @@ class Kind(Enum):
     """One of the queue's consumers."""
 
 
-class Destination(NamedTuple):
+class StompDestination(NamedTuple):
     """A destination, understood. `topic` is a topic of Sluice, or a pattern where one subscribes."""
 
-    kind: Kind
+    kind: DestinationType
     topic: str
 
 
-def not_supported(what: str, fix: str, **details: str) -> ClientError:
+def unsupported_error(what: str, fix: str, **details: str) -> ClientError:
     """What STOMP clients may ask for elsewhere, and not here."""
     return ClientError("not_supported", f"{what} aren't supported here.", fix, **details)
 
 
-def temporary(text: str, secret: str) -> str:
+def temporary_topic(text: str, secret: str) -> str:
     """The destination by which others know a connection's temporary one; "" when it is none. Whoever doesn't have the
     `secret` can't name it. By the default policy no journal keeps it."""
     for prefix in TEMPORARY:
@@ -62,49 +62,49 @@ def temporary(text: str, secret: str) -> str:
 
 
 @lru_cache(maxsize=8_192)
-def publish_to(text: str, multicast: bool = False) -> Destination:
-    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; not_supported."""
+def parse_send_destination(text: str, multicast: bool = False) -> StompDestination:
+    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; unsupported_error."""
     found = _read(text, multicast)
     check_topic(found.topic)
     return found
 
 
 @lru_cache(maxsize=8_192)
-def subscribe_to(text: str, multicast: bool = False) -> Destination:
-    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, not_supported."""
+def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDestination:
+    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, unsupported_error."""
     found = _read(text, multicast)
-    if found.kind is Kind.QUEUE:
+    if found.kind is DestinationType.QUEUE:
         check_topic(found.topic)
         return found
     *levels, last = found.topic.split(".")
     if "#" in levels or ">" in levels:
-        raise not_supported(
+        raise unsupported_error(
             "Wildcards for many levels before the end", "Put # or > at the end.", destination=text
         )
     pattern = ".".join([*levels, ">" if last == "#" else last])
     TopicPattern.parse(pattern)
-    return Destination(Kind.TOPIC, pattern)
+    return StompDestination(DestinationType.TOPIC, pattern)
 
 
 @lru_cache(maxsize=8_192)
-def canonical(topic: str) -> str:
+def format_destination(topic: str) -> str:
     """The destination that a topic is delivered under, when its publisher named none."""
     return f"/queue/{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else f"/topic/{topic}"
 
 
-def _read(text: str, multicast: bool) -> Destination:
+def _read(text: str, multicast: bool) -> StompDestination:
     if "," in text:
-        raise not_supported("Composite destinations", "Send or subscribe to each.", destination=text)
+        raise unsupported_error("Composite destinations", "Send or subscribe to each.", destination=text)
     for prefix, what in _REFUSED.items():
         if text.startswith(prefix):
-            raise not_supported(what, "docs/stomp.md says what can be done instead.", destination=text)
+            raise unsupported_error(what, "docs/stomp.md says what can be done instead.", destination=text)
     if text.startswith("/topic/"):
-        return Destination(Kind.TOPIC, _levels(text[7:]))
+        return StompDestination(DestinationType.TOPIC, _levels(text[7:]))
     if text.startswith("/exchange/"):
-        return Destination(Kind.TOPIC, _of_exchange(text))
+        return StompDestination(DestinationType.TOPIC, _of_exchange(text))
     for prefix in _QUEUE_FORMS:
         if text.startswith(prefix):
-            return Destination(Kind.QUEUE, QUEUES + _levels(text[len(prefix) :]))
+            return StompDestination(DestinationType.QUEUE, QUEUES + _levels(text[len(prefix) :]))
     if not text or text[0] == "/":
         raise ClientError(
             "bad_topic",
@@ -113,8 +113,11 @@ def _read(text: str, multicast: bool) -> Destination:
             destination=text[:255],
         )
     if text[0] == OWN:
-        return Destination(Kind.TOPIC, text)
-    return Destination(Kind.TOPIC if multicast else Kind.QUEUE, ("" if multicast else QUEUES) + _levels(text))
+        return StompDestination(DestinationType.TOPIC, text)
+    return StompDestination(
+        DestinationType.TOPIC if multicast else DestinationType.QUEUE,
+        ("" if multicast else QUEUES) + _levels(text),
+    )
 
 
 def _levels(name: str) -> str:
@@ -124,7 +127,7 @@ def _levels(name: str) -> str:
 def _of_exchange(text: str) -> str:
     name, _, key = text.removeprefix("/exchange/").partition("/")
     if not name or not key:
-        raise not_supported(
+        raise unsupported_error(
             "Exchanges without a routing key", "Name it: /exchange/NAME/key.", destination=text
         )
     return _levels(key if name == "amq.topic" else f"{name}.{key}")

@@ -19,19 +19,19 @@ from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import BEFORE_LOGON
-from broker_core.protocols.stomp.heads import (
+from broker_core.protocols.stomp.send_headers import (
     LENGTH,
     RECEIPT,
     SHORT_HEAD,
-    Headers,
-    Sends,
-    cut_known,
-    remember,
-    without,
+    SendBatch,
+    StompHeaders,
+    cache_headers,
+    read_cached_frames,
+    strip_header,
 )
 
 
-class Version(StrEnum):
+class StompVersion(StrEnum):
     """What is spoken here."""
 
     V10 = "1.0"
@@ -39,8 +39,8 @@ class Version(StrEnum):
     V12 = "1.2"
 
 
-VERSIONS: Final = ",".join(Version)
-_ESCAPES: Final = {Version.V10: "", Version.V11: "nc\\", Version.V12: "nrc\\"}
+VERSIONS: Final = ",".join(StompVersion)
+_ESCAPES: Final = {StompVersion.V10: "", StompVersion.V11: "nc\\", StompVersion.V12: "nrc\\"}
 FROM_CLIENT: Final = {
     word.encode(): word
     for word in (
@@ -60,13 +60,13 @@ _LONGEST: Final = 16
 
 _WINDOW: Final = 16 * 1024
 """Bytes in which SENDs that are alike are looked for at a time."""
-_MOST_UNTRIED: Final = 63
-_known_heads: Final[dict[Version, dict[bytes, Headers]]] = {version: {} for version in Version}
+_MAX_UNTRIED: Final = 63
+_known_heads: Final[dict[StompVersion, dict[bytes, StompHeaders]]] = {version: {} for version in StompVersion}
 """Of SENDs outside transactions, of all clients, without their receipts and lengths."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """What one connection may make a reader hold, in bytes and numbers."""
 
     connect: int = BEFORE_LOGON
@@ -80,16 +80,16 @@ class Limits:
     """Command and headers together: some long lines, or many short ones."""
 
     @staticmethod
-    def before_logon() -> Limits:
+    def before_logon() -> FrameLimits:
         """While nobody knows who it is: after CONNECT too a frame has no more bytes than that."""
-        return Limits(head=BEFORE_LOGON // 2, body=BEFORE_LOGON // 2)
+        return FrameLimits(head=BEFORE_LOGON // 2, body=BEFORE_LOGON // 2)
 
 
-class Frame(NamedTuple):
+class StompFrame(NamedTuple):
     """One frame of a client."""
 
     command: str
-    headers: Headers
+    headers: StompHeaders
     body: bytes
     receipt: str = ""
     """What it asks to be answered with; by itself, as all else may be equal in all frames of a publisher."""
@@ -108,20 +108,20 @@ class Frame(NamedTuple):
 FRAME_BYTES: Final = 128
 
 
-_Head = tuple[str, Headers, str, int, int]
+_Head = tuple[str, StompHeaders, str, int, int]
 """A frame's head, read once however long its body takes to come: command, headers, receipt, the body's length (-1 where it ends with
 the first NUL), and where the body begins, counted from the frame's first byte."""
 
 
 @dataclass(slots=True)
-class FrameReader:
+class StompFrameReader:
     """Cuts a byte stream into frames. `version` is None before CONNECT, and then the best that the client accepts.
 
     `error` is set once the stream is broken; what was whole before it is still handed out.
     """
 
-    limits: Limits = field(default_factory=Limits)
-    version: Version | None = None
+    limits: FrameLimits = field(default_factory=FrameLimits)
+    version: StompVersion | None = None
     error: ClientError | None = None
     receipt: str = ""
     """What the frame that broke it asked to be answered with, where its head could be read."""
@@ -145,7 +145,7 @@ class FrameReader:
         if self.error is None:
             self._rest += data
 
-    def cut(self) -> Frame | None:
+    def cut(self) -> StompFrame | None:
         """The next frame; None while it isn't whole, or nothing more can be read. By itself, as a read may have thousands."""
         if self.error is not None:
             return None
@@ -161,13 +161,13 @@ class FrameReader:
             self._position += self._at
             self._at = 0
         else:
-            self.version = self.version or best_version(frame) or Version.V12
+            self.version = self.version or best_version(frame) or StompVersion.V12
         return frame
 
-    def cut_sends(self, first: Frame, most: int, most_bytes: int) -> tuple[Sends, Frame | None]:
+    def cut_sends(self, first: StompFrame, most: int, most_bytes: int) -> tuple[SendBatch, StompFrame | None]:
         """A SEND outside transactions and those that follow, until there are so many or their bodies so long; and the frame that was
         found behind them, if that is another."""
-        sends, frame = Sends(), first
+        sends, frame = SendBatch(), first
         while frame.publishes:
             sends.add(frame.headers, frame.body, frame.receipt)
             while len(sends) < most and sends.body_bytes < most_bytes:
@@ -181,7 +181,7 @@ class FrameReader:
             frame = found
         return sends, frame
 
-    def _cut_alike(self, sends: Sends, most: int) -> bool:
+    def _cut_alike(self, sends: SendBatch, most: int) -> bool:
         """Cut off what needs no look of its own; whether there was something. Where nothing is alike it is tried ever more seldom."""
         rest, at = self._rest, self._at
         if self._untried:
@@ -192,15 +192,15 @@ class FrameReader:
         if self.version is None or not rest.startswith(b"SEND", at):
             return False
         window = bytes(rest[at : at + _WINDOW])
-        used = cut_known(window, _known_heads[self.version], self.limits.body, sends, most)
+        used = read_cached_frames(window, _known_heads[self.version], self.limits.body, sends, most)
         if not used:
-            self._untried = self._patience = min(2 * self._patience + 1, _MOST_UNTRIED)
+            self._untried = self._patience = min(2 * self._patience + 1, _MAX_UNTRIED)
             return False
         self._at = at + used
         self._head, self._scanned, self._needed, self._patience = None, 0, 0, 0
         return True
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
+    def feed(self, data: bytes | memoryview) -> list[StompFrame]:
         """All frames that are whole now that these bytes have come."""
         self.put(data)
         return list(iter(self.cut, None))
@@ -221,7 +221,7 @@ class FrameReader:
         self.error = self.error or error
         self._rest, self._at = bytearray(), 0
 
-    def _next(self, at: int) -> tuple[Frame | None, int]:
+    def _next(self, at: int) -> tuple[StompFrame | None, int]:
         """The frame that starts at `at`, and where the next does; None while it isn't whole."""
         rest = self._rest
         size = len(rest)
@@ -250,7 +250,7 @@ class FrameReader:
         if body and not bodied:
             raise self._bad(f"{command} has a body", body_at)
         self._head, self._scanned, self._needed = None, 0, 0
-        return Frame(command, headers, body, receipt), end + 1
+        return StompFrame(command, headers, body, receipt), end + 1
 
     def _read_head(self, at: int, size: int) -> _Head | None:
         """The head that starts at `at`; None while it isn't whole."""
@@ -272,20 +272,20 @@ class FrameReader:
         self._scanned = max(length - 2, 0)
         return None
 
-    def _parse_head(self, head: bytes, at: int) -> tuple[str, Headers, str, int]:
+    def _parse_head(self, head: bytes, at: int) -> tuple[str, StompHeaders, str, int]:
         receipt = length = None
         if self.version is None or len(head) > SHORT_HEAD or not head.startswith(b"SEND"):
             command, headers = self._read(head, at)
         else:
-            head, receipt = without(head, RECEIPT)
-            head, length = without(head, LENGTH)
+            head, receipt = strip_header(head, RECEIPT)
+            head, length = strip_header(head, LENGTH)
             known = _known_heads[self.version]
             if (found := known.get(head)) is not None:
                 command, headers = "SEND", found
             else:
                 command, headers = self._read(head, at)
                 if command == "SEND":
-                    remember(known, head, headers)
+                    cache_headers(known, head, headers)
         asked = headers.get("receipt", "") if receipt is None else self._receipt(receipt, at)
         text = headers.get("content-length", "") if length is None else length.decode(errors="replace")
         return command, headers, asked, self._length(text, at)
@@ -296,7 +296,7 @@ class FrameReader:
         assert self.version is not None
         return self._header(b"receipt:" + value, _ESCAPES[self.version], at)[1]
 
-    def _read(self, head: bytes, at: int) -> tuple[str, Headers]:
+    def _read(self, head: bytes, at: int) -> tuple[str, StompHeaders]:
         name, *lines = head.split(b"\n")
         command = FROM_CLIENT.get(name.removesuffix(b"\r"))
         if command is None:
@@ -304,7 +304,7 @@ class FrameReader:
         if len(lines) > self.limits.headers:
             raise self._too_large("frame's number of headers", len(lines), self.limits.headers, at)
         escapes = None if command in UNESCAPED or self.version is None else _ESCAPES[self.version]
-        headers = Headers()
+        headers = StompHeaders()
         for line in lines:
             if len(line) > self.limits.line:
                 raise self._too_large("header line", len(line), self.limits.line, at)
@@ -385,16 +385,19 @@ class FrameReader:
         )
 
 
-def best_version(connect: Frame) -> Version | None:
+def best_version(connect: StompFrame) -> StompVersion | None:
     """The newest version that a CONNECT accepts; None when none of them is spoken here, or it is no CONNECT."""
     if connect.command not in ("CONNECT", "STOMP"):
         return None
-    accepted = {word.strip() for word in connect.headers.get("accept-version", Version.V10).split(",")}
-    return next((version for version in reversed(Version) if version in accepted), None)
+    accepted = {word.strip() for word in connect.headers.get("accept-version", StompVersion.V10).split(",")}
+    return next((version for version in reversed(StompVersion) if version in accepted), None)
 
 
 def encode_frame(
-    command: str, headers: Iterable[tuple[str, Any]], body: bytes = b"", version: Version = Version.V12
+    command: str,
+    headers: Iterable[tuple[str, Any]],
+    body: bytes = b"",
+    version: StompVersion = StompVersion.V12,
 ) -> bytes:
     """A frame, with its content-length where there is a body."""
     lines = [command]
@@ -406,13 +409,13 @@ def encode_frame(
     return "\n".join(lines).encode() + b"\n\n" + body + b"\0"
 
 
-def header_line(name: str, value: str, version: Version) -> str:
+def header_line(name: str, value: str, version: StompVersion) -> str:
     """A header as it stands in a frame, without the line's end."""
-    if version is Version.V12:
+    if version is StompVersion.V12:
         return f"{escape(name)}:{escape(value)}"
-    if version is Version.V11:
+    if version is StompVersion.V11:
         # It has no escape for a carriage return; a backslash before an r is none.
-        return header_line(name.replace("\r", ""), value.replace("\r", ""), Version.V12)
+        return header_line(name.replace("\r", ""), value.replace("\r", ""), StompVersion.V12)
     # 1.0 has no escapes: what would end the line or the name can't be said.
     return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
 

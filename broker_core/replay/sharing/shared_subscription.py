@@ -442,7 +442,7 @@ class SharedSubscription:
 
     def reply(self, reply: replies.Reply) -> None:
         """Of what is said to it, gaps concern its consumers."""
-        if isinstance(reply, replies.Gap):
+        if isinstance(reply, replies.GapNotice):
             for target in self._consumers:
                 target.peer.reply(msgspec.structs.replace(reply, id=target.id))
 

@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.answers import Last, error_frame
+from broker_core.protocols.stomp.replies import Last, error_frame
 from broker_core.transports.stomp.talk import Talk
 
 
@@ -22,7 +22,7 @@ class Farewell:
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
         self._said = False
-        self._cancelled: replies.Cancelled | None = None
+        self._cancelled: replies.SubscriptionCancelled | None = None
         self.telling = ""
         """The decision that the client was told last, before its connection is closed."""
 
@@ -33,7 +33,7 @@ class Farewell:
             talk = self._talk
             talk.say(error_frame(reply, receipt, talk.version), last=True)
 
-    def error(self, reply: replies.Error, receipt: str) -> None:
+    def error(self, reply: replies.ErrorReply, receipt: str) -> None:
         """What the client asked for can't be had."""
         self.say(reply, receipt)
         self._talk.connection.close(reply.code, reply.message)
@@ -46,12 +46,12 @@ class Farewell:
         self._talk.connection.leave("closed")
         self._talk.out.end()
 
-    def cancelled(self, reply: replies.Cancelled) -> None:
+    def cancelled(self, reply: replies.SubscriptionCancelled) -> None:
         """A policy ended a subscription: what the decision says of it comes in the same turn."""
         self._cancelled = reply
         asyncio.get_running_loop().call_soon(self._without_notice)
 
-    def notice(self, reply: replies.Notice) -> None:
+    def notice(self, reply: replies.DecisionNotice) -> None:
         """What a policy decided; said when it is the end of something."""
         cancelled = self._cancelled
         if self._talk.connection.closed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from broker_core.protocols.stomp.messages import Frames
+from broker_core.protocols.stomp.message_frames import MessageFrames
 
 SLICE_BYTES: Final = 64 * 1024
 """Bytes that are joined and handed on at a time, and a WebSocket message's; a longer frame goes by itself."""
@@ -19,13 +19,13 @@ class Outgoing:
     """One client's, in order. Whole frames, so that something else may be said between two slices."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Frames | bytes] = deque()
+        self._waiting: deque[MessageFrames | bytes] = deque()
         self.nbytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, frames: Frames | bytes) -> int:
+    def put(self, frames: MessageFrames | bytes) -> int:
         """Queue frames, or one that must not overtake them; how many bytes they are."""
         nbytes = len(frames) if isinstance(frames, bytes) else frames.nbytes
         self._waiting.append(frames)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.destinations import publish_to
-from broker_core.protocols.stomp.frames import Frame
-from broker_core.protocols.stomp.heads import Headers, Sends
-from broker_core.protocols.stomp.reading import lines_of, needed
-from broker_core.protocols.stomp.subscribing import is_multicast
+from broker_core.protocols.stomp.destinations import parse_send_destination
+from broker_core.protocols.stomp.frames import StompFrame
+from broker_core.protocols.stomp.headers import is_multicast, record_headers, required_header
+from broker_core.protocols.stomp.send_headers import SendBatch, StompHeaders
 from broker_core.transports.stomp.subscribed import Subscribed
 from broker_core.transports.stomp.talk import Talk
 from broker_core.transports.stomp.transactions import Transactions
@@ -32,7 +31,7 @@ class Sending:
         """Of batches that aren't durable yet."""
         self.transactions = Transactions()
 
-    def send(self, sends: Sends) -> None:
+    def send(self, sends: SendBatch) -> None:
         """Publish SENDs as one batch. Of one that can't be published those before it are."""
         talk = self._talk
         records = dict[int, _Record]()
@@ -49,19 +48,19 @@ class Sending:
         self._publish(sends, records)
         talk.receipt = ""
 
-    def _topic(self, headers: Headers) -> str:
+    def _topic(self, headers: StompHeaders) -> str:
         """Return the topic of a SEND. ClientErrors, also of rights, and not_journaled of a queue."""
-        text = needed(headers, "destination")
-        topic = publish_to(self._subscribed.own(text) or text, is_multicast(headers)).topic
+        text = required_header(headers, "destination")
+        topic = parse_send_destination(self._subscribed.own(text) or text, is_multicast(headers)).topic
         self._talk.connection.publishing.check_destination(topic)
         return topic
 
-    def _record(self, headers: Headers) -> _Record:
+    def _record(self, headers: StompHeaders) -> _Record:
         """What a SEND's head says, looked up once of those with the same. ClientErrors as `_topic`."""
         topic = self._topic(headers)
         return topic, self._lines(headers, topic)
 
-    def hold_back(self, frame: Frame) -> None:
+    def hold_back(self, frame: StompFrame) -> None:
         """Until its transaction is committed. ClientErrors of its transaction, and of a SEND's destination."""
         topic = self._topic(frame.headers) if frame.command == "SEND" else None
         self.transactions.add(frame.headers["transaction"], frame, topic)
@@ -70,7 +69,7 @@ class Sending:
         """Its SENDs are one batch; then its ACKs and NACKs count. ClientError bad_transaction."""
         frames = self.transactions.end(name)
         receipt = self._talk.receipt
-        sends, records = Sends(), dict[int, _Record]()
+        sends, records = SendBatch(), dict[int, _Record]()
         for frame in frames:
             if frame.command == "SEND":
                 sends.add(frame.headers, frame.body, frame.receipt)
@@ -85,7 +84,9 @@ class Sending:
         """A batch is durable, or handed on where no journal keeps it."""
         self._talk.say_receipts(self._receipts.pop(batch))
 
-    def _publish(self, sends: Sends, records: Mapping[int, _Record], receipts: Sequence[str] = ()) -> None:
+    def _publish(
+        self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()
+    ) -> None:
         """One batch of SENDs, of which `records` has what their heads say; and what is to be answered when it is done."""
         asked = [*filter(None, sends.receipts), *receipts]
         if not sends:
@@ -100,12 +101,12 @@ class Sending:
         topics, lines = zip(*[records[id(headers)] for headers in sends.headers], strict=True)
         self._talk.connection.publishing.publish_records(topics, sends.bodies, lines, answers)
 
-    def _lines(self, headers: Headers, topic: str) -> bytes:
+    def _lines(self, headers: StompHeaders, topic: str) -> bytes:
         """The headers that travel with a record. A temporary destination is given to others by a name that they can use, and
         what they send there is heard: RabbitMQ's clients don't subscribe to it."""
         reply_to = headers.get("reply-to", "")
         known = self._subscribed.own(reply_to)
         if not known:
-            return lines_of(headers, topic)
-        self._subscribed.hear(reply_to, publish_to(known))
-        return lines_of(Headers(headers | {"reply-to": known}), topic)
+            return record_headers(headers, topic)
+        self._subscribed.hear(reply_to, parse_send_destination(known))
+        return record_headers(StompHeaders(headers | {"reply-to": known}), topic)

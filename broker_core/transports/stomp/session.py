@@ -18,20 +18,19 @@ from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
-from broker_core.protocols.stomp.answers import HEARTBEAT, connected_frame
 from broker_core.protocols.stomp.frames import (
     FRAME_BYTES,
     VERSIONS,
-    Frame,
-    FrameReader,
-    Limits,
-    Version,
+    FrameLimits,
+    StompFrame,
+    StompFrameReader,
+    StompVersion,
     best_version,
 )
-from broker_core.protocols.stomp.heads import Sends
-from broker_core.protocols.stomp.messages import Frames, Tails
-from broker_core.protocols.stomp.reading import beats, needed
-from broker_core.protocols.stomp.subscribing import durable_name
+from broker_core.protocols.stomp.headers import parse_heartbeat, required_header, to_durable_name
+from broker_core.protocols.stomp.message_frames import MessageFrames, MessageTailCache
+from broker_core.protocols.stomp.replies import HEARTBEAT, connected_frame
+from broker_core.protocols.stomp.send_headers import SendBatch
 from broker_core.transports.stomp.farewell import Farewell
 from broker_core.transports.stomp.returning import known_as
 from broker_core.transports.stomp.sending import Sending
@@ -56,7 +55,7 @@ class _Sends:
     """SENDs that came together, none of them in a transaction."""
 
     session: Session
-    sends: Sends
+    sends: SendBatch
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +70,7 @@ class _Spoken:
     """Any other frame."""
 
     session: Session
-    frame: Frame
+    frame: StompFrame
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +112,7 @@ class Session:
         "_unfinished",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, transport: str, tails: Tails, out: Out) -> None:
+    def __init__(self, engine: Engine, transport: str, tails: MessageTailCache, out: Out) -> None:
         self._engine = engine
         self._transport = transport
         self._talk = Talk(out)
@@ -131,7 +130,7 @@ class Session:
         return self._talk.connection
 
     @property
-    def reader(self) -> FrameReader:
+    def reader(self) -> StompFrameReader:
         return self._talk.reader
 
     @property
@@ -213,7 +212,7 @@ class Session:
                 yield _Spoken(self, frame)
                 frame = reader.cut()
 
-    def send(self, sends: Sends) -> None:
+    def send(self, sends: SendBatch) -> None:
         """Publish SENDs that came together. ClientErrors as `take`."""
         if self._leaving:
             return
@@ -221,7 +220,7 @@ class Session:
             raise _not_logged_on()
         self._sending.send(sends)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: StompFrame) -> None:
         """Carry a frame out. ClientErrors say why not; the connection ends with them."""
         if self._leaving:
             return
@@ -236,7 +235,7 @@ class Session:
         self._talk.receipt = receipt
         self.connection.fail(error)
 
-    def _carry_out(self, frame: Frame) -> bool:
+    def _carry_out(self, frame: StompFrame) -> bool:
         """Whether its receipt is answered elsewhere, when more has been done."""
         headers, transactions = frame.headers, self._sending.transactions
         match frame.command:
@@ -253,15 +252,15 @@ class Session:
             case "UNSUBSCRIBE":
                 self._subscribed.unsubscribe(headers)
             case "COMMIT":
-                self._sending.commit(needed(headers, "transaction"))
+                self._sending.commit(required_header(headers, "transaction"))
             case "DISCONNECT":
                 self._leaving = True
                 self.connection.publishing.flush(self._talk.receipt)
             case "BEGIN":
-                transactions.begin(needed(headers, "transaction"))
+                transactions.begin(required_header(headers, "transaction"))
                 return False
             case "ABORT":
-                transactions.end(needed(headers, "transaction"))
+                transactions.end(required_header(headers, "transaction"))
                 return False
             case _ if "transaction" in headers:
                 self._sending.hold_back(frame)
@@ -273,7 +272,7 @@ class Session:
 
     # Logging on.
 
-    def _connect(self, frame: Frame) -> None:
+    def _connect(self, frame: StompFrame) -> None:
         headers, version = frame.headers, best_version(frame)
         connection = self.connection
         if connection.logged_on:
@@ -287,14 +286,16 @@ class Session:
                 f"Accept one of {VERSIONS}.",
                 version=VERSIONS,
             )
-        self._beats = beats(headers.get("heart-beat", "0,0")) if version is not Version.V10 else (0, 0)
+        self._beats = (
+            parse_heartbeat(headers.get("heart-beat", "0,0")) if version is not StompVersion.V10 else (0, 0)
+        )
         given = headers.get("client-id", "")
         secret = headers.get("passcode", "")
         self._named = bool(given)
         connection.passing = not given
         connection.carry_out(
             commands.Logon(
-                name=durable_name(given)
+                name=to_durable_name(given)
                 if given
                 else f"stomp-{self._transport[:32]}-{_PROCESS}-{next(_names)}",
                 user=headers.get("login") or None,
@@ -308,7 +309,7 @@ class Session:
         """It is known who this is."""
         self._unfinished.logged_on(self.connection.input_share)
         own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
-        self.reader.limits = Limits(body=next(own, None) or MAX_BODY)
+        self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
 
     def _connected(self) -> None:
         connection, talk = self.connection, self._talk
@@ -319,7 +320,7 @@ class Session:
 
     # What the broker says.
 
-    def frames_of(self, entry: OutboxEntry) -> Frames | None:
+    def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
         """A delivery; None when its subscription has ended meanwhile."""
         self._talk.flush()
         return self._subscribed.frames_of(entry)
@@ -327,7 +328,7 @@ class Session:
     def answer(self, reply: replies.Reply) -> None:
         """Say what there is a STOMP word for; what there is none for, no client waits for."""
         match reply:
-            case replies.Heartbeat():
+            case replies.BrokerHeartbeat():
                 self._talk.say(HEARTBEAT)
             case replies.Ack(of="publish", id=str(batch)):
                 self._sending.published(batch)
@@ -343,24 +344,24 @@ class Session:
                 self._subscribed.unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
                 self._talk.say_receipts([receipt], behind=True)
-            case replies.Gap():
+            case replies.GapNotice():
                 self._subscribed.note_gap(reply)
-            case replies.Cancelled():
+            case replies.SubscriptionCancelled():
                 self._farewell.cancelled(reply)
-            case replies.Notice(code="no_longer_journaled", details={"extent": "part"}):
+            case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
-            case replies.Notice(code="no_longer_journaled"):
+            case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other
                 # word.
                 self._farewell.say(reply)
                 self.connection.close(reply.code, reply.message)
-            case replies.Notice():
+            case replies.DecisionNotice():
                 self._farewell.notice(reply)
-            case replies.Error(of="subscribe"):
+            case replies.ErrorReply(of="subscribe"):
                 self._subscribed.refused(reply.id or "", partial(self._farewell.error, reply))
-            case replies.Error():
+            case replies.ErrorReply():
                 self._farewell.error(reply, self._talk.receipt)
-            case replies.Closing():
+            case replies.ClosingNotice():
                 self._farewell.say(reply)
 
 

@@ -19,18 +19,22 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_subscription_id
-from broker_core.protocols.stomp.destinations import Destination, temporary
-from broker_core.protocols.stomp.frames import Frame, Version, encode_frame, header_line
-from broker_core.protocols.stomp.messages import (
-    Frames,
-    Tails,
-    acknowledged_frames,
-    read_ack,
-    redelivered,
-    shared_frames,
+from broker_core.protocols.stomp.destinations import StompDestination, temporary_topic
+from broker_core.protocols.stomp.frames import StompFrame, StompVersion, encode_frame, header_line
+from broker_core.protocols.stomp.headers import (
+    SubscribeRequest,
+    durable_subscription,
+    parse_subscribe,
+    required_header,
 )
-from broker_core.protocols.stomp.reading import needed
-from broker_core.protocols.stomp.subscribing import Asked, asked_of, durable_of
+from broker_core.protocols.stomp.message_frames import (
+    MessageFrames,
+    MessageTailCache,
+    build_ack_frames,
+    build_frames,
+    mark_redelivered,
+    parse_ack_id,
+)
 from broker_core.replay.client_subscription import Sharer
 from broker_core.transports.stomp.returning import Back, from_its_place
 from broker_core.transports.stomp.talk import Talk
@@ -64,7 +68,7 @@ class _Subscription:
 class _Asked:
     """A SUBSCRIBE that is under way."""
 
-    asked: Asked
+    asked: SubscribeRequest
     receipt: str
     back: Back | None = None
 
@@ -77,7 +81,9 @@ class Subscribed:
         "_unsubscribing",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, talk: Talk, tails: Tails, begins_one: Callable[[Item], bool]) -> None:
+    def __init__(
+        self, engine: Engine, talk: Talk, tails: MessageTailCache, begins_one: Callable[[Item], bool]
+    ) -> None:
         """`begins_one` says of what comes next that it is a SUBSCRIBE."""
         self._engine = engine
         self._talk = talk
@@ -98,9 +104,9 @@ class Subscribed:
 
     def own(self, destination: str) -> str:
         """By which destination others know a temporary one of this connection; "" when it is none."""
-        return temporary(destination, self._secret)
+        return temporary_topic(destination, self._secret)
 
-    def hear(self, reply_to: str, destination: Destination) -> None:
+    def hear(self, reply_to: str, destination: StompDestination) -> None:
         """What is sent to a temporary destination is for the client, whether it subscribes to it or not."""
         topic = destination.topic
         if reply_to in self._temporary or any(
@@ -109,7 +115,7 @@ class Subscribed:
             return
         self._temporary.add(reply_to)
         command = commands.Subscribe(id=check_subscription_id(reply_to), topic=topic)
-        self._subscribing[reply_to] = _Asked(Asked(command, destination, "auto", ""), "")
+        self._subscribing[reply_to] = _Asked(SubscribeRequest(command, destination, "auto", ""), "")
         self._talk.connection.carry_out(command)
 
     # Beginning and end.
@@ -119,8 +125,8 @@ class Subscribed:
         talk, connection = self._talk, self._talk.connection
         frontier, clock = self._engine.frontier.durable, self._engine.clock
         id = headers.get("id", "")
-        if not id and talk.version is Version.V10:
-            id = needed(headers, "destination")[:128]
+        if not id and talk.version is StompVersion.V10:
+            id = required_header(headers, "destination")[:128]
         own = headers.get("destination", "")
         if known := self.own(own):
             headers = {**headers, "destination": known}
@@ -131,7 +137,7 @@ class Subscribed:
         if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
             raise make_behind_error(self._engine.instance)
         emptied = self._engine.kept.emptied
-        asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
+        asked = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
             connection.durable_owners[asked.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
@@ -182,7 +188,7 @@ class Subscribed:
         else:
             self._refusal()
 
-    def _take(self, reply: replies.Ack) -> tuple[Asked, str, Back | None]:
+    def _take(self, reply: replies.Ack) -> tuple[SubscribeRequest, str, Back | None]:
         found = self._subscribing.pop(reply.id or "")
         return found.asked, found.receipt, found.back
 
@@ -198,8 +204,8 @@ class Subscribed:
     def unsubscribe(self, headers: dict[str, str]) -> None:
         """End one. ClientError unknown_subscription."""
         talk = self._talk
-        id = headers.get("id") or (headers.get("destination", "") if talk.version is Version.V10 else "")
-        durable, owner = durable_of(headers)
+        id = headers.get("id") or (headers.get("destination", "") if talk.version is StompVersion.V10 else "")
+        durable, owner = durable_subscription(headers)
         target = talk.connection.subscriptions.get(id)
         if target is None and durable:
             self._delete(durable, owner)
@@ -239,7 +245,7 @@ class Subscribed:
 
     # Deliveries.
 
-    def frames_of(self, entry: OutboxEntry) -> Frames | None:
+    def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
         """A delivery; None when its subscription has ended meanwhile."""
         to, version = self._streams.get(entry.stream), self._talk.version
         if to is None:
@@ -256,18 +262,18 @@ class Subscribed:
         if to.kept_as is not None and not self._is_durable(to.id):
             to.kept_as, to.had_upto = None, 0  # it was deleted, and goes on as any other
         if to.had_upto and 0 < entry.batch.first_sequence <= to.had_upto:
-            tails = redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
+            tails = mark_redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
         if to.kept_as is not None and entry.batch.last_sequence:
             sent_upto = self._engine.durables.sent_upto
             sent_upto[to.kept_as] = max(sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
         sharer = self._sharer(to.id)
         if sharer is not None and (had := sharer.had_before(entry.batch)) is not None:
-            tails = redelivered(tails, had.tolist())
+            tails = mark_redelivered(tails, had.tolist())
         if not to.acknowledges:
-            return shared_frames(to.named, tails)
+            return build_frames(to.named, tails)
         first = to.sent + 1
         to.sent += len(tails)
-        return acknowledged_frames(to.named, entry.stream, first, tails, version)
+        return build_ack_frames(to.named, entry.stream, first, tails, version)
 
     def _sharer(self, id: str) -> Sharer | None:
         target = self._talk.connection.subscriptions.get(id)
@@ -277,13 +283,13 @@ class Subscribed:
         target = self._talk.connection.subscriptions.get(id)
         return target is not None and target.durable != ""
 
-    def note_gap(self, reply: replies.Gap) -> None:
+    def note_gap(self, reply: replies.GapNotice) -> None:
         """What the log no longer has is said by the next message."""
         for known in self._streams.values():
             if known.id == reply.id:
                 known.gap = f"{known.gap.partition(',')[0] or reply.first},{reply.last}"
 
-    def note_part(self, reply: replies.Notice) -> None:
+    def note_part(self, reply: replies.DecisionNotice) -> None:
         """Have the next message say that the policy no longer journals a part of its topics."""
         for known in self._streams.values():
             if known.id == reply.details["id"]:
@@ -291,12 +297,12 @@ class Subscribed:
 
     # Acknowledgements.
 
-    def acknowledge(self, frame: Frame) -> None:
+    def acknowledge(self, frame: StompFrame) -> None:
         """ACK or NACK. What comes too late is passed over. ClientError bad_ack."""
         headers, connection = frame.headers, self._talk.connection
-        said = headers.get("id") if self._talk.version is Version.V12 else headers.get("message-id")
-        said = said or headers.get("id") or needed(headers, "message-id")
-        found = read_ack(said)
+        said = headers.get("id") if self._talk.version is StompVersion.V12 else headers.get("message-id")
+        said = said or headers.get("id") or required_header(headers, "message-id")
+        found = parse_ack_id(said)
         if found is None:
             if "|" in said or "." in said:
                 return  # of a message that needs no acknowledgement

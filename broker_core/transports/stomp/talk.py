@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker_core.delivery.sink import Line
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.answers import receipt_frames
-from broker_core.protocols.stomp.frames import FrameReader, Limits, Version
+from broker_core.protocols.stomp.frames import FrameLimits, StompFrameReader, StompVersion
+from broker_core.protocols.stomp.replies import receipt_frames
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
@@ -38,7 +38,7 @@ class Talk:
 
     def __init__(self, out: Out) -> None:
         self.out = out
-        self.reader = FrameReader(Limits.before_logon())
+        self.reader = StompFrameReader(FrameLimits.before_logon())
         self.receipt = ""
         """What the frame under way is to be answered with."""
         self._receipts: list[bytes] = []
@@ -46,9 +46,9 @@ class Talk:
         self._unread_bytes = 0
 
     @property
-    def version(self) -> Version:
+    def version(self) -> StompVersion:
         """The one that is spoken."""
-        return self.reader.version or Version.V12
+        return self.reader.version or StompVersion.V12
 
     def say_receipts(self, receipts: Sequence[str], *, behind: bool = False) -> None:
         """What asked for these is done."""

@@ -12,7 +12,7 @@ from broker_core.connections.door import GUEST_READ_BYTES
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
-from broker_core.protocols.stomp.messages import Tails
+from broker_core.protocols.stomp.message_frames import MessageTailCache
 from broker_core.transports.stomp.outgoing import Outgoing
 from broker_core.transports.stomp.session import Session
 from broker_core.transports.tcp import TcpListener
@@ -33,7 +33,7 @@ class StompProtocol(TcpConnection):
 
     protocol = "stomp"
 
-    def __init__(self, engine: Engine, transport_name: str, tails: Tails) -> None:
+    def __init__(self, engine: Engine, transport_name: str, tails: MessageTailCache) -> None:
         super().__init__(engine, transport_name)
         self._session = Session(engine, transport_name, tails, self)
         self._outgoing = Outgoing()
@@ -157,7 +157,7 @@ class StompListener(TcpListener):
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         super().__init__(engine, settings)
-        self._tails = Tails(engine.instance)
+        self._tails = MessageTailCache(engine.instance)
 
     def _protocol(self) -> TcpConnection:
         return StompProtocol(self._engine, self._settings.name, self._tails)

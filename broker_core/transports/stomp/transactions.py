@@ -7,7 +7,7 @@ from typing import Final
 
 from broker_core.batch import MAX_DICTIONARY
 from broker_core.errors import ClientError
-from broker_core.protocols.stomp.frames import Frame
+from broker_core.protocols.stomp.frames import StompFrame
 
 MOST_OPEN: Final = 16
 MOST_FRAMES: Final = 1_024
@@ -20,7 +20,7 @@ MOST_BYTES: Final = 15 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Transaction:
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[StompFrame] = field(default_factory=list)
     topics: set[str] = field(default_factory=set)
     nbytes: int = 0
     """What it holds back."""
@@ -46,7 +46,7 @@ class Transactions:
             raise _bad(f"A connection has {MOST_OPEN} open transactions at most.", name)
         self._open[name] = _Transaction()
 
-    def add(self, name: str, frame: Frame, topic: str | None = None) -> None:
+    def add(self, name: str, frame: StompFrame, topic: str | None = None) -> None:
         """Hold a frame back, of a SEND with its topic. ClientError bad_transaction: there is none, or a limit is passed."""
         found = self._find(name)
         found.frames.append(frame)
@@ -66,7 +66,7 @@ class Transactions:
         if self._nbytes > MOST_BYTES:
             raise _bad(f"A connection's open transactions have {MOST_BYTES:,} bytes at most.", name)
 
-    def end(self, name: str) -> list[Frame]:
+    def end(self, name: str) -> list[StompFrame]:
         """Its frames; it is over. ClientError bad_transaction."""
         found = self._find(name)
         del self._open[name]

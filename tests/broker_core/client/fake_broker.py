@@ -22,7 +22,7 @@ from broker_core.protocols.native import (
     DELIVER,
     FROM_CLIENT,
     MAX_FRAME,
-    Frame,
+    NativeFrame,
     encode_command,
     encode_frame_header,
     parse_message,
@@ -65,7 +65,7 @@ class Peer:
             self.room[stream] -= batch.nbytes
             self.write(encode_frame_header(DELIVER, stream, batch.nbytes) + bytes(batch.buf))
 
-    def take(self, frames: list[Frame]) -> None:
+    def take(self, frames: list[NativeFrame]) -> None:
         for frame in frames:
             if frame.kind == COMMAND:
                 self.command(commands.parse_command(frame.payload))
@@ -99,7 +99,7 @@ class Peer:
                 )
             case commands.Subscribe():
                 self.subscribe(command)
-            case commands.Credit():
+            case commands.GrantCredit():
                 stream = self.streams[command.id][0]
                 self.room[stream] += command.upto - self.granted[stream]
                 self.granted[stream] = command.upto
@@ -108,8 +108,8 @@ class Peer:
                 self.flushes.append(command.id)
                 if not self.broker.hold_acks:
                     self.acknowledge()
-            case commands.Heartbeat():
-                self.reply(replies.Heartbeat())
+            case commands.ClientHeartbeat():
+                self.reply(replies.BrokerHeartbeat())
             case commands.Skip():
                 self.refused = False
 
@@ -146,7 +146,7 @@ class Peer:
             self.reply(replies.error_reply(before, of="publish", first=first, sequence=last))
             return
         if batch.topics[0].startswith("scratch"):
-            self.reply(replies.processed(first, last))
+            self.reply(replies.processed_ack(first, last))
             return
         if last > broker.publishers.get(self.name, 0):
             broker.publishers[self.name] = last
@@ -158,7 +158,7 @@ class Peer:
 
     def acknowledge(self) -> None:
         if self.to_ack:
-            self.reply(replies.persisted(self.to_ack))
+            self.reply(replies.persisted_ack(self.to_ack))
         for flush in self.flushes:
             self.reply(replies.Ack(ack="completed", of="flush", id=flush))
         self.flushes.clear()

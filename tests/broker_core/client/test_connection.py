@@ -55,7 +55,7 @@ async def test_a_replaced_client_does_not_fight_back(broker: FakeBroker) -> None
     async with client:
         subscription = await client.subscribe("a")
         peer = broker.peers[0]
-        peer.reply(replies.Closing(code="client_replaced", message="Another client took the name."))
+        peer.reply(replies.ClosingNotice(code="client_replaced", message="Another client took the name."))
         peer.close()
         with pytest.raises(ClientError) as caught:
             await anext(aiter(subscription))
@@ -67,9 +67,9 @@ async def test_a_replaced_client_does_not_fight_back(broker: FakeBroker) -> None
 
 @pytest.mark.asyncio
 async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -> None:
-    heard: list[replies.Notice] = []
+    heard: list[replies.DecisionNotice] = []
     async with AsyncClient(broker.address, "me", reconnect=QUICK, on_notice=heard.append) as client:
-        notice = replies.Notice(
+        notice = replies.DecisionNotice(
             code="slow_client_age",
             message="Too old.",
             observed=9,
@@ -80,7 +80,7 @@ async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -
         )
         peer, since = broker.peers[0], asyncio.get_running_loop().time()
         peer.reply(notice)
-        peer.reply(replies.Closing(code="slow_client_age", message="Too old."))
+        peer.reply(replies.ClosingNotice(code="slow_client_age", message="Too old."))
         peer.close()
         await broker.until(lambda: len(broker.commands) == 2)
         assert asyncio.get_running_loop().time() - since >= 0.03
@@ -91,7 +91,7 @@ async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -
 async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
     async with AsyncClient(broker.address, "me", reconnect=QUICK, heartbeat_ms=100) as client:
         await broker.until(
-            lambda: any(isinstance(command, commands.Heartbeat) for command in broker.commands)
+            lambda: any(isinstance(command, commands.ClientHeartbeat) for command in broker.commands)
         )
         link = client._connector.link
         assert link is not None
@@ -283,15 +283,15 @@ def test_addresses() -> None:
 
 SAID: dict[str, Any] = {
     "ack": replies.Ack(ack="processed", of="unsubscribe", id="s"),
-    "error": replies.Error(code="bad_filter", of="subscribe", id="nobody"),
-    "heartbeat": replies.Heartbeat(),
-    "gap": replies.Gap(id="s", first="i|1|", last="i|2|"),
-    "notice": replies.Notice(code="narrowed"),
-    "closing": replies.Closing(code="shutting_down"),
-    "message": replies.Message(sub="s", topic="a"),
-    "cancelled": replies.Cancelled(id="nobody", code="lease_expired"),
+    "error": replies.ErrorReply(code="bad_filter", of="subscribe", id="nobody"),
+    "heartbeat": replies.BrokerHeartbeat(),
+    "gap": replies.GapNotice(id="s", first="i|1|", last="i|2|"),
+    "notice": replies.DecisionNotice(code="narrowed"),
+    "closing": replies.ClosingNotice(code="shutting_down"),
+    "message": replies.TextMessage(sub="s", topic="a"),
+    "cancelled": replies.SubscriptionCancelled(id="nobody", code="lease_expired"),
     "close_requested": replies.CloseRequested(code="slow_client_age"),
-    "resumed": replies.Resumed(id="nobody", how="log", missed=0),
+    "resumed": replies.ResumedNotice(id="nobody", how="log", missed=0),
 }
 
 

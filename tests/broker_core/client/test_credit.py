@@ -26,7 +26,7 @@ class Broker:
     def __init__(self) -> None:
         self.sent = self.upto = 0
 
-    def give(self, command: commands.Credit) -> None:
+    def give(self, command: commands.GrantCredit) -> None:
         assert command.upto > self.upto
         self.upto = command.upto
 

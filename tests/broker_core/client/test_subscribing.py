@@ -189,7 +189,7 @@ async def test_a_subscription_refused_after_a_reconnect_ends_with_the_error(brok
 async def test_a_gap_is_told_with_its_interval(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", id="s1")
-        broker.peers[0].reply(replies.Gap(id="s1", first="i|1|", last="i|9|", why="removed"))
+        broker.peers[0].reply(replies.GapNotice(id="s1", first="i|1|", last="i|9|", why="removed"))
         await publish(broker, "1")
         await anext(aiter(subscription))
         assert [(gap.first, gap.last, gap.why) for gap in subscription.gaps] == [("i|1|", "i|9|", "removed")]
@@ -294,7 +294,7 @@ async def test_what_is_read_together_with_word_of_damage_is_not_handed_out(broke
         peer, original = broker.peers[0], broker.peers[0].write
         peer.write = lambda data: None  # type: ignore[method-assign]
         await publish(broker, "1")
-        refused = encode_command(replies.Error(code="bad_command", message="The command isn't JSON."))
+        refused = encode_command(replies.ErrorReply(code="bad_command", message="The command isn't JSON."))
         peer.write = lambda data: original(refused + data)  # type: ignore[method-assign]
         await publish(broker, "2")
         async with asyncio.timeout(20):

@@ -38,7 +38,7 @@ from broker_core.engine.enforcement import offline_now, pause, resume
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
-from broker_core.protocols.replies import Gap, Reply
+from broker_core.protocols.replies import GapNotice, Reply
 from broker_core.replay import replay as replayer
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.subscriptions.keys import parse_key
@@ -92,7 +92,7 @@ class Socket:
 
     def send_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
-        self.gaps += isinstance(reply, Gap)
+        self.gaps += isinstance(reply, GapNotice)
 
     def logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...
@@ -222,15 +222,15 @@ class World:
             resume(self.subscriber, target)
 
     def do_pause(self, number: int) -> None:
-        self._steer(number, commands.Pause)
+        self._steer(number, commands.PauseSubscriptions)
 
     def do_resume(self, number: int) -> None:
-        self._steer(number, commands.Resume)
+        self._steer(number, commands.ResumeSubscriptions)
 
     def do_rate(self, number: int) -> None:
         target = self.target(number)
         if target is not None and target.journaled_only and target.durability != "live":
-            self.subscriber.carry_out(commands.Rate(ids=[target.id], rate="1GB" if number % 2 else None))
+            self.subscriber.carry_out(commands.SetRate(ids=[target.id], rate="1GB" if number % 2 else None))
 
     def _steer(self, number: int, command: Any) -> None:
         target = self.target(number)
@@ -348,8 +348,8 @@ class World:
         for target in connection.subscriptions.values():
             resume(connection, target)
             if target.journaled_only and target.durability != "live":
-                connection.carry_out(commands.Rate(ids=[target.id], rate=None))
-                connection.carry_out(commands.Resume(ids=[target.id]))
+                connection.carry_out(commands.SetRate(ids=[target.id], rate=None))
+                connection.carry_out(commands.ResumeSubscriptions(ids=[target.id]))
         try:
             async with asyncio.timeout(8):
                 while not self.at_rest():

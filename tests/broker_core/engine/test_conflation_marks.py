@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.client.message import messages_of
 from broker_core.engine.enforcement import offline_now
-from broker_core.protocols.text import message_texts
+from broker_core.protocols.text_mode import encode_messages
 from tests.broker_core.engine.test_enforcement import Fixture, slow_client
 from tests.support.brokers import until
 from tests.support.raw import RawClient
@@ -124,6 +124,6 @@ def test_texts_and_messages_show_the_mark() -> None:
     for mark, word in ((batch.CONFLATED, LEFT), (batch.CONFLATION_OVER, OVER)):
         marked = batch.Batch.parse(bytes(plain.marked(mark).buf))
         assert [one.mark for one in messages_of(marked, "i")] == [word, word]
-        assert [json.loads(text)["mark"] for text in message_texts(marked, "s", "i")] == [word, word]
+        assert [json.loads(text)["mark"] for text in encode_messages(marked, "s", "i")] == [word, word]
         assert marked.bodies() == plain.bodies() and marked.header.payload_crc == plain.header.payload_crc
-    assert "mark" not in json.loads(message_texts(plain, "s", "i")[0])
+    assert "mark" not in json.loads(encode_messages(plain, "s", "i")[0])

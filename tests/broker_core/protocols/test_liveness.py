@@ -6,7 +6,7 @@ import pytest
 
 from broker_core.protocols.liveness import FRAME_GRACE_MS, MIN_FRAME_RATE, Liveness, ReadProgress
 from broker_core.protocols.native import COMMAND, encode_frame_header
-from broker_core.protocols.stomp.frames import FrameReader as StompReader
+from broker_core.protocols.stomp.frames import StompFrameReader as StompReader
 from tests.support.frames import FedReader
 
 INTERVAL_MS = 1_000

@@ -15,7 +15,7 @@ from broker_core.protocols.commands import parse_command
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import encode_command
 from broker_core.protocols.replies import parse_reply
-from broker_core.protocols.text import encode_text, message_texts
+from broker_core.protocols.text_mode import encode_messages, encode_text
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -28,7 +28,7 @@ def test_each_command_is_read_into_its_struct() -> None:
     subscribe = parse_command(b'{"c":"subscribe","id":"s","topic":"a.>","filter":"/x > 1","bookmark":"0"}')
     assert subscribe == commands.Subscribe(id="s", topic="a.>", filter="/x > 1", bookmark="0")
     assert parse_command('{"c":"unsubscribe","id":"s"}') == commands.Unsubscribe(id="s")
-    assert parse_command('{"c":"heartbeat"}') == commands.Heartbeat()
+    assert parse_command('{"c":"heartbeat"}') == commands.ClientHeartbeat()
     assert parse_command('{"c":"flush","id":"1"}') == commands.Flush(id="1")
 
 
@@ -172,15 +172,15 @@ def test_secrets_stay_out_of_a_logons_text() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        replies.persisted(9),
-        replies.processed(3, 5),
-        replies.Heartbeat(),
-        replies.Gap(id="s", first="1", last="4", why="gone"),
-        replies.Notice(
+        replies.persisted_ack(9),
+        replies.processed_ack(3, 5),
+        replies.BrokerHeartbeat(),
+        replies.GapNotice(id="s", first="1", last="4", why="gone"),
+        replies.DecisionNotice(
             code="slow_client_age", observed=5, limit=4, unit="ms", resume="i|3|", retry_after_ms=100
         ),
-        replies.Closing(code="shutting_down", message="bye"),
-        replies.Error(code="bad_filter", of="subscribe", id="s"),
+        replies.ClosingNotice(code="shutting_down", message="bye"),
+        replies.ErrorReply(code="bad_filter", of="subscribe", id="s"),
     ],
 )
 def test_a_reply_reads_back_as_it_was_written(reply: replies.Reply) -> None:
@@ -189,7 +189,7 @@ def test_a_reply_reads_back_as_it_was_written(reply: replies.Reply) -> None:
 
 
 def test_a_client_ignores_what_a_newer_broker_adds() -> None:
-    assert parse_reply(b'{"c":"ack","ack":"persisted","sequence":5,"new":1}') == replies.persisted(5)
+    assert parse_reply(b'{"c":"ack","ack":"persisted","sequence":5,"new":1}') == replies.persisted_ack(5)
     assert parse_reply(b'{"c":"weather","sun":true}') is None
     for broken in (b"", b"[]", b'{"c":"ack"}', b'{"c":"ack","ack":5}', b"\xff"):
         with pytest.raises(ClientError):
@@ -199,7 +199,7 @@ def test_a_client_ignores_what_a_newer_broker_adds() -> None:
 def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() -> None:
     buf = build_batch("p", ["a", "b", "b"], [b'{"x": 1.50}', b"plain", b"\xff\x00"])
     stamp_header(buf, origin=1, epoch=1, first_sequence=41, accepted_at=1)
-    first, second, third = message_texts(Batch.parse(buf), "sub", "inst")
+    first, second, third = encode_messages(Batch.parse(buf), "sub", "inst")
     assert first == '{"c":"message","sub":"sub","topic":"a","bookmark":"inst|41|","data":{"x": 1.50}}'
     assert json.loads(second)["data"] == "plain"
     assert json.loads(third) == {
@@ -214,13 +214,13 @@ def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() ->
 
 def test_text_mode_of_what_no_journal_keeps_has_no_bookmark() -> None:
     batch = Batch.parse(build_batch("p", ["a"], [b"1"]))
-    assert "bookmark" not in json.loads(message_texts(batch, "s", "inst")[0])
+    assert "bookmark" not in json.loads(encode_messages(batch, "s", "inst")[0])
 
 
 def test_a_text_says_when_the_record_was_accepted_if_that_is_asked_for() -> None:
     buf = build_batch("p", ["a"], [b"1"])
     stamp_header(buf, origin=1, epoch=1, first_sequence=7, accepted_at=1_795_268_700_250_000_999)
     batch = Batch.parse(buf)
-    assert "timestamp" not in json.loads(message_texts(batch, "s", "inst")[0])
-    (text,) = message_texts(batch, "s", "inst", timestamp=True)
+    assert "timestamp" not in json.loads(encode_messages(batch, "s", "inst")[0])
+    (text,) = encode_messages(batch, "s", "inst", timestamp=True)
     assert json.loads(text)["timestamp"] == "20261121T134500.250000999Z"

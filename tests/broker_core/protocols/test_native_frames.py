@@ -17,8 +17,8 @@ from broker_core.protocols.native import (
     MAX_FRAMES,
     PUBLISH,
     USUAL_BUFFER,
-    Frame,
-    FrameReader,
+    NativeFrame,
+    NativeFrameReader,
     encode_command,
     encode_frame_header,
     parse_message,
@@ -30,9 +30,9 @@ def frame(kind: int, payload: bytes, stream: int = 0) -> bytes:
     return encode_frame_header(kind, stream, len(payload)) + payload
 
 
-def through_buffer(reader: FrameReader, data: bytes, sizes: list[int]) -> list[Frame]:
+def through_buffer(reader: NativeFrameReader, data: bytes, sizes: list[int]) -> list[NativeFrame]:
     """As asyncio's BufferedProtocol is called: at most so many bytes at a time, cut by the buffer it is given."""
-    frames: list[Frame] = []
+    frames: list[NativeFrame] = []
     turn = 0
     while data:
         room = reader.get_buffer(-1)

@@ -13,14 +13,14 @@ import pytest
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.commands import parse_command
-from broker_core.protocols.fields import structs_of, tag_of
+from broker_core.protocols.field_info import structs_of, tag_of
 from broker_core.protocols.replies import parse_reply
 
 SOURCE = Path(__file__).parents[3] / "broker_core"
 
 
 @pytest.mark.parametrize(
-    ("base", "union"), [(commands._Base, commands.Command), (replies._Base, replies.Reply)]
+    ("base", "union"), [(commands._Command, commands.Command), (replies._Reply, replies.Reply)]
 )
 def test_no_struct_is_left_out_of_its_union(base: type[msgspec.Struct], union: UnionType) -> None:
     assert set(base.__subclasses__()) == set(structs_of(union))

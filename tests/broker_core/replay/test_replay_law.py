@@ -28,7 +28,7 @@ from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.maintenance import compress_segment, copy_verified
 from broker_core.protocols import commands
-from broker_core.protocols.replies import Ack, Gap, Reply
+from broker_core.protocols.replies import Ack, GapNotice, Reply
 from broker_core.replay import read_ahead
 from broker_core.replay import replay as replayer
 
@@ -57,7 +57,7 @@ class Socket:
         self.writable = self.appetite > 0
 
     def send_reply(self, reply: Reply) -> None:
-        assert not isinstance(reply, Gap), reply
+        assert not isinstance(reply, GapNotice), reply
         if isinstance(reply, Ack) and reply.of == "subscribe" and reply.ack == "completed":
             self.got.append("ended" if reply.ended else "completed")
 
@@ -139,9 +139,9 @@ class World:
             return
         rate = RATES[number % len(RATES)]
         command: dict[str, commands.Command] = {
-            "pause": commands.Pause(ids=["s"]),
-            "resume": commands.Resume(ids=["s"]),
-            "rate": commands.Rate(ids=["s"], rate=rate),
+            "pause": commands.PauseSubscriptions(ids=["s"]),
+            "resume": commands.ResumeSubscriptions(ids=["s"]),
+            "rate": commands.SetRate(ids=["s"], rate=rate),
         }
         self.subscriber.carry_out(command[operation])
 

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core import headers as record_headers
-from broker_core.protocols.stomp.frames import Frame, FrameReader, Limits, Version, encode_frame
-from broker_core.protocols.stomp.heads import Headers
+from broker_core.protocols.stomp.frames import (
+    FrameLimits,
+    StompFrame,
+    StompFrameReader,
+    StompVersion,
+    encode_frame,
+)
+from broker_core.protocols.stomp.send_headers import StompHeaders
 
 CONNECT = b"CONNECT\naccept-version:%b\nhost:here\n\n\0"
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
@@ -20,9 +26,9 @@ NAMES = st.text(LETTERS, min_size=1, max_size=20).filter(
 )
 FRAMES = st.lists(
     st.builds(
-        Frame,
+        StompFrame,
         st.just("SEND"),
-        st.dictionaries(NAMES, TEXTS, max_size=5).map(Headers),
+        st.dictionaries(NAMES, TEXTS, max_size=5).map(StompHeaders),
         st.binary(max_size=200),
         TEXTS | st.text("ab:\\\n\r", min_size=500, max_size=600),
     ),
@@ -30,11 +36,11 @@ FRAMES = st.lists(
 )
 
 
-def reader(version: Version = Version.V12, **limits: int) -> FrameReader:
-    return FrameReader(Limits(**limits), version)
+def reader(version: StompVersion = StompVersion.V12, **limits: int) -> StompFrameReader:
+    return StompFrameReader(FrameLimits(**limits), version)
 
 
-def written(frames: list[Frame], end: bytes = b"") -> bytes:
+def written(frames: list[StompFrame], end: bytes = b"") -> bytes:
     """A receipt stands in the middle of the headers."""
     parts = []
     for frame in frames:
@@ -45,22 +51,22 @@ def written(frames: list[Frame], end: bytes = b"") -> bytes:
     return b"".join(parts)
 
 
-def bare(frames: list[Frame]) -> list[Frame]:
+def bare(frames: list[StompFrame]) -> list[StompFrame]:
     """Without the header that the writer adds, and a receipt's, which a long head keeps."""
     added = ("content-length", "receipt")
     return [
-        frame._replace(headers=Headers((k, v) for k, v in frame.headers.items() if k not in added))
+        frame._replace(headers=StompHeaders((k, v) for k, v in frame.headers.items() if k not in added))
         for frame in frames
     ]
 
 
 @given(FRAMES, st.sampled_from([b"", b"\n", b"\r\n\n"]))
-def test_what_is_written_is_read_again(frames: list[Frame], between: bytes) -> None:
+def test_what_is_written_is_read_again(frames: list[StompFrame], between: bytes) -> None:
     assert bare(reader().feed(written(frames, between))) == frames
 
 
 @given(FRAMES, st.integers(1, 7))
-def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[Frame], step: int) -> None:
+def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[StompFrame], step: int) -> None:
     stream, cut = written(frames), reader()
     found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
     assert bare(found) == frames
@@ -102,9 +108,9 @@ ODD = [
 """A SEND's lines, body and end, and what stands behind it."""
 
 
-def taken(made: FrameReader, most: int) -> list[Frame]:
+def taken(made: StompFrameReader, most: int) -> list[StompFrame]:
     """What can be read now, SENDs together as far as they may be."""
-    found: list[Frame] = []
+    found: list[StompFrame] = []
     frame = made.cut()
     while frame is not None:
         if frame.publishes:
@@ -112,7 +118,8 @@ def taken(made: FrameReader, most: int) -> list[Frame]:
             assert 0 < len(sends) <= most and sends.body_bytes == sum(map(len, sends.bodies))
             assert not any("transaction" in headers for headers in sends.headers)
             found += [
-                Frame("SEND", *one) for one in zip(sends.headers, sends.bodies, sends.receipts, strict=True)
+                StompFrame("SEND", *one)
+                for one in zip(sends.headers, sends.bodies, sends.receipts, strict=True)
             ]
         else:
             found.append(frame)
@@ -122,8 +129,8 @@ def taken(made: FrameReader, most: int) -> list[Frame]:
 
 
 @pytest.mark.parametrize("step", [50, 100_000])
-@pytest.mark.parametrize("version", Version)
-def test_sends_that_are_alike_are_read_as_each_by_itself(version: Version, step: int) -> None:
+@pytest.mark.parametrize("version", StompVersion)
+def test_sends_that_are_alike_are_read_as_each_by_itself(version: StompVersion, step: int) -> None:
     usual = b"SEND\ndestination:/topic/a\nreceipt:7\ncontent-length:1\n\nx\0"
     for asked, more, length, body, end in ODD:
         told = length % len(body) if b"%" in length else length
@@ -131,12 +138,12 @@ def test_sends_that_are_alike_are_read_as_each_by_itself(version: Version, step:
         read_both_ways(version, step, 3 * usual + 3 * one + 2 * usual)
 
 
-def read_both_ways(version: Version, step: int, stream: bytes) -> None:
+def read_both_ways(version: StompVersion, step: int, stream: bytes) -> None:
     single, together = reader(version, body=100), reader(version, body=100)
     one_by_one = [
         frame for at in range(0, len(stream), step) for frame in single.feed(stream[at : at + step])
     ]
-    found: list[Frame] = []
+    found: list[StompFrame] = []
     for at in range(0, len(stream), step):
         together.put(stream[at : at + step])
         found += taken(together, 5)
@@ -159,11 +166,11 @@ def test_no_bytes_make_a_reader_fail_otherwise_than_by_name(noise: bytes, step: 
 
 def test_a_connect_says_the_version_in_which_what_follows_is_read() -> None:
     for asked, version, destination in (
-        (b"1.0,1.1,1.2", Version.V12, "a\r:b"),
-        (b"1.0", Version.V10, "a\\r\\cb"),
-        (b"9.9,1.1", Version.V11, None),
+        (b"1.0,1.1,1.2", StompVersion.V12, "a\r:b"),
+        (b"1.0", StompVersion.V10, "a\\r\\cb"),
+        (b"9.9,1.1", StompVersion.V11, None),
     ):
-        made = FrameReader()
+        made = StompFrameReader()
         frames = made.feed(CONNECT % asked + b"SEND\ndestination:a\\r\\cb\n\n\0")
         assert made.version is version
         if destination is None:
@@ -177,8 +184,8 @@ def test_lines_end_as_clients_end_them() -> None:
         b"\r\n\n\nSEND\r\ndestination:/topic/a\r\n\r\nx\0",
         b"SEND\ndestination:/topic/a\r\n\nx\0\n",
     ):
-        for version in Version:
-            assert reader(version).feed(stream) == [Frame("SEND", {"destination": "/topic/a"}, b"x")]
+        for version in StompVersion:
+            assert reader(version).feed(stream) == [StompFrame("SEND", {"destination": "/topic/a"}, b"x")]
 
 
 def test_the_first_of_a_repeated_header_counts_and_a_value_may_hold_colons() -> None:
@@ -201,7 +208,7 @@ def test_frames_that_differ_in_their_receipts_alone_share_their_head() -> None:
 
 
 def test_spaces_are_part_of_a_value_but_in_1_0() -> None:
-    for version, value in ((Version.V10, "x"), (Version.V11, " x "), (Version.V12, " x ")):
+    for version, value in ((StompVersion.V10, "x"), (StompVersion.V11, " x "), (StompVersion.V12, " x ")):
         assert reader(version).feed(b"SEND\nfoo: x \n\n\0")[0].headers == {"foo": value}
 
 
@@ -242,7 +249,7 @@ def test_what_is_no_frame_is_refused_by_name(stream: bytes, code: str) -> None:
 
 
 def test_before_it_is_known_who_talks_little_is_held() -> None:
-    made = FrameReader()
+    made = StompFrameReader()
     assert made.feed(b"CONNECT\n" + b"a:b\n" * 16_400) == []
     assert made.error is not None and made.error.code == "frame_too_large"
     assert made.holds == 0

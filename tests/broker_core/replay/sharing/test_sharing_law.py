@@ -26,7 +26,7 @@ from broker_core.delivery.unread import UNKNOWN
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
-from broker_core.protocols.replies import Error, Reply
+from broker_core.protocols.replies import ErrorReply, Reply
 from broker_core.replay.kept import SHARED_OWNER
 from tests.support.crash_copy import copy_of_the_living
 
@@ -56,7 +56,7 @@ class Socket:
                 self.holds[self.numbers] = sequence
 
     def send_reply(self, reply: Reply) -> None:
-        assert not isinstance(reply, Error), reply
+        assert not isinstance(reply, ErrorReply), reply
 
     def taken_bytes(self) -> int:
         return self.handed_bytes

@@ -17,7 +17,7 @@ from broker_core.config.rule_terms import (
     Unit,
 )
 from broker_core.documents.system_records import DecisionCandidate
-from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
+from broker_core.protocols.close_codes import CLOSE_CODES, is_permanent
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import quantity, sentence
 from broker_core.slow_clients.evaluate.signals import Sample
@@ -111,4 +111,4 @@ def test_quantities(value: int, unit: Unit, text: str) -> None:
 
 @pytest.mark.parametrize("reason", DecisionReason)
 def test_a_client_that_any_reason_disconnected_may_come_back(reason: DecisionReason) -> None:
-    assert reason.value in CLOSE_CODES and not ends_for_good(reason.value)
+    assert reason.value in CLOSE_CODES and not is_permanent(reason.value)

@@ -13,7 +13,7 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.connections import anteroom, inbox
 from broker_core.protocols.native import BEFORE_LOGON
-from broker_core.protocols.stomp.frames import Frame, FrameReader
+from broker_core.protocols.stomp.frames import StompFrame, StompFrameReader
 from broker_core.transports.stomp import talk
 from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN, MOST_TOPICS
 from tests.support.brokers import running_broker, until
@@ -157,7 +157,7 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
     cut = 0
     most: list[int] = []
 
-    def counting(reader: FrameReader) -> Frame | None:
+    def counting(reader: StompFrameReader) -> StompFrame | None:
         nonlocal cut
         cut += 1
         return cuts(reader)
@@ -168,9 +168,9 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
         hand_over(self)
         most.append(cut)
 
-    cuts, hand_over = FrameReader.cut, inbox.Inbox._hand_over
+    cuts, hand_over = StompFrameReader.cut, inbox.Inbox._hand_over
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker) as client:
-        monkeypatch.setattr(FrameReader, "cut", counting)
+        monkeypatch.setattr(StompFrameReader, "cut", counting)
         monkeypatch.setattr(inbox.Inbox, "_hand_over", turn)
         client.raw(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
         await client.asked("SEND", destination="/topic/a")

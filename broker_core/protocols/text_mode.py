@@ -24,7 +24,7 @@ def encode_text(message: dict[str, Any] | msgspec.Struct) -> str:
     return _encode_json(message).decode()
 
 
-def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: bool = False) -> list[str]:
+def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp: bool = False) -> list[str]:
     """One text for each record of a delivered batch.
 
     A body that is JSON stands in `data` as it is, other UTF-8 as a string, and anything else as base64 with

@@ -12,7 +12,7 @@ from typing import Final
 
 SHORT_HEAD: Final = 512
 """Bytes of a head up to which it is remembered."""
-MOST_KNOWN: Final = 2_048
+MAX_KNOWN: Final = 2_048
 """Heads of a version that are remembered; with more the memory starts over."""
 RECEIPT: Final = b"\nreceipt:"
 LENGTH: Final = b"\ncontent-length:"
@@ -21,7 +21,7 @@ _OF_ONE: Final = frozenset({"receipt", "content-length", "transaction"})
 _DASHES: Final = b"-"
 
 
-class Headers(dict[str, str]):
+class StompHeaders(dict[str, str]):
     """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
 
     __slots__ = ("travelling",)
@@ -30,10 +30,10 @@ class Headers(dict[str, str]):
 
 
 @dataclass(slots=True)
-class Sends:
+class SendBatch:
     """SENDs outside transactions that came one behind the other: a column of each part."""
 
-    headers: list[Headers] = field(default_factory=list)
+    headers: list[StompHeaders] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     receipts: list[str] = field(default_factory=list)
     """What each asks to be answered with; "" for nothing."""
@@ -42,19 +42,19 @@ class Sends:
     def __len__(self) -> int:
         return len(self.bodies)
 
-    def add(self, headers: Headers, body: bytes, receipt: str) -> None:
+    def add(self, headers: StompHeaders, body: bytes, receipt: str) -> None:
         self.headers.append(headers)
         self.bodies.append(body)
         self.receipts.append(receipt)
         self.body_bytes += len(body)
 
-    def before(self, number: int) -> Sends:
+    def before(self, number: int) -> SendBatch:
         """The first of them."""
         bodies = self.bodies[:number]
-        return Sends(self.headers[:number], bodies, self.receipts[:number], sum(map(len, bodies)))
+        return SendBatch(self.headers[:number], bodies, self.receipts[:number], sum(map(len, bodies)))
 
 
-def without(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
+def strip_header(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
     """A head without the first line that begins like this, and that line's value; None where there is none."""
     before, found, after = head.partition(mark)
     if not found:
@@ -63,15 +63,17 @@ def without(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
     return before + line_end + behind, value
 
 
-def remember(known: dict[bytes, Headers], head: bytes, headers: Headers) -> None:
+def cache_headers(known: dict[bytes, StompHeaders], head: bytes, headers: StompHeaders) -> None:
     """Keep what was read of a SEND's head, `without` its receipt and length."""
     if _OF_ONE.isdisjoint(headers):
-        if len(known) >= MOST_KNOWN:
+        if len(known) >= MAX_KNOWN:
             known.clear()
         known[head] = headers
 
 
-def cut_known(data: bytes, known: Mapping[bytes, Headers], most_body: int, into: Sends, most: int) -> int:
+def read_cached_frames(
+    data: bytes, known: Mapping[bytes, StompHeaders], most_body: int, into: SendBatch, most: int
+) -> int:
     """Cut frames off the beginning of `data`, as long as they are whole, their heads are `known`, and there is nothing odd about them;
     where the next one begins. `most`: so many `into` may hold."""
     at, size, find = 0, len(data), data.find
@@ -80,12 +82,12 @@ def cut_known(data: bytes, known: Mapping[bytes, Headers], most_body: int, into:
         end = find(b"\n\n", at, at + SHORT_HEAD)
         if end < 0:
             break
-        head, receipt = without(data[at:end], RECEIPT)
+        head, receipt = strip_header(data[at:end], RECEIPT)
         if receipt is None:
             receipt = b""
         elif not receipt.isalnum() and receipt.translate(None, _DASHES):
             break  # empty, escaped, or not of ASCII
-        head, length = without(head, LENGTH)
+        head, length = strip_header(head, LENGTH)
         body_at = end + 2
         if length is None:
             end = find(b"\0", body_at)

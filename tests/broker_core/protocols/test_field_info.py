@@ -12,7 +12,7 @@ from msgspec import inspect
 from broker_core.errors import ClientError
 from broker_core.protocols import commands
 from broker_core.protocols.commands import parse_command
-from broker_core.protocols.fields import _bare, fields_of, structs_of, tag_of
+from broker_core.protocols.field_info import _bare, fields_of, structs_of, tag_of
 
 USUAL: dict[str, dict[str, Any]] = {
     "logon": {"name": "a"},

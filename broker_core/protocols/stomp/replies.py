@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.frames import VERSIONS, Version, encode_frame, header_line
+from broker_core.protocols.stomp.frames import VERSIONS, StompVersion, encode_frame, header_line
 
 HEARTBEAT: Final = b"\n"
 _NEXT_RECEIPT: Final = "\n\n\0RECEIPT\nreceipt-id:"
@@ -30,13 +30,13 @@ _TOLD: Final = (
 )
 """Fields of a decision's notice, and of a last word, that are headers of the ERROR."""
 
-Last = replies.Error | replies.Closing | replies.Notice | replies.Cancelled
+Last = replies.ErrorReply | replies.ClosingNotice | replies.DecisionNotice | replies.SubscriptionCancelled
 """Replies after which a STOMP connection ends."""
 
 
-def connected_frame(version: Version, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
+def connected_frame(version: StompVersion, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
     """The answer to a logon. `says_ms`: how often the broker says something, `hears_ms`: how often it wants to hear."""
-    beats = (0, 0) if version is Version.V10 else (says_ms, hears_ms)
+    beats = (0, 0) if version is StompVersion.V10 else (says_ms, hears_ms)
     return encode_frame(
         "CONNECTED",
         [
@@ -49,7 +49,7 @@ def connected_frame(version: Version, session: str, instance: str, says_ms: int,
     )
 
 
-def receipt_frames(receipts: Sequence[str], version: Version) -> bytes:
+def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
     """What frames asked for has been done; of "" nothing is said."""
     asked = [receipt for receipt in receipts if receipt]
     if not asked:
@@ -59,30 +59,32 @@ def receipt_frames(receipts: Sequence[str], version: Version) -> bytes:
     return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(asked)}\n\n\0".encode()
 
 
-def error_frame(reply: Last, receipt: str, version: Version) -> bytes:
+def error_frame(reply: Last, receipt: str, version: StompVersion) -> bytes:
     """The last frame of a connection. `receipt`: what the frame that it is about asked to be answered with; "" for nothing."""
     headers: list[tuple[str, Any]] = [("message", reply.code)]
     if receipt:
         headers.append(("receipt-id", receipt))
-    if isinstance(reply, replies.Notice | replies.Cancelled):
+    if isinstance(reply, replies.DecisionNotice | replies.SubscriptionCancelled):
         headers += _told(reply)
         body, kind = msgspec.json.encode(reply), "application/json"
     else:
-        headers += _told(reply) if isinstance(reply, replies.Closing) else _details(reply)
+        headers += _told(reply) if isinstance(reply, replies.ClosingNotice) else _details(reply)
         body, kind = f"{reply.message}\n{reply.fix}\n".encode(errors="replace"), "text/plain"
     return encode_frame("ERROR", [*headers, ("content-type", kind)], body, version)
 
 
-def _told(reply: replies.Notice | replies.Cancelled | replies.Closing) -> Iterator[tuple[str, Any]]:
+def _told(
+    reply: replies.DecisionNotice | replies.SubscriptionCancelled | replies.ClosingNotice,
+) -> Iterator[tuple[str, Any]]:
     for field, header in _TOLD:
         value = getattr(reply, field, None)
         if value not in (None, ""):
             yield f"x-sluice-{header}", value
-    if isinstance(reply, replies.Closing) and reply.addresses:
+    if isinstance(reply, replies.ClosingNotice) and reply.addresses:
         yield "x-sluice-addresses", ",".join(reply.addresses)
 
 
-def _details(reply: replies.Error) -> Iterator[tuple[str, Any]]:
+def _details(reply: replies.ErrorReply) -> Iterator[tuple[str, Any]]:
     for key, value in reply.details.items():
         if key == "version":
             yield "version", VERSIONS

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 
-class Field(NamedTuple):
+class FieldInfo(NamedTuple):
     """One field, in words. Empty where there is nothing to say."""
 
     name: str
@@ -29,7 +29,7 @@ class Field(NamedTuple):
         return f"{self.type}, {bounds}" if bounds else self.type
 
 
-def stated(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
+def field_meta(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
     """A field's annotation: `checked` by msgspec, with its unit, and in words what it takes when that says too little."""
     return msgspec.Meta(
         extra={key: text for key, text in (("bounds", bounds), ("unit", unit)) if text}, **checked
@@ -37,16 +37,16 @@ def stated(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
 
 
 @lru_cache(maxsize=64)
-def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
     """The fields of a command or a reply by name, in its order."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     return {field.encode_name: _field(field) for field in info.fields}
 
 
-def _field(field: inspect.Field) -> Field:
+def _field(field: inspect.Field) -> FieldInfo:
     bare, extra = _bare(field.type)
-    return Field(
+    return FieldInfo(
         field.encode_name,
         _type(bare),
         extra.get("unit", ""),

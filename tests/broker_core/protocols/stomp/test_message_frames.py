@@ -9,15 +9,15 @@ from broker_core import batch as batches
 from broker_core import headers as record_headers
 from broker_core.batch import Batch
 from broker_core.headers import unescape
-from broker_core.protocols.stomp.frames import Version
-from broker_core.protocols.stomp.messages import (
+from broker_core.protocols.stomp.frames import StompVersion
+from broker_core.protocols.stomp.message_frames import (
     NOT_TRAVELLING,
-    Frames,
-    Tails,
-    acknowledged_frames,
-    read_ack,
-    redelivered,
-    shared_frames,
+    MessageFrames,
+    MessageTailCache,
+    build_ack_frames,
+    build_frames,
+    mark_redelivered,
+    parse_ack_id,
 )
 
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
@@ -42,7 +42,7 @@ def batch_of(records: list[tuple[str, bytes, dict[str, str]]], first: int = 7) -
     return made
 
 
-def read(data: bytes, version: Version) -> list[tuple[dict[str, str], bytes]]:
+def read(data: bytes, version: StompVersion) -> list[tuple[dict[str, str], bytes]]:
     """The frames, by their content-length."""
     found, at = [], 0
     while at < len(data):
@@ -53,7 +53,7 @@ def read(data: bytes, version: Version) -> list[tuple[dict[str, str], bytes]]:
         for line in lines:
             name, colon, value = line.partition(":")
             assert colon
-            known = {Version.V12: "nrc\\", Version.V11: "nc\\", Version.V10: ""}[version]
+            known = {StompVersion.V12: "nrc\\", StompVersion.V11: "nc\\", StompVersion.V10: ""}[version]
             headers.setdefault(
                 unescape(name, known) if known else name, unescape(value, known) if known else value
             )
@@ -65,7 +65,7 @@ def read(data: bytes, version: Version) -> list[tuple[dict[str, str], bytes]]:
     return found
 
 
-def taken(frames: Frames, most: int) -> list[bytes]:
+def taken(frames: MessageFrames, most: int) -> list[bytes]:
     slices, left = [], [frames]
     while left:
         part, rest = left.pop().take(most)
@@ -78,11 +78,11 @@ def taken(frames: Frames, most: int) -> list[bytes]:
 def test_what_is_read_is_what_was_published(
     records: list[tuple[str, bytes, dict[str, str]]], first: int, most: int
 ) -> None:
-    tails = Tails("here").of(batch_of(records, first), Version.V12, False)
-    frames = shared_frames(b"s\\c1", tails)
+    tails = MessageTailCache("here").of(batch_of(records, first), StompVersion.V12, False)
+    frames = build_frames(b"s\\c1", tails)
     slices = taken(frames, most)
     assert sum(map(len, slices)) == frames.nbytes
-    found = [one for part in slices for one in read(part, Version.V12)]  # each slice is whole frames
+    found = [one for part in slices for one in read(part, StompVersion.V12)]  # each slice is whole frames
     for number, ((topic, body, own), (headers, got)) in enumerate(zip(records, found, strict=True)):
         place = "/queue/q" if topic == "queue.q" else f"/topic/{topic}"
         assert (got, headers["subscription"], headers["destination"]) == (body, "s:1", place)
@@ -94,17 +94,17 @@ def test_what_is_read_is_what_was_published(
     assert len({headers["message-id"] for headers, _ in found}) == len(records)
 
 
-@given(RECORDS, st.sampled_from(list(Version)))
-@example([("a", b"", {"path": "C:\\readme"})], Version.V11)
+@given(RECORDS, st.sampled_from(list(StompVersion)))
+@example([("a", b"", {"path": "C:\\readme"})], StompVersion.V11)
 def test_every_version_can_read_and_acknowledge_its_messages(
-    records: list[tuple[str, bytes, dict[str, str]]], version: Version
+    records: list[tuple[str, bytes, dict[str, str]]], version: StompVersion
 ) -> None:
-    tails = Tails("here").of(batch_of(records), version, True)
-    data, _ = acknowledged_frames(b"s", 3, 11, tails, version).take(1 << 20)
+    tails = MessageTailCache("here").of(batch_of(records), version, True)
+    data, _ = build_ack_frames(b"s", 3, 11, tails, version).take(1 << 20)
     found = read(data, version)
     assert [body for _, body in found] == [body for _, body, _ in records]
-    names = [headers["ack" if version is Version.V12 else "message-id"] for headers, _ in found]
-    assert [read_ack(name) for name in names] == [(3, 11 + number) for number in range(len(records))]
+    names = [headers["ack" if version is StompVersion.V12 else "message-id"] for headers, _ in found]
+    assert [parse_ack_id(name) for name in names] == [(3, 11 + number) for number in range(len(records))]
 
 
 @given(st.one_of(st.binary(max_size=60), st.sampled_from([
@@ -113,26 +113,26 @@ def test_every_version_can_read_and_acknowledge_its_messages(
 def test_a_foreign_publishers_headers_change_no_frame(lines: bytes) -> None:
     made = Batch.parse(batches.build_batch("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
     made.stamp(origin=1, epoch=1, first_sequence=1, accepted_at=1)
-    data, _ = shared_frames(b"s", Tails("here").of(made, Version.V12, False)).take(1 << 20)
-    found = read(data, Version.V12)
+    data, _ = build_frames(b"s", MessageTailCache("here").of(made, StompVersion.V12, False)).take(1 << 20)
+    found = read(data, StompVersion.V12)
     assert [(headers["subscription"], body) for headers, body in found] == [("s", b"body"), ("s", b"next")]
 
 
 def test_a_batch_is_made_into_frames_once_for_all_of_its_subscribers() -> None:
-    tails, batch = Tails("here"), batch_of([("a", b"x", {})])
-    first = tails.of(batch, Version.V12, False)
-    assert tails.of(batch, Version.V12, False) is first
-    assert tails.of(batch, Version.V12, True) is not first
+    tails, batch = MessageTailCache("here"), batch_of([("a", b"x", {})])
+    first = tails.of(batch, StompVersion.V12, False)
+    assert tails.of(batch, StompVersion.V12, False) is first
+    assert tails.of(batch, StompVersion.V12, True) is not first
 
 
 def test_what_somebody_may_have_had_before_says_so() -> None:
     batch = batch_of([("a", b"x", {}), ("a", b"\nredelivered:false\n", {})])
-    tails = redelivered(Tails("here").of(batch, Version.V12, True), [True, False])
-    found = read(shared_frames(b"s", tails).take(1 << 20)[0], Version.V12)
+    tails = mark_redelivered(MessageTailCache("here").of(batch, StompVersion.V12, True), [True, False])
+    found = read(build_frames(b"s", tails).take(1 << 20)[0], StompVersion.V12)
     assert [headers["redelivered"] for headers, _ in found] == ["true", "false"]
     assert found[1][1] == b"\nredelivered:false\n"
 
 
 def test_ids_that_were_not_given_out_are_none() -> None:
     for text in ("", "1", "-", "1-", "-1", "a-1", "1-1-1", "1|2", "١-1", "1" * 20 + "-" + "1" * 20):
-        assert read_ack(text) is None
+        assert parse_ack_id(text) is None

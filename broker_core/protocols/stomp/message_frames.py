@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from broker_core.batch import Batch
 from broker_core.headers import decode, encode
-from broker_core.protocols.stomp.destinations import canonical
-from broker_core.protocols.stomp.frames import Version, header_line
+from broker_core.protocols.stomp.destinations import format_destination
+from broker_core.protocols.stomp.frames import StompVersion, header_line
 
-MOST_SHARED_BYTES: Final = 8 * 1024 * 1024
+MAX_SHARED_BYTES: Final = 8 * 1024 * 1024
 """Frames kept for the next subscribers of the same batch."""
 _NEW: Final = b"\nredelivered:false\n"
 _HAD: Final = b"\nredelivered:true\n"
@@ -33,7 +33,7 @@ DESTINATION: Final = b"destination:"
 """A record whose publisher named it in other words than ours has it as its first header."""
 
 
-class Frames(NamedTuple):
+class MessageFrames(NamedTuple):
     """MESSAGE frames: each is `prefix` and one of `parts`. What is left of them begins at `at`."""
 
     prefix: bytes
@@ -46,7 +46,7 @@ class Frames(NamedTuple):
         left = self.parts[self.at :] if self.at else self.parts
         return len(self.prefix) * len(left) + sum(map(len, left))
 
-    def take(self, most: int) -> tuple[bytes, Frames | None]:
+    def take(self, most: int) -> tuple[bytes, MessageFrames | None]:
         """Whole frames of about so many bytes, one at least; and what is left of them."""
         size, stop, prefix = 0, self.at, len(self.prefix)
         while stop < len(self.parts) and (size < most or stop == self.at):
@@ -57,15 +57,17 @@ class Frames(NamedTuple):
         return joined, self._replace(at=stop) if stop < len(self.parts) else None
 
 
-class Tails:
+class MessageTailCache:
     """What the frames of one batch have in common for every subscriber, kept for those who come next. One for each instance."""
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
-        self._known: OrderedDict[tuple[int, Version, bool], tuple[Batch, list[bytes], int]] = OrderedDict()
+        self._known: OrderedDict[tuple[int, StompVersion, bool], tuple[Batch, list[bytes], int]] = (
+            OrderedDict()
+        )
         self._nbytes = 0
 
-    def of(self, batch: Batch, version: Version, numbered: bool) -> list[bytes]:
+    def of(self, batch: Batch, version: StompVersion, numbered: bool) -> list[bytes]:
         """From the header behind the subscription's own on to the NUL, for each record. `numbered`: without a message-id, for
         who acknowledges by his own count."""
         key = (id(batch), version, numbered)
@@ -74,15 +76,15 @@ class Tails:
             return found[1]
         tails = _tails(batch, self._instance, version, numbered)
         nbytes = sum(map(len, tails))
-        if nbytes <= MOST_SHARED_BYTES:
+        if nbytes <= MAX_SHARED_BYTES:
             self._known[key] = (batch, tails, nbytes)
             self._nbytes += nbytes
-            while self._nbytes > MOST_SHARED_BYTES:
+            while self._nbytes > MAX_SHARED_BYTES:
                 self._nbytes -= self._known.popitem(last=False)[1][2]
         return tails
 
 
-def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> list[bytes]:
+def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
     first, accepted_at = batch.first_sequence, batch.accepted_at
     mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
     origin = header_line("", instance, version)[1:]
@@ -102,7 +104,7 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     return [form % (number, said, len(body), body) for number, said, body in rows]
 
 
-def _said(batch: Batch, version: Version) -> list[bytes]:
+def _said(batch: Batch, version: StompVersion) -> list[bytes]:
     """Of each record its destination and what its publisher says of it. Mostly all say the same."""
     topic, count = batch.single_topic, batch.count
     lines = batch.headers() if batch.header.headers_length else [b""] * count
@@ -111,22 +113,22 @@ def _said(batch: Batch, version: Version) -> list[bytes]:
     return [_of_record(topic, own, version) for topic, own in zip(batch.names(), lines, strict=True)]
 
 
-def _of_record(topic: str, lines: bytes, version: Version) -> bytes:
+def _of_record(topic: str, lines: bytes, version: StompVersion) -> bytes:
     return _of_short(topic, lines, version) if len(lines) <= _SHORT else _of_any(topic, lines, version)
 
 
-def _of_any(topic: str, lines: bytes, version: Version) -> bytes:
+def _of_any(topic: str, lines: bytes, version: StompVersion) -> bytes:
     """Its destination is as its publisher wrote it, where that stands in its lines."""
     own = _checked(lines)
     place = b"" if own.startswith(DESTINATION) else _place(topic, version)
-    return place + (own if version is Version.V12 or not own else _older(own, version))
+    return place + (own if version is StompVersion.V12 or not own else _older(own, version))
 
 
 _of_short = lru_cache(maxsize=4_096)(_of_any)
 
 
-def _place(topic: str, version: Version) -> bytes:
-    return f"{header_line('destination', canonical(topic), version)}\n".encode()
+def _place(topic: str, version: StompVersion) -> bytes:
+    return f"{header_line('destination', format_destination(topic), version)}\n".encode()
 
 
 def _checked(lines: bytes) -> bytes:
@@ -143,38 +145,40 @@ def _checked(lines: bytes) -> bytes:
     )
 
 
-def _older(lines: bytes, version: Version) -> bytes:
+def _older(lines: bytes, version: StompVersion) -> bytes:
     """A record's lines for a version with fewer escapes."""
-    if version is Version.V11 and b"\\r" not in lines:
+    if version is StompVersion.V11 and b"\\r" not in lines:
         return lines
     return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
 
 
-def redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]:
+def mark_redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]:
     """The same, of which somebody may have `had` some before."""
     return [tail.replace(_NEW, _HAD, 1) if before else tail for tail, before in zip(tails, had, strict=True)]
 
 
-def acknowledged_frames(
-    subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: Version
-) -> Frames:
+def build_ack_frames(
+    subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: StompVersion
+) -> MessageFrames:
     """Frames of a subscription that acknowledges: message `first` of it and those behind, each with its number."""
     head = b"MESSAGE\nsubscription:" + subscription + b"\nmessage-id:%d-" % stream
-    if version is Version.V12:
+    if version is StompVersion.V12:
         ack = b"\nack:%d-" % stream
-        return Frames(
+        return MessageFrames(
             b"",
             [b"%b%d%b%d\n%b" % (head, number, ack, number, tail) for number, tail in enumerate(tails, first)],
         )
-    return Frames(b"", [b"%b%d\n%b" % (head, number, tail) for number, tail in enumerate(tails, first)])
+    return MessageFrames(
+        b"", [b"%b%d\n%b" % (head, number, tail) for number, tail in enumerate(tails, first)]
+    )
 
 
-def shared_frames(subscription: bytes, tails: Sequence[bytes]) -> Frames:
+def build_frames(subscription: bytes, tails: Sequence[bytes]) -> MessageFrames:
     """Frames of a subscription that doesn't."""
-    return Frames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
+    return MessageFrames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
 
 
-def read_ack(text: str) -> tuple[int, int] | None:
+def parse_ack_id(text: str) -> tuple[int, int] | None:
     """The stream and the number in an ack's id; None when it isn't one that was given out for acknowledging."""
     stream, dash, number = text.partition("-")
     if not dash or not (stream + number).isascii() or not (stream.isdecimal() and number.isdecimal()):

@@ -1,4 +1,6 @@
-"""The headers of a SUBSCRIBE, in the words of three brokers and in ours, as the command that there is.
+"""What single headers of a client's frames say: that they are there, heart-beats, and those that travel with a record.
+
+The headers of a SUBSCRIBE, in the words of three brokers and in ours, as the command that there is.
 
 A header that isn't known is never an error: clients say much that only some broker understands. One that would change
 what is delivered, and that can't be done here, is refused by its name.
@@ -17,10 +19,65 @@ from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark, format_moment
 from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.filters.selectors import join_filter_text
+from broker_core.headers import encode
 from broker_core.names import MAX_NAME, NAME_CHARACTERS, is_name
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_subscription_id
-from broker_core.protocols.stomp.destinations import Destination, Kind, not_supported, subscribe_to
+from broker_core.protocols.stomp.destinations import (
+    DestinationType,
+    StompDestination,
+    format_destination,
+    parse_subscribe_destination,
+    unsupported_error,
+)
+from broker_core.protocols.stomp.message_frames import NOT_TRAVELLING
+from broker_core.protocols.stomp.send_headers import StompHeaders
+
+LEAST_BEAT_MS: Final = 1_000
+"""Neither promised nor asked for oftener."""
+MAX_BEAT_MS: Final = 24 * 3_600_000
+
+
+def required_header(headers: dict[str, str], name: str) -> str:
+    """The value of a header. ClientError bad_command when it is missing."""
+    value = headers.get(name, "")
+    if not value:
+        raise ClientError(
+            "bad_command", f"The header {name} is missing.", f"Give it: {name}:...", header=name
+        )
+    return value
+
+
+def parse_heartbeat(text: str) -> tuple[int, int]:
+    """How often the broker says something and hears something, ms; 0 for never."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in parts):
+        raise ClientError(
+            "bad_command",
+            f"heart-beat {text[:40]!r} isn't two numbers.",
+            "Give milliseconds, as 10000,10000.",
+            header="heart-beat",
+        )
+    client_says, client_wants = (min(int(part), MAX_BEAT_MS) for part in parts)
+    return (
+        max(client_wants, LEAST_BEAT_MS) if client_wants else 0,
+        max(client_says, LEAST_BEAT_MS) if client_says else 0,
+    )
+
+
+def record_headers(headers: StompHeaders, topic: str) -> bytes:
+    """The headers that travel with a record. In other words than ours its destination is the first of them."""
+    try:
+        return headers.travelling
+    except AttributeError:
+        pass
+    travelling = [item for item in headers.items() if item[0] not in NOT_TRAVELLING]
+    destination = headers["destination"]
+    if destination != format_destination(topic):
+        travelling.insert(0, ("destination", destination))
+    headers.travelling = encode(travelling) if travelling else b""
+    return headers.travelling
+
 
 ACK_MODES: Final = ("auto", "client", "client-individual")
 RETROACTIVE_MS: Final = 60_000
@@ -45,12 +102,12 @@ _REFUSED: Final = {
 }
 
 
-class Asked(NamedTuple):
+class SubscribeRequest(NamedTuple):
     """One SUBSCRIBE, understood. `owner` is "client" for a durable subscription of a client's name, "user" for one of its
     user's, "queue" for the shared one that a queue is, and "" for others."""
 
     command: commands.Subscribe
-    destination: Destination
+    destination: StompDestination
     ack: str
     owner: str
 
@@ -61,7 +118,7 @@ def is_multicast(headers: Mapping[str, str]) -> bool:
     return said == "MULTICAST"
 
 
-def durable_name(text: str) -> str:
+def to_durable_name(text: str) -> str:
     """A name as the broker keeps it: letters that it doesn't take, and dots alone, are told apart by a hash behind the rest."""
     if is_name(text):
         return text
@@ -69,28 +126,28 @@ def durable_name(text: str) -> str:
     return f"{plain}-{blake2b(text.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
-def durable_of(headers: Mapping[str, str]) -> tuple[str, str]:
+def durable_subscription(headers: Mapping[str, str]) -> tuple[str, str]:
     """The durable subscription that a SUBSCRIBE or UNSUBSCRIBE names, and whose it is: "client", "user" or ""."""
     name = headers.get("activemq.subscriptionName") or headers.get("durable-subscription-name")
     if name:
-        return durable_name(name), "client"
+        return to_durable_name(name), "client"
     if headers.get("durable") == _TRUE or headers.get("persistent") == _TRUE:
-        return durable_name(headers.get("id", "")), "user"
+        return to_durable_name(headers.get("id", "")), "user"
     return "", ""
 
 
-def asked_of(
+def parse_subscribe(
     headers: Mapping[str, str],
     id: str,
     instance: str,
     newest: int,
     now_ns: int,
     emptied: Mapping[str, int] = MappingProxyType({}),
-) -> Asked:
+) -> SubscribeRequest:
     """The command. `newest` is the log's newest record, `emptied` says of queues that were deleted how far the log was then.
     ClientErrors name the header or what it says."""
     check_subscription_id(id)
-    destination = subscribe_to(headers.get("destination", ""), is_multicast(headers))
+    destination = parse_subscribe_destination(headers.get("destination", ""), is_multicast(headers))
     ack = headers.get("ack", "auto")
     if ack not in ACK_MODES:
         raise ClientError(
@@ -98,10 +155,10 @@ def asked_of(
         )
     for header, what in _REFUSED.items():
         if headers.get(header) == _TRUE:
-            raise not_supported(what, f"Leave the header {header} out.", header=header)
-    durable, owner = durable_of(headers)
-    if destination.kind is Kind.QUEUE:
-        durable, owner = durable_name(destination.topic), "queue"
+            raise unsupported_error(what, f"Leave the header {header} out.", header=header)
+    durable, owner = durable_subscription(headers)
+    if destination.kind is DestinationType.QUEUE:
+        durable, owner = to_durable_name(destination.topic), "queue"
     fields: dict[str, Any] = {"id": id, "topic": destination.topic}
     if chosen := join_filter_text(headers.get("selector", ""), headers.get("x-sluice-filter", "")):
         fields["filter"] = chosen
@@ -121,7 +178,7 @@ def asked_of(
     if bookmark is not None:
         fields["bookmark"] = bookmark
     fields |= {field: headers[header] for header, field in _OURS.items() if headers.get(header)}
-    return Asked(_checked(fields), destination, ack, owner)
+    return SubscribeRequest(_checked(fields), destination, ack, owner)
 
 
 def _checked(fields: dict[str, Any]) -> commands.Subscribe:
