@@ -79,7 +79,7 @@ def drained(address: str, records: int, name: str, bookmark: str = "0") -> float
 
 def compress_all(home: Path) -> None:
     """Compress every segment that is full, as the worker and the broker do it together."""
-    from broker_core.journal.maintenance import compress_segment
+    from broker_core.journal.segment_copies import compress_segment
 
     ask(home, "journals")
     for segment in ask(home, "journals"):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from broker_core.batch import Batch, build_batch
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment
+from broker_core.journal.segment_copies import compress_segment
 
 START = 1_795_262_400_000_000_000
 INSTANCE = "bench"

@@ -20,7 +20,7 @@ import uvloop
 if TYPE_CHECKING:
     from broker_core.batch import Batch
     from broker_core.engine.publisher_numbers import Waiting
-    from broker_core.journal.segment import Position
+    from broker_core.journal.segment import BatchPosition
 
 STATIONS: Final = (
     "read from the socket",
@@ -38,7 +38,7 @@ _passed: list[list[int]] = []
 def trace() -> None:
     """Note the moments, around the functions that stand at the stations. Of a group that is written its newest batch counts."""
     from broker_core.engine.dispatch import Dispatch
-    from broker_core.journal.commit_log import LocalLog, Pending
+    from broker_core.journal.commit_log import LocalCommitLog, PendingBatch
     from broker_core.journal.journal import Journal
     from broker_core.transports.tcp import TcpProtocol
 
@@ -49,7 +49,7 @@ def trace() -> None:
     """By a group's newest batch: all up to synced."""
     under_way: list[int] = []
     """Of the group that the journal's thread has."""
-    buffer_updated, append, take = TcpProtocol.buffer_updated, LocalLog.append, LocalLog._take
+    buffer_updated, append, take = TcpProtocol.buffer_updated, LocalCommitLog.append, LocalCommitLog._take
     write, sync, applied = Journal.write, Journal.sync, Dispatch.applied
 
     def noted_read(self: TcpProtocol, nbytes: int) -> None:
@@ -57,18 +57,18 @@ def trace() -> None:
         read = time.monotonic_ns()
         buffer_updated(self, nbytes)
 
-    def noted_append(self: LocalLog[Any], *batches: Pending[Any]) -> None:
+    def noted_append(self: LocalCommitLog[Any], *batches: PendingBatch[Any]) -> None:
         for pending in batches:
             parsed[id(pending.batch)] = [read, time.monotonic_ns()]
         append(self, *batches)
 
-    def noted_take(self: LocalLog[Any]) -> None:
+    def noted_take(self: LocalCommitLog[Any]) -> None:
         now = time.monotonic_ns()
         for pending in self._gathered:
             parsed[id(pending.batch)].append(now)
         take(self)
 
-    def noted_write(self: Journal, batches: Sequence[Batch]) -> list[Position]:
+    def noted_write(self: Journal, batches: Sequence[Batch]) -> list[BatchPosition]:
         nonlocal under_way
         began = time.monotonic_ns()
         moments = [parsed.pop(id(batch)) for batch in batches]
@@ -85,14 +85,14 @@ def trace() -> None:
         sync(self, told)
 
     def noted_applied(
-        self: Dispatch, group: Sequence[Pending[Waiting]], positions: Sequence[Position]
+        self: Dispatch, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]
     ) -> None:
         moments = [*written.pop(id(group[-1].batch)), time.monotonic_ns()]
         applied(self, group, positions)
         _passed.append([*moments, time.monotonic_ns()])
 
     TcpProtocol.buffer_updated = noted_read  # type: ignore[method-assign]
-    LocalLog.append, LocalLog._take = noted_append, noted_take  # type: ignore[method-assign]
+    LocalCommitLog.append, LocalCommitLog._take = noted_append, noted_take  # type: ignore[method-assign]
     Journal.write, Journal.sync = noted_write, noted_sync  # type: ignore[method-assign]
     Dispatch.applied = noted_applied  # type: ignore[method-assign]
 

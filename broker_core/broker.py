@@ -58,9 +58,9 @@ from broker_core.group.member import Member
 from broker_core.group.ports import NoticeExchange
 from broker_core.group.problems import group_problems
 from broker_core.journal.appender import JournalOptions
-from broker_core.journal.commit_log import LocalLog, LogMaker
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import Known
+from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
 from broker_core.names import BROKER_NAME
 from broker_core.sites.links import Links
@@ -101,8 +101,8 @@ class Broker:
         policy: PolicyDocument,
         paths: BrokerPaths,
         websocket: ListenerFactory,
-        known: Known | None = None,
-        files: Files | None = None,
+        known: KnownLog | None = None,
+        files: FileSystem | None = None,
         roots: Sequence[Path] = (Path("/"),),
         reserved: Sequence[Path] = (),
         member: Member | None = None,
@@ -138,7 +138,7 @@ class Broker:
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
         confirmations = Confirmations(member.settings.member if member is not None else "", journal, clock)
-        make_log: LogMaker = LocalLog
+        make_log: CommitLogFactory = LocalCommitLog
         if member is not None:
             member.confirms_with(confirmations)
             make_log = member.log

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from broker_core.errors import JournalError
-from broker_core.journal.reader import Source, read_header
+from broker_core.journal.segment_reader import SegmentSource, read_header
 
 
-def log_of(source: Source) -> str:
+def log_of(source: SegmentSource) -> str:
     """Return the identity in a segment's header as text. JournalError journal_damaged."""
     return str(read_header(source).log)
 
 
-def check_log(source: Source, expected: str) -> None:
+def check_log(source: SegmentSource, expected: str) -> None:
     """Refuse a segment of another log than the one that was planned. JournalError other_log."""
     found = log_of(source)
     if found != expected:

@@ -1,6 +1,6 @@
 """Holding the log while a job reads it, so that retention doesn't remove what it has planned.
 
-A lease is a file in the journal's directory that the broker heeds (`broker_core.journal.leases`). It runs out by itself
+A lease is a file in the journal's directory that the broker heeds (`broker_core.journal.reader_leases`). It runs out by itself
 two minutes after the job was killed.
 """
 
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from broker_core.journal.files import Files
-from broker_core.journal.leases import Lease, clear_leases, drop_lease, write_lease
+from broker_core.journal.files import FileSystem
+from broker_core.journal.reader_leases import ReaderLease, release_lease, remove_expired_leases, write_lease
 from sluice_spark.place import LogPlace
 
 TERM_S = 120.0
@@ -35,8 +35,8 @@ class Hold:
     def renew(self) -> None:
         """Write it with a new term. OSError."""
         with self._lock:
-            lease = Lease(self._owner, self._sequence, time.time_ns() + self._term_ns)
-            write_lease(Files(), self._place.directory, self._place.instance, self._name, lease)
+            lease = ReaderLease(self._owner, self._sequence, time.time_ns() + self._term_ns)
+            write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
 
     def move(self, sequence: int) -> None:
         """Need nothing before `sequence` any more. OSError."""
@@ -47,7 +47,7 @@ class Hold:
     def drop(self) -> None:
         """Hold nothing any more. OSError."""
         with self._lock:
-            drop_lease(self._place.directory, self._place.instance, self._name)
+            release_lease(self._place.directory, self._place.instance, self._name)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def leased(
         sequence,
         TERM_S,
     )
-    clear_leases(place.directory, place.instance, time.time_ns())
+    remove_expired_leases(place.directory, place.instance, time.time_ns())
     try:
         hold.renew()
     except OSError as error:

@@ -1,7 +1,7 @@
 """What there is of a log, looked at once and before anything is made: its identity, segments, frontier, and what is gone.
 
 A log begins with record 1. What of its beginning isn't there any more was removed, and then the broker's receipts say so
-(`broker_core.journal.removals`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
+(`broker_core.journal.segment_replacer`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
 by a fresh lake, by an old one, by a data source.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal.frontier import frontier_path
-from broker_core.journal.removals import Removal, read_removals
-from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
+from broker_core.journal.frontier_file import frontier_path
+from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_segment_path
+from broker_core.journal.segment_replacer import RemovalRecord, read_removals
 from broker_core.sequence_set import SequenceSet
 from sluice_spark.identity import log_of
 from sluice_spark.place import LogPlace
@@ -63,7 +63,7 @@ class Log:
     segments: tuple[int, ...]
     frontier: int
     """The newest sequence that may be read; 0 when nothing may."""
-    removals: tuple[Removal, ...]
+    removals: tuple[RemovalRecord, ...]
 
     @property
     def first(self) -> int:
@@ -194,7 +194,7 @@ def _instances(place: LogPlace) -> list[str]:
     for path in place.directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
             try:
-                names.add(parse_path(Path(path))[0])
+                names.add(parse_segment_path(Path(path))[0])
             except OperatorError:
                 continue
     return sorted(names)[:_NAMED]

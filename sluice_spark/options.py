@@ -13,7 +13,7 @@ import orjson
 
 from broker_core.bookmark import AfterBookmarks, AtTime, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
-from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
+from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_segment_path
 from broker_core.names import is_name
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import SPLIT_BYTES, Request
@@ -142,7 +142,7 @@ def _only_instance(directory: Path) -> str:
     for path in directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
             try:
-                names.add(parse_path(path)[0])
+                names.add(parse_segment_path(path)[0])
             except OperatorError:
                 continue
         elif path.name.endswith(".durable"):

@@ -16,8 +16,8 @@ from broker_core.config.instance import MESSAGE_TYPES
 from broker_core.errors import OperatorError
 from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import Decoder, decoder_for
-from broker_core.journal.index import SegmentIndex, Stretch
-from broker_core.journal.reader import Source
+from broker_core.journal.segment_index import IndexedRange, SegmentIndex
+from broker_core.journal.segment_reader import SegmentSource
 from broker_core.subscriptions.topics import TopicPattern
 from sluice_spark.columns import record_schema
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
@@ -264,11 +264,13 @@ def read_span(
         yield made
 
 
-def _within(span: Span, stretch: Stretch) -> Span:
+def _within(span: Span, stretch: IndexedRange) -> Span:
     return span._replace(first=max(stretch.first, span.first), last=min(stretch.last, span.last))
 
 
-def _choice(place: LogPlace, span: Span, source: Source, request: Request, topics: Topics) -> Choice | None:
+def _choice(
+    place: LogPlace, span: Span, source: SegmentSource, request: Request, topics: Topics
+) -> Choice | None:
     """What of a span may hold something of the request, by the segment's sidecar; None where that isn't known, or all of it."""
     if topics.all and request.start_at is None and request.end_at is None:
         return None

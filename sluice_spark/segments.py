@@ -15,13 +15,27 @@ from typing import NamedTuple
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import Batch, hash64, read_batch_header
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.compressed import MemberCache
+from broker_core.journal.compressed_segment import GzipMemberCache
 from broker_core.journal.files import journal_error
-from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex, Stretch
-from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, read_header, walk
-from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
-from broker_core.journal.sidecar import load, load_places, load_summary
+from broker_core.journal.frontier_file import read_frontier
+from broker_core.journal.index_sidecar import load_positions, load_sidecar, load_summary
+from broker_core.journal.segment import (
+    HEADER_SIZE,
+    damaged_segment_error,
+    find_segment_files,
+    index_path,
+    segment_name,
+)
+from broker_core.journal.segment_index import IndexedRange, SegmentIndex
+from broker_core.journal.segment_reader import (
+    CUT,
+    ZEROS,
+    SegmentSource,
+    find_next_batch,
+    open_source,
+    read_header,
+    scan_batches,
+)
 from sluice_spark.identity import check_log
 from sluice_spark.place import LogPlace
 
@@ -41,7 +55,7 @@ class Choice(NamedTuple):
     topics: tuple[str, ...]
     times: tuple[int | None, int | None]
     """What was asked for: whoever asks for something else looks again."""
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[IndexedRange, ...]
     """That may hold something of it."""
     names: frozenset[bytes]
     """The topics of the segment that are wanted, if all are known and they are few; else none."""
@@ -62,7 +76,7 @@ class Span(NamedTuple):
 def first_sequences(place: LogPlace) -> list[int]:
     """The first sequence of every segment there is, ascending. JournalError journal_failed."""
     try:
-        found = discover(place.directory, place.instance, place.archive)
+        found = find_segment_files(place.directory, place.instance, place.archive)
     except OSError as error:
         raise journal_error(error, f"listing {place.directory}") from error
     return sorted({file.first_sequence for file in found})
@@ -84,7 +98,7 @@ def size_of(place: LogPlace, segment: int) -> int:
     return 0
 
 
-def open_segment(place: LogPlace, segment: int) -> Source:
+def open_segment(place: LogPlace, segment: int) -> SegmentSource:
     """Open a segment in whichever form it has, and check that it is of this log.
 
     JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log.
@@ -97,7 +111,7 @@ def open_segment(place: LogPlace, segment: int) -> Source:
             for compressed in (False, True):
                 path = directory / segment_name(place.instance, segment, compressed=compressed)
                 try:
-                    source = open_source(path, MemberCache(ONE_MEMBER))
+                    source = open_source(path, GzipMemberCache(ONE_MEMBER))
                     if place.log is not None:
                         check_log(source, place.log)
                     return source
@@ -122,10 +136,10 @@ def skipped_before(place: LogPlace, segment: int) -> int:
         return 0
 
 
-def open_index(place: LogPlace, segment: int, source: Source) -> SegmentIndex | None:
+def open_index(place: LogPlace, segment: int, source: SegmentSource) -> SegmentIndex | None:
     """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
     same."""
-    found = _sidecar(place, segment, load)
+    found = _sidecar(place, segment, load_sidecar)
     try:
         return found if found is not None and found.header_crc == read_header(source).crc else None
     except JournalError:
@@ -139,7 +153,7 @@ def summary_of(place: LogPlace, segment: int) -> SegmentIndex | None:
 
 def places_of(place: LogPlace, segment: int) -> SegmentIndex | None:
     """The same with the entries' places alone: nothing is inflated and parsed."""
-    return _sidecar(place, segment, load_places)
+    return _sidecar(place, segment, load_positions)
 
 
 def _sidecar(
@@ -170,7 +184,7 @@ def last_sequence(place: LogPlace) -> int:
     """The last sequence before the log's first torn or damaged batch, looking at its newest segment; 0 if empty."""
     for segment in reversed(first_sequences(place)):
         source, offset, last = open_segment(place, segment), HEADER_SIZE, segment - 1
-        while (found := walk(source, offset, source.length, CHUNK)).batches:
+        while (found := scan_batches(source, offset, source.length, CHUNK)).batches:
             offset, last = found.stopped_at, found.batches[-1].last_sequence
         if last >= segment or segment > 1:
             return last
@@ -178,7 +192,12 @@ def last_sequence(place: LogPlace) -> int:
 
 
 def read_batches(
-    place: LogPlace, span: Span, source: Source, *, at: Stretch | None = None, skip_gaps: bool = False
+    place: LogPlace,
+    span: Span,
+    source: SegmentSource,
+    *,
+    at: IndexedRange | None = None,
+    skip_gaps: bool = False,
 ) -> Iterator[Batch]:
     """The checked batches that hold the span, in order. The first and the last may hold more than the span.
 
@@ -189,7 +208,7 @@ def read_batches(
     offset, expected = _start(place, source, span, at), span.first
     while expected <= span.last:
         left = CHUNK if at is None else at.end - offset
-        found = walk(source, offset, source.length, left if 0 < left < CHUNK else CHUNK)
+        found = scan_batches(source, offset, source.length, left if 0 < left < CHUNK else CHUNK)
         for batch in found.batches:
             first = batch.header.first_sequence
             following = first + batch.header.count
@@ -206,7 +225,7 @@ def read_batches(
         offset = found.stopped_at
         if found.problem is not None:
             if found.problem not in (ZEROS, CUT) and not skip_gaps:
-                raise damaged(source.file.path, offset, found.problem)
+                raise damaged_segment_error(source.file.path, offset, found.problem)
             whole = _behind_damage(place, source, offset, expected) if skip_gaps else None
             if whole is None:
                 break
@@ -215,7 +234,7 @@ def read_batches(
         raise _short(place, span, expected, span.last)
 
 
-def _start(place: LogPlace, source: Source, span: Span, at: Stretch | None) -> int:
+def _start(place: LogPlace, source: SegmentSource, span: Span, at: IndexedRange | None) -> int:
     """An offset at or before the span's first record, by the sidecar if it tells the truth."""
     if at is not None and _begins(source, at.offset, at.first, span):
         return at.offset
@@ -226,15 +245,15 @@ def _start(place: LogPlace, source: Source, span: Span, at: Stretch | None) -> i
     return HEADER_SIZE  # the sidecar belongs to other bytes; walking from the start finds the place as well
 
 
-def _begins(source: Source, offset: int, sequence: int, span: Span) -> bool:
+def _begins(source: SegmentSource, offset: int, sequence: int, span: Span) -> bool:
     try:
         return read_batch_header(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first
     except (ClientError, JournalError):
         return False
 
 
-def _behind_damage(place: LogPlace, source: Source, offset: int, expected: int) -> int | None:
-    return next_batch(source, offset, source.length, hash64(place.instance), expected - 1)
+def _behind_damage(place: LogPlace, source: SegmentSource, offset: int, expected: int) -> int | None:
+    return find_next_batch(source, offset, source.length, hash64(place.instance), expected - 1)
 
 
 def _short(place: LogPlace, span: Span, first: int, last: int) -> JournalError:

@@ -68,10 +68,10 @@ class SluiceSource(DataSource):
         return JournalReader(self.asked.place, self.asked.request)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from broker_core.journal.leases import clear_leases
+        from broker_core.journal.reader_leases import remove_expired_leases
         from sluice_spark.stream import JournalStream
 
-        clear_leases(self.asked.place.directory, self.asked.place.instance, time.time_ns())
+        remove_expired_leases(self.asked.place.directory, self.asked.place.instance, time.time_ns())
         refused: OperatorError | None = None
         try:
             self._check_schema(schema)

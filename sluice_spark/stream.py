@@ -4,7 +4,7 @@ An offset is {origin: {"bookmark": "<origin>|<newest record done>|", "log": iden
 checkpoint: a log that was made anew under the same name doesn't go on where the other one was. Spark compares offsets as
 JSON text, so they are made in one place and their keys always stand in one order.
 
-What is done is a lease (`broker_core.journal.leases`): retention keeps what the checkpoint has still to read.
+What is done is a lease (`broker_core.journal.reader_leases`): retention keeps what the checkpoint has still to read.
 """
 
 from __future__ import annotations

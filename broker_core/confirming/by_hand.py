@@ -19,7 +19,7 @@ import structlog
 
 from broker_core.checksum import crc32c
 from broker_core.errors import JournalError
-from broker_core.journal.files import Files, replace_durably, sweep_temporaries
+from broker_core.journal.files import FileSystem, remove_temporaries, replace_durably
 
 VERSION: Final = 1
 log = structlog.get_logger("sluice.confirming")
@@ -41,11 +41,11 @@ class _File(msgspec.Struct):
 class Downgrades:
     """One broker's decisions of the kind. OSError where the directory can't be read."""
 
-    def __init__(self, directory: Path, instance: str, files: Files) -> None:
+    def __init__(self, directory: Path, instance: str, files: FileSystem) -> None:
         self._path = directory / f"{instance}.downgrades"
         self._files = files
         self._one_at_a_time = asyncio.Lock()
-        sweep_temporaries(files, self._path)
+        remove_temporaries(files, self._path)
         self.of: dict[str, Downgrade] = _read(self._path)
 
     async def note(self, name: str, decided: Downgrade | None, listed: Collection[str]) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from broker_core.checksum import crc32c
 from broker_core.errors import OperatorError
-from broker_core.journal.files import Files, replace_durably, sweep_temporaries
+from broker_core.journal.files import FileSystem, remove_temporaries, replace_durably
 
 MAGIC = b"SLUICEO1"
 USER_PREFIX = "user:"
@@ -35,10 +35,10 @@ _HEAD = struct.Struct("<8sII")
 class Owners:
     """One instance's. Raises OperatorError bad_owners when the file is there and can't be read; OSError."""
 
-    def __init__(self, path: Path, files: Files | None = None) -> None:
+    def __init__(self, path: Path, files: FileSystem | None = None) -> None:
         self._path = path
-        self._files = files or Files()
-        sweep_temporaries(self._files, path)
+        self._files = files or FileSystem()
+        remove_temporaries(self._files, path)
         self._users = _read(path)
         self.changed = False
         """Since it was last encoded."""

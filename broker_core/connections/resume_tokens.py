@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker_core.errors import ClientError
-from broker_core.journal.files import Files, replace_durably
+from broker_core.journal.files import FileSystem, replace_durably
 
 VALID_MS: Final = 24 * 3_600_000
 MAX_TOKEN: Final = 8_000
@@ -106,7 +106,7 @@ def key_at(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         key = secrets.token_bytes(KEY_BYTES)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(Files(), path, key, mode=0o600)
+        replace_durably(FileSystem(), path, key, mode=0o600)
     return key
 
 

@@ -19,8 +19,8 @@ import msgspec
 from broker_core.config import PolicyDocument
 from broker_core.control.set_back import SetBack
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.journal.files import Files, replace_durably, sweep_temporaries
-from broker_core.journal.frontier import Known
+from broker_core.journal.files import FileSystem, remove_temporaries, replace_durably
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.slow_clients.rules.staging import Stage, read_stage
 
 FORMAT: Final = "sluice-policy-1"
@@ -82,9 +82,9 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return stage._replace(made=max(stage.made, used.decisions))
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownLog | None:
         """Which log the instance had, and how far it was durable; None when no start has ended well."""
-        return Known(UUID(self.log), self.frontier) if self.log else None
+        return KnownLog(UUID(self.log), self.frontier) if self.log else None
 
 
 class _Envelope(msgspec.Struct):
@@ -141,10 +141,10 @@ def decode_policy(raw: bytes, instance: str) -> StoredPolicy:
 class PolicyFile:
     """The file of one broker. Its calls read and write the disk."""
 
-    def __init__(self, path: Path, instance: str, files: Files | None = None) -> None:
+    def __init__(self, path: Path, instance: str, files: FileSystem | None = None) -> None:
         self.path = path
         self._instance = instance
-        self._files = files or Files()
+        self._files = files or FileSystem()
 
     @classmethod
     def under(cls, home: Path, instance: str) -> PolicyFile:
@@ -170,7 +170,7 @@ class PolicyFile:
     def save(self, stored: StoredPolicy) -> None:
         """Replace the file, durably. Raises OSError; the file before is whole then."""
         self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        sweep_temporaries(self._files, self.path)
+        remove_temporaries(self._files, self.path)
         replace_durably(self._files, self.path, encode_policy(stored), mode=FILE_MODE)
 
     def save_log(self, log: UUID, frontier: int) -> None:

@@ -26,7 +26,7 @@ from broker_core.delivery.spool.bring_back import unload
 from broker_core.delivery.spool.entries import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
-from broker_core.journal.held import Pin
+from broker_core.journal.open_segments import Pin
 
 log = structlog.get_logger("sluice.offline")
 STALLED_AFTER_S = 1.0

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from broker_core.subscriptions.subscription import Subscription
 
 
@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     """
 
     subscription: Subscription[object]
-    source: Position | None
+    source: BatchPosition | None
     length: int
     rows: Rows | None
     batch: Batch

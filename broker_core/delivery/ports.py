@@ -15,7 +15,7 @@ from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.turns import Turns
 from broker_core.errors import SluiceError
 from broker_core.journal.journal import Journal
-from broker_core.journal.reader_thread import ReaderThread
+from broker_core.journal.log_reader import ReaderThread
 
 
 class Recipient(Protocol):

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker_core.batch import Batch, Rows
 from broker_core.delivery.entry import OutboxEntry
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 APART_NS: Final = 10_000_000_000
 """More than a record takes from its acceptance to here, unless this broker was away from its group, stood still, or its clock isn't the
@@ -23,7 +23,7 @@ class Shared:
 
     __slots__ = ("_entries", "_parts", "_since", "batch", "journaled", "position")
 
-    def __init__(self, batch: Batch, position: Position | None, now: int) -> None:
+    def __init__(self, batch: Batch, position: BatchPosition | None, now: int) -> None:
         self.batch = batch
         self._since = age_from(batch.accepted_at, now)
         self.position = position

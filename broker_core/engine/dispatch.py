@@ -37,9 +37,9 @@ from broker_core.engine.publisher_numbers import (
     assign_session,
 )
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
+from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, CommitLogFactory, PendingBatch
 from broker_core.journal.publishers import newest_number
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from broker_core.names import BROKER_NAME, publisher_origin
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
@@ -94,7 +94,7 @@ class Dispatch:
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
         confirmations: Confirmations,
-        make_log: LogMaker,
+        make_log: CommitLogFactory,
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
         self._spawn = facilities.spawn
@@ -265,7 +265,7 @@ class Dispatch:
             claims = not connection.publishing.claimed_in_log and under_way.claimant != session
             under_way.session, under_way.taken, under_way.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
-        self._log.append(Pending(parts.kept, waiting, claims=claims))
+        self._log.append(PendingBatch(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
 
     def _past_journal(self, connection: Member, passed: Passed) -> None:
@@ -309,10 +309,10 @@ class Dispatch:
             accepted_at=self._clock.now_ns(),
         )
 
-    def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Waiting]]:
+    def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Waiting]]:
         """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
         its way to the journal. ClientError not_journaled."""
-        under_way = list[Pending[Waiting]]()
+        under_way = list[PendingBatch[Waiting]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_single_topic_batch(
                 BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS]
@@ -324,7 +324,7 @@ class Dispatch:
                 self._deliver_passed(parts.passed)
                 self._settles.settle()
             if parts.kept is not None:
-                under_way.append(Pending(parts.kept))
+                under_way.append(PendingBatch(parts.kept))
                 self._log.append(under_way[-1])
         return under_way
 
@@ -334,7 +334,7 @@ class Dispatch:
         kept = self.topics.parts(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False
-        pending = Pending[Waiting](kept)
+        pending = PendingBatch[Waiting](kept)
         self._log.append(pending)
         await self._log.barrier()
         return not pending.failed
@@ -345,11 +345,11 @@ class Dispatch:
     def shows_early(self) -> bool:
         return self._subscribed.wants_early
 
-    def stamped(self, group: Sequence[Pending[Waiting]]) -> None:
+    def stamped(self, group: Sequence[PendingBatch[Waiting]]) -> None:
         """Note how far sequences were given out."""
         self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
 
-    def show(self, group: Sequence[Pending[Waiting]], before: Iterable[Pending[Waiting]]) -> None:
+    def show(self, group: Sequence[PendingBatch[Waiting]], before: Iterable[PendingBatch[Waiting]]) -> None:
         """Deliver what is on its way to the disk to subscriptions that don't wait for that.
 
         What the disk of a group's member refused comes again with the same sequences: they have that already.
@@ -369,7 +369,7 @@ class Dispatch:
                 self._deliver(pending.batch, None, early)
             self._settles.settle()
 
-    def applied(self, group: Sequence[Pending[Waiting]], positions: Sequence[Position]) -> None:
+    def applied(self, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         finished = FinishedBatches()
         registry = self._subscribed.registry
@@ -404,7 +404,7 @@ class Dispatch:
         self._acknowledge(finished)
         self._confirmations.hear()
 
-    def repeated(self, pending: Pending[Waiting]) -> None:
+    def repeated(self, pending: PendingBatch[Waiting]) -> None:
         """Another broker had it first: its publisher hears the same."""
         waiting = pending.owner
         if waiting is None:
@@ -419,7 +419,7 @@ class Dispatch:
             self._finish_batch(waiting, finished)
             self._tell_publishers(finished)
 
-    def superseded(self, pending: Pending[Waiting]) -> None:
+    def superseded(self, pending: PendingBatch[Waiting]) -> None:
         """Close the client whose batch isn't stored because another session holds its publisher's name."""
         waiting = pending.owner
         if waiting is None:
@@ -509,7 +509,7 @@ class Dispatch:
             self._answer_passed(waiting.connection, passed)
         waiting.connection.publishing.committed(len(waiting.behind))
 
-    def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: Position | None) -> None:
+    def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: BatchPosition | None) -> None:
         """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
         it."""
         parts = waiting.beside
@@ -526,7 +526,7 @@ class Dispatch:
             self._behind_bytes -= passed.batch.nbytes
             self._deliver_passed(passed.batch)
 
-    def _deliver_both(self, kept: Batch, position: Position | None, parts: BatchPartition) -> None:
+    def _deliver_both(self, kept: Batch, position: BatchPosition | None, parts: BatchPartition) -> None:
         """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
         passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
         assert passed is not None and parts.is_kept is not None
@@ -539,7 +539,7 @@ class Dispatch:
                 if rows is None or len(rows):
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
-    def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
+    def failed(self, group: Sequence[PendingBatch[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         if self.following is None and self._frontier.shown > self._frontier.durable:
             # In a group the log has them, with these sequences: they are applied again.
@@ -576,7 +576,7 @@ class Dispatch:
             self.on_broken(error)
 
     def _deliver(
-        self, batch: Batch, position: Position | None, registry: SubscriptionRegistry[Receiver]
+        self, batch: Batch, position: BatchPosition | None, registry: SubscriptionRegistry[Receiver]
     ) -> None:
         found = registry.match(batch)
         if found:

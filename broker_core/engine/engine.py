@@ -46,9 +46,9 @@ from broker_core.engine.log_subscribers import log_subscribers, losses, tell_los
 from broker_core.engine.settle import Settle
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.errors import JournalError
-from broker_core.journal.commit_log import LocalLog, LogMaker
+from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
 from broker_core.journal.journal import Journal
-from broker_core.journal.reader_thread import ReaderThread
+from broker_core.journal.log_reader import ReaderThread
 from broker_core.names import BROKER_NAME, KEPT_TOPIC
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier, LogEnd
@@ -85,7 +85,7 @@ class Engine:
         host_memory: int,
         ulimit: int | None,
         clock: Clock,
-        make_log: LogMaker = LocalLog,
+        make_log: CommitLogFactory = LocalCommitLog,
         confirmations: Confirmations | None = None,
     ) -> None:
         """`confirmations`: those that a group's member waits for as well; without, its own."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from broker_core.batch import HEADER_SIZE, Batch
 from broker_core.checksum import crc32c
-from broker_core.journal.files import Files, replace_durably
+from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.journal import Journal
 
 REMEMBERED = 8_192
@@ -76,7 +76,7 @@ def chain_path(directory: Path, instance: str) -> Path:
     return directory / f"{instance}.chain"
 
 
-def write_chain(files: Files, path: Path, sequence: int, value: bytes) -> None:
+def write_chain(files: FileSystem, path: Path, sequence: int, value: bytes) -> None:
     """Put the file in place durably. OSError."""
     rest = _REST.pack(sequence, value)
     replace_durably(files, path, _HEAD.pack(_MAGIC, crc32c(rest), 0) + rest)

@@ -18,10 +18,10 @@ from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
 from broker_core.group.replicated_log import SKEW_TOLD_MS, ReplicatedLog
 from broker_core.group.settings import GroupSettings
 from broker_core.group.status import SILENT_S, status_of
-from broker_core.journal.commit_log import CommitLog, Outlet, Owner
-from broker_core.journal.frontier import Known, read_mark
+from broker_core.journal.commit_log import CommitListener, CommitLog, Owner
+from broker_core.journal.frontier_file import KnownLog, read_mark
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import discover
+from broker_core.journal.segment import find_segment_files
 
 log = structlog.get_logger("sluice.group")
 RETRY_S: Final = 1.0
@@ -34,7 +34,7 @@ class KnownGroup(NamedTuple):
     sequence: int = 0
 
     @classmethod
-    def of(cls, known: Known) -> KnownGroup:
+    def of(cls, known: KnownLog) -> KnownGroup:
         """Return what one log is known of as a group's."""
         return cls(frozenset() if known.log is None else frozenset((known.log,)), known.sequence)
 
@@ -56,7 +56,7 @@ class Member:
 
     async def identity(
         self, directory: Path, archive: Path | None, known: KnownGroup | None = None
-    ) -> Known | None:
+    ) -> KnownLog | None:
         """Return the group's log, with which a member without a journal begins; None where there is one.
 
         `known`: what the control plane knows of the group; a group that has had records isn't begun again.
@@ -64,7 +64,7 @@ class Member:
         group_log_other.
         """
         instance, self._known = self.settings.instance, known or KnownGroup()
-        if read_mark(directory, instance) is not None or discover(directory, instance, archive):
+        if read_mark(directory, instance) is not None or find_segment_files(directory, instance, archive):
             return None
         offered, why = uuid4() if self._may_begin else None, ""
         while True:
@@ -84,14 +84,14 @@ class Member:
                 if not self._may_begin and found.log not in self._known.logs:
                     await self._engine.close()
                     raise log_other(instance, found.log, self._known)
-                return Known(found.log, 0)
+                return KnownLog(found.log, 0)
 
     @property
     def _may_begin(self) -> bool:
         """Whether the group is new, for all that is known: only then may this member make its log."""
         return self._known.sequence == 0
 
-    def log(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]:
+    def log(self, journal: Journal, outlet: CommitListener[Owner], clock: Clock) -> CommitLog[Owner]:
         """The log, to be started. `confirms_with` comes first."""
         assert self._confirmations is not None
         self._log = made = ReplicatedLog(

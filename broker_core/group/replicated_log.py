@@ -58,10 +58,10 @@ from broker_core.group.ports import (
 from broker_core.group.settings import GroupSettings
 from broker_core.group.tasks import end, first_to_fail, to_its_end
 from broker_core.group.waiting import Outgoing, Waiting, batches_in
-from broker_core.journal.commit_log import MAX_GROUP_BYTES, Outlet, Owner, Pending
+from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class ReplicatedLog(Generic[Owner]):
     def __init__(
         self,
         journal: Journal,
-        outlet: Outlet[Owner],
+        outlet: CommitListener[Owner],
         clock: Clock,
         engine: EngineLog,
         settings: GroupSettings,
@@ -172,7 +172,7 @@ class ReplicatedLog(Generic[Owner]):
     async def room(self) -> None:
         await self._waiting.room()
 
-    def append(self, *batches: Pending[Owner]) -> None:
+    def append(self, *batches: PendingBatch[Owner]) -> None:
         at = self._clock.now_ns()
         for pending in batches:
             if pending.claims:
@@ -435,8 +435,8 @@ class ReplicatedLog(Generic[Owner]):
         # Before anything is taken: what is wrong with one leaves the state as it was.
         found = [(entry, own := self._own_of(entry), batches_in(entry, own)) for entry in entries]
         before = self.chain.mark
-        group: list[Pending[Owner]] = []
-        refused: list[tuple[Pending[Owner], Refusal]] = []
+        group: list[PendingBatch[Owner]] = []
+        refused: list[tuple[PendingBatch[Owner], Refusal]] = []
         reached: list[Outgoing[Owner]] = []
         for entry, own, batches in found:
             if own is not None:
@@ -444,7 +444,7 @@ class ReplicatedLog(Generic[Owner]):
                 if batches:
                     self._compare_clocks(batches[-1].accepted_at - entry.at)
             for number, batch in enumerate(batches):
-                pending = own.batches[number] if own is not None else Pending[Owner](batch)
+                pending = own.batches[number] if own is not None else PendingBatch[Owner](batch)
                 fresh = order.take(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
@@ -483,7 +483,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _commit(
         self,
         before: tuple[int, bytes | None],
-        group: list[Pending[Owner]],
+        group: list[PendingBatch[Owner]],
         reached: list[Outgoing[Owner]],
     ) -> None:
         self._applying = True
@@ -505,7 +505,7 @@ class ReplicatedLog(Generic[Owner]):
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self._outlet.applied(group, positions)
 
-    def _write(self, batches: Sequence[Batch]) -> list[Position]:
+    def _write(self, batches: Sequence[Batch]) -> list[BatchPosition]:
         positions = self._journal.write(batches)
         self._journal.sync()
         return positions
@@ -579,7 +579,7 @@ class ReplicatedLog(Generic[Owner]):
                 why = self.away.sentence if self.away is not None else "no entry was taken"
                 self._fail([], _no_quorum(why))
 
-    def _fail(self, stamped: list[Pending[Owner]], error: JournalError) -> None:
+    def _fail(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
         """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
         waiting, nbytes = self._waiting.give_up()
         self._appending.underway = None

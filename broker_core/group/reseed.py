@@ -25,12 +25,12 @@ from broker_core.errors import JournalError, OperatorError
 from broker_core.group.chain import DIGEST, Chain, chain_of, chain_path, read_chain, write_chain
 from broker_core.group.order import Standing, place_in, standing_of
 from broker_core.group.ports import Attached, Beginning, EngineAwayError, EngineLog
-from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
-from broker_core.journal.frontier import Known
+from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from broker_core.journal.reader import chunks, open_source, read_header
-from broker_core.journal.segment import HEADER_SIZE, discover
-from broker_core.journal.tools.inspect import segment_files, verify
+from broker_core.journal.segment import HEADER_SIZE, find_segment_files
+from broker_core.journal.segment_reader import iter_batches, open_source, read_header
+from broker_core.journal.tools.inspect import segment_files, verify_segments
 
 Say = Callable[[str], None]
 _STEP = 8 * 1024 * 1024
@@ -110,7 +110,7 @@ def held_in(places: Places, instance: str) -> Held | None:
     files = segment_files(places.journal, instance, places.archive)
     for file in reversed(files):
         newest: Batch | None = None
-        for walked in chunks(file.path, HEADER_SIZE):
+        for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
             standing = Standing.of(newest)
@@ -135,7 +135,7 @@ def plan_empty(places: Places, instance: str, member: str, found: Attached | Non
     """
     places.journal.mkdir(parents=True, exist_ok=True)
     own = held_in(places, instance)
-    if own is not None or discover(places.journal, instance, places.archive):
+    if own is not None or find_segment_files(places.journal, instance, places.archive):
         raise OperatorError(
             "journal_there",
             f"{places.journal} has segments of {instance}.",
@@ -292,7 +292,7 @@ def plan_reseed(
             f"The engine's log begins with entry {found.first}, behind record {found.base}: what is before it members have alone.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
-    aside = f"aside-{stamp}" if own is not None or discover(places.journal, instance) else ""
+    aside = f"aside-{stamp}" if own is not None or find_segment_files(places.journal, instance) else ""
     steps = []
     if source is not None and source_has is not None:
         steps += [
@@ -353,9 +353,9 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
     """As planned. OperatorError journal_locked while the broker runs, no_source when the copy doesn't hold; JournalError.
 
     What fails before the copy is proved leaves the member as it was."""
-    files = Files()
+    files = FileSystem()
     try:
-        with closing(take_lock(places.journal / f"{plan.instance}.lock")):
+        with closing(lock_directory(places.journal / f"{plan.instance}.lock")):
             staging = places.journal / f"{_STAGING}{plan.aside.removeprefix('aside-') or 'new'}"
             receipt = Receipt(plan, now, found.generation, 0, 0, "")
             if source is not None:
@@ -380,7 +380,7 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
         raise journal_error(error, f"the {plan.act}") from error
 
 
-def _copy(files: Files, source: Places, staging: Path, instance: str, say: Say) -> None:
+def _copy(files: FileSystem, source: Places, staging: Path, instance: str, say: Say) -> None:
     """The source's files; its broker may run. Its mark first, so that it isn't ahead of what is copied."""
     for left in range(_TRIES - 1, -1, -1):
         staging.mkdir()
@@ -405,19 +405,19 @@ def _copy(files: Files, source: Places, staging: Path, instance: str, say: Say) 
                 raise _no_source(source, "its files change faster than they are copied") from None
 
 
-def _copied(files: Files, path: Path, target: Path) -> None:
+def _copied(files: FileSystem, path: Path, target: Path) -> None:
     made = Path(shutil.copyfile(path, target / path.name))
     with made.open("rb") as opened:
         files.fsync(opened.fileno())
 
 
 def _prove(staging: Path, instance: str, found: Attached, source: Places, say: Say) -> tuple[int, int, str]:
-    for report in verify(staging, instance):
+    for report in verify_segments(staging, instance):
         if report.problem and not report.unsynced:
             raise _no_source(source, f"{report.path.name}: {report.problem}")
     say("every batch of it is whole")
     kept = read_chain(chain_path(staging, instance))
-    journal = Journal.open(staging, instance, known=Known(found.log, 0))
+    journal = Journal.open(staging, instance, known=KnownLog(found.log, 0))
     try:
         chain = _chain_from_the_beginning(journal, kept, source, found)
         place = place_in(standing_of(journal), found, chain.value)
@@ -469,12 +469,12 @@ def _batches(journal: Journal, base: int) -> Iterator[Batch]:
         at = found[-1].last_sequence + 1
 
 
-def _kept(files: Files, directory: Path, instance: str, chain: Chain) -> None:
+def _kept(files: FileSystem, directory: Path, instance: str, chain: Chain) -> None:
     assert chain.value is not None
     write_chain(files, chain_path(directory, instance), chain.sequence, chain.value)
 
 
-def _move_aside(files: Files, places: Places, plan: Plan, receipt: Receipt, say: Say) -> None:
+def _move_aside(files: FileSystem, places: Places, plan: Plan, receipt: Receipt, say: Say) -> None:
     """Everything of the instance but its lock. The mark goes first: what a crash leaves isn't taken for a whole journal."""
     for place in (places.journal, places.archive):
         if place is None or not place.is_dir():

@@ -12,7 +12,7 @@ from broker_core.errors import ClientError
 from broker_core.group.order import MAX_BATCHES, batches_of, damaged_entry
 from broker_core.group.packing import packed
 from broker_core.group.ports import ENTRY_BYTES, Entry
-from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, Pending
+from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, PendingBatch
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Outgoing(Generic[Owner]):
     nbytes: int = 0
     content: bytes = b""
     """As it goes to the engine."""
-    batches: list[Pending[Owner]] = field(default_factory=list)
+    batches: list[PendingBatch[Owner]] = field(default_factory=list)
     asking: list[asyncio.Future[int | None]] = field(default_factory=list)
 
 
@@ -42,7 +42,7 @@ def batches_in(entry: Entry, own: Outgoing[Owner] | None) -> list[Batch]:
 class GivenUp(NamedTuple, Generic[Owner]):
     """What waited: nothing here hears of it any more."""
 
-    batches: list[Pending[Owner]]
+    batches: list[PendingBatch[Owner]]
     nbytes: int
 
 
@@ -53,7 +53,7 @@ class Waiting(Generic[Owner]):
         self.wanted = asyncio.Event()
         """Something may have gathered."""
         self._number = 0
-        self._gathered: list[Pending[Owner]] = []
+        self._gathered: list[PendingBatch[Owner]] = []
         self._gathered_since = 0.0
         self._asking: list[asyncio.Future[int | None]] = []
         self._sent: dict[int, Outgoing[Owner]] = {}
@@ -73,7 +73,7 @@ class Waiting(Generic[Owner]):
         """Wait until it isn't full."""
         await self._room.wait()
 
-    def add(self, batches: Sequence[Pending[Owner]], now: float) -> None:
+    def add(self, batches: Sequence[PendingBatch[Owner]], now: float) -> None:
         """Behind everything that has gathered."""
         if not self._gathered:
             self._gathered_since = now

@@ -8,6 +8,8 @@ Durability order of a roll:
 4. later, in `finish_sealed`: the full one is cut to its content, its sidecar and `.clients.ack` are written.
 
 A crash between any two of these leaves files that recovery tells apart by their content alone.
+
+Closing full segments: sync, cut to the content, note the publishers, write the sidecar. Then they may be moved.
 """
 
 from __future__ import annotations
@@ -18,15 +20,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
 from broker_core.batch import Batch
-from broker_core.journal.files import Files, OpenFile, write_all
-from broker_core.journal.held import Segment
-from broker_core.journal.index import SegmentIndex
-from broker_core.journal.segment import HEADER_SIZE, crc_of, encode_header, new_header, segment_name
-from broker_core.journal.spares import Spares
+from broker_core.journal import index_sidecar
+from broker_core.journal.files import FileSystem, OpenFile, journal_error, replace_durably, write_all
+from broker_core.journal.open_segments import Segment
+from broker_core.journal.preallocation import SpareSegments
+from broker_core.journal.publisher_sequences import publisher_sequences_path, write_publisher_sequences
+from broker_core.journal.publishers import Publishers
+from broker_core.journal.segment import (
+    HEADER_SIZE,
+    encode_header,
+    header_crc,
+    index_path,
+    new_header,
+    segment_name,
+)
+from broker_core.journal.segment_index import SegmentIndex
 
 
 class JournalOptions(NamedTuple):
@@ -38,7 +51,7 @@ class JournalOptions(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Tail:
+class WriteTail:
     """A segment open for writing; `offset` is where the next batch goes."""
 
     segment: Segment
@@ -46,10 +59,10 @@ class Tail:
     offset: int
 
 
-class Part(NamedTuple):
+class SegmentWrite(NamedTuple):
     """Consecutive batches that go into one segment, with the offset of each."""
 
-    tail: Tail
+    tail: WriteTail
     batches: Sequence[Batch]
     offsets: list[int]
 
@@ -58,7 +71,13 @@ class Appender:
     """Writes batches at the tail. A failed append leaves nothing behind; the caller holds the journal's lock."""
 
     def __init__(
-        self, files: Files, directory: Path, instance: str, log: UUID, epoch: int, options: JournalOptions
+        self,
+        files: FileSystem,
+        directory: Path,
+        instance: str,
+        log: UUID,
+        epoch: int,
+        options: JournalOptions,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -66,8 +85,8 @@ class Appender:
         self.log = log
         self.epoch = epoch
         self.options = options
-        self.spares = Spares(files, directory, instance, options.segment_size, options.preallocated)
-        self.tail: Tail | None = None
+        self.spares = SpareSegments(files, directory, instance, options.segment_size, options.preallocated)
+        self.tail: WriteTail | None = None
         self.skipped_from = 0
         """First of the numbers before the next segment that name no record; 0: none."""
         self.directory_changed = False
@@ -87,15 +106,15 @@ class Appender:
     def go_on_in(self, segment: Segment) -> None:
         """Continue the segment that recovery found to be the current one."""
         file = OpenFile(segment.path, os.O_RDWR)
-        self.tail = Tail(segment, file, segment.index.end)
+        self.tail = WriteTail(segment, file, segment.index.end)
         with suppress(OSError):
             # Only costs speed if it fails: an append behind the file's end needs room only then.
             self.files.reserve(file.fd, self.options.segment_size)
 
-    def append(self, batches: Sequence[Batch]) -> list[Part]:
+    def append(self, batches: Sequence[Batch]) -> list[SegmentWrite]:
         """Write all of `batches`, rolling as needed, or none: after an OSError the files are as before."""
-        parts: list[Part] = []
-        opened: list[Tail] = []
+        parts: list[SegmentWrite] = []
+        opened: list[WriteTail] = []
         tail = self.tail
         try:
             start = 0
@@ -106,7 +125,7 @@ class Appender:
                 stop, offsets = self._fit(tail, batches, start)
                 if stop > start:
                     some = batches[start:stop]
-                    parts.append(Part(tail, some, offsets))
+                    parts.append(SegmentWrite(tail, some, offsets))
                     write_all(self.files, tail.file.fd, [batch.buf for batch in some], tail.offset)
                 start = stop
                 if start < len(batches):
@@ -119,7 +138,7 @@ class Appender:
             raise
         return parts
 
-    def _fit(self, tail: Tail, batches: Sequence[Batch], start: int) -> tuple[int, list[int]]:
+    def _fit(self, tail: WriteTail, batches: Sequence[Batch], start: int) -> tuple[int, list[int]]:
         """How far the batches from `start` fit into a segment, and their offsets there."""
         ends = list(accumulate([batch.nbytes for batch in batches[start:]], initial=tail.offset))
         size = max(self.options.segment_size, HEADER_SIZE)
@@ -130,7 +149,7 @@ class Appender:
             fitting = 1  # larger than a segment: it gets one of its own
         return start + fitting, ends[:fitting]
 
-    def _open_segment(self, first: Batch, skipped_from: int) -> Tail:
+    def _open_segment(self, first: Batch, skipped_from: int) -> WriteTail:
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
         header = new_header(
@@ -143,8 +162,8 @@ class Appender:
         )
         encoded = encode_header(header)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
-        index.header_crc, index.skipped_from = crc_of(encoded), header.skipped_from
-        tail = Tail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
+        index.header_crc, index.skipped_from = header_crc(encoded), header.skipped_from
+        tail = WriteTail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:
             write_all(self.files, file.fd, [encoded], 0)
         except OSError:
@@ -153,7 +172,7 @@ class Appender:
         self.directory_changed = True
         return tail
 
-    def _undo(self, parts: list[Part], opened: list[Tail]) -> None:
+    def _undo(self, parts: list[SegmentWrite], opened: list[WriteTail]) -> None:
         for tail in opened:
             self._remove(tail)
         if self.tail is not None and parts and parts[0].tail is self.tail:
@@ -163,13 +182,13 @@ class Appender:
             with suppress(OSError):
                 self.files.reserve(fd, self.options.segment_size)
 
-    def _remove(self, tail: Tail) -> None:
+    def _remove(self, tail: WriteTail) -> None:
         tail.file.close()
         self.files.unlink(tail.segment.path)
 
-    def commit(self, parts: list[Part]) -> list[Tail]:
+    def commit(self, parts: list[SegmentWrite]) -> list[WriteTail]:
         """Take the written parts as the journal's; returns the tails that are full and have to be sealed."""
-        full: list[Tail] = []
+        full: list[WriteTail] = []
         for tail, batches, offsets in parts:
             if self.tail is not None and tail is not self.tail:
                 full.append(self.tail)
@@ -183,3 +202,60 @@ class Appender:
     def close(self) -> None:
         if self.tail is not None:
             self.tail.file.close()
+
+
+class FullSegment(NamedTuple):
+    """A full segment, still open, with the publishers as they were when it got full."""
+
+    tail: WriteTail
+    publishers: Publishers
+
+
+class SegmentSealer:
+    """The full segments that aren't closed yet, oldest first."""
+
+    def __init__(self, files: FileSystem, directory: Path, instance: str) -> None:
+        self._files = files
+        self._acks = publisher_sequences_path(directory, instance)
+        self._full: list[FullSegment] = []
+        self._one_at_a_time = Lock()
+
+    def __len__(self) -> int:
+        return len(self._full)
+
+    def add(self, tail: WriteTail, publishers: Publishers) -> None:
+        """Take a segment that is full; `publishers` is copied."""
+        self._full.append(FullSegment(tail, Publishers(publishers)))
+
+    def tails(self) -> list[WriteTail]:
+        """Those a sync has to include."""
+        return [one.tail for one in self._full]
+
+    def finish(self) -> None:
+        """Close all that are full. JournalError when the disk refuses; the next call goes on with the same one."""
+        with self._one_at_a_time:
+            while self._full:
+                self._seal(self._full[0])
+                del self._full[0]
+
+    def _seal(self, one: FullSegment) -> None:
+        segment, fd = one.tail.segment, one.tail.file.fd
+        try:
+            self._files.fdatasync(fd)
+            self._files.truncate(fd, segment.index.end)
+            self._files.fsync(fd)
+        except OSError as error:
+            raise journal_error(error, f"closing {segment.path.name}", final=True) from error
+        with suppress(OSError):
+            # Both can be rebuilt from the segments; without room for them the journal goes on.
+            self.write_acks(segment.index.last_sequence, one.publishers)
+            replace_durably(
+                self._files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index)
+            )
+            segment.index.set_entries(None)
+        # The descriptor closes itself when a sync that may be using it has let go of the tail.
+        segment.sealed = True
+
+    def write_acks(self, upto: int, publishers: Publishers) -> None:
+        """Note the publishers of the log up to a sequence."""
+        write_publisher_sequences(self._files, self._acks, upto, publishers)

@@ -1,6 +1,6 @@
 """The commit log: batches go in, and come out in the one order in which they are durable.
 
-A broker by itself has a `LocalLog`, its journal. What is above knows the protocol `CommitLog` alone, so that a log that
+A broker by itself has a `LocalCommitLog`, its journal. What is above knows the protocol `CommitLog` alone, so that a log that
 several brokers share can take its place: then batches come out that others appended, and nobody here waits for them.
 
 Group commit: what is appended in a turn is stamped at its end and goes to the journal's thread, which writes all that it finds
@@ -40,7 +40,7 @@ import structlog
 
 from broker_core.batch import Batch
 from broker_core.errors import JournalError
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 if TYPE_CHECKING:
     from broker_core.clock import Clock
@@ -55,7 +55,7 @@ that read is seen by policy as theirs: sockets are written to between turns."""
 RESERVED_AHEAD = 100_000
 """Numbers that are reserved at a time: one fdatasync more for each 50,000 records, while somebody gets them
 early."""
-MOST_AT_ONCE = 4_096
+MAX_AT_ONCE = 4_096
 """Batches handed out in one turn."""
 PENDING_HIGH_BYTES = 16 * 1024 * 1024
 """Bytes that may gather before publishers are no longer read from."""
@@ -64,7 +64,7 @@ Owner = TypeVar("Owner")
 
 
 @dataclass(slots=True)
-class Pending(Generic[Owner]):
+class PendingBatch(Generic[Owner]):
     """A batch on its way through the log, and who must hear of it: None when nobody waits for it here."""
 
     batch: Batch
@@ -76,36 +76,36 @@ class Pending(Generic[Owner]):
     that."""
 
 
-class Outlet(Protocol[Owner]):
+class CommitListener(Protocol[Owner]):
     """Where batches come out, group by group, on the loop. Each that was stamped is then applied or has failed."""
 
     @property
     def shows_early(self) -> bool:
         """Whether somebody wants batches before they are durable."""
 
-    def stamped(self, group: Sequence[Pending[Owner]]) -> None:
+    def stamped(self, group: Sequence[PendingBatch[Owner]]) -> None:
         """A group has its sequences and isn't durable yet."""
 
-    def show(self, group: Sequence[Pending[Owner]], before: Iterable[Pending[Owner]]) -> None:
+    def show(self, group: Sequence[PendingBatch[Owner]], before: Iterable[PendingBatch[Owner]]) -> None:
         """Give batches to those who don't wait for the disk; their numbers name these records alone, whatever
         happens. `before` are the batches that come before them and aren't applied yet. Called while
         `shows_early`; before `applied`."""
 
-    def applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
+    def applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
         """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
         than was stamped together."""
 
-    def repeated(self, pending: Pending[Owner]) -> None:
+    def repeated(self, pending: PendingBatch[Owner]) -> None:
         """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
 
-    def superseded(self, pending: Pending[Owner]) -> None:
+    def superseded(self, pending: PendingBatch[Owner]) -> None:
         """Close the client of a batch that isn't stored: in the log another session of its publisher came
         first."""
 
     def confirmed(self, upto: int) -> None:
         """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""
 
-    def failed(self, group: Sequence[Pending[Owner]], error: JournalError) -> None:
+    def failed(self, group: Sequence[PendingBatch[Owner]], error: JournalError) -> None:
         """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
 
     def broken(self, error: JournalError) -> None:
@@ -113,7 +113,7 @@ class Outlet(Protocol[Owner]):
 
 
 class CommitLog(Protocol[Owner]):
-    """What publishing needs of a log. Made with the `Outlet` that its batches come out at."""
+    """What publishing needs of a log. Made with the `CommitListener` that its batches come out at."""
 
     @property
     def full(self) -> bool:
@@ -122,7 +122,7 @@ class CommitLog(Protocol[Owner]):
     async def room(self) -> None:
         """Wait until the log isn't full."""
 
-    def append(self, *batches: Pending[Owner]) -> None:
+    def append(self, *batches: PendingBatch[Owner]) -> None:
         """Take batches, in order. Each comes out at `applied` or at `failed`, never within this call."""
 
     async def barrier(self) -> None:
@@ -132,10 +132,10 @@ class CommitLog(Protocol[Owner]):
         """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
 
 
-class LogMaker(Protocol):
-    """Makes the log of a broker. `LocalLog` is one."""
+class CommitLogFactory(Protocol):
+    """Makes the log of a broker. `LocalCommitLog` is one."""
 
-    def __call__(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]: ...
+    def __call__(self, journal: Journal, outlet: CommitListener[Owner], clock: Clock) -> CommitLog[Owner]: ...
 
 
 class Reservation(NamedTuple):
@@ -144,7 +144,7 @@ class Reservation(NamedTuple):
     upto: int
 
 
-class Order(Enum):
+class WriterCommand(Enum):
     """What the journal's thread is told between batches."""
 
     GO_ON = auto()
@@ -152,7 +152,7 @@ class Order(Enum):
     END = auto()
 
 
-def in_a_thread(step: Callable[[], bool]) -> Callable[[], None]:
+def run_steps_in_thread(step: Callable[[], bool]) -> Callable[[], None]:
     """Do steps in the journal's thread until one was the last. What is returned waits for that."""
 
     def steps() -> None:
@@ -164,7 +164,7 @@ def in_a_thread(step: Callable[[], bool]) -> Callable[[], None]:
     return thread.join
 
 
-class LocalLog(Generic[Owner]):
+class LocalCommitLog(Generic[Owner]):
     """The log of a broker by itself: owns its journal's writing side. Satisfies `CommitLog`.
 
     `clock` tells when a batch was accepted. `start` begins with the first batch: it calls a step that blocks again and again,
@@ -174,24 +174,24 @@ class LocalLog(Generic[Owner]):
     def __init__(
         self,
         journal: Journal,
-        outlet: Outlet[Owner],
+        outlet: CommitListener[Owner],
         clock: Clock,
-        start: Callable[[Callable[[], bool]], Callable[[], None]] = in_a_thread,
+        start: Callable[[Callable[[], bool]], Callable[[], None]] = run_steps_in_thread,
     ) -> None:
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
-        self._gathered: list[Pending[Owner]] = []
+        self._gathered: list[PendingBatch[Owner]] = []
         """Appended in this turn."""
-        self._stamped: deque[Pending[Owner]] = deque()
+        self._stamped: deque[PendingBatch[Owner]] = deque()
         """Neither durable nor failed, as far as the loop has heard."""
         self._pending_bytes = 0
         """Of both."""
-        self._durable: deque[tuple[Pending[Owner], Position]] = deque()
+        self._durable: deque[tuple[PendingBatch[Owner], BatchPosition]] = deque()
         """The first of the stamped ones: durable, and not handed out yet."""
-        self._portion = MOST_AT_ONCE
+        self._portion = MAX_AT_ONCE
         """Batches that are handed out in one turn, by what the last ones took."""
-        self._unshown: deque[Pending[Owner]] = deque()
+        self._unshown: deque[PendingBatch[Owner]] = deque()
         """The last of the stamped ones, as far as somebody waits for them early: their numbers aren't
         reserved yet."""
         self._shown = 0
@@ -208,8 +208,8 @@ class LocalLog(Generic[Owner]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start = start
         self._ended: Callable[[], None] | None = None
-        self._to_write: SimpleQueue[Pending[Owner] | Reservation | Order] = SimpleQueue()
-        self._found: Pending[Owner] | Reservation | Order | None = None
+        self._to_write: SimpleQueue[PendingBatch[Owner] | Reservation | WriterCommand] = SimpleQueue()
+        self._found: PendingBatch[Owner] | Reservation | WriterCommand | None = None
         """What the journal's thread has taken from there and not used."""
         self._refusing = False
         """Whether a write has failed and the loop may not have heard of it."""
@@ -221,7 +221,7 @@ class LocalLog(Generic[Owner]):
     async def room(self) -> None:
         await self._room.wait()
 
-    def append(self, *batches: Pending[Owner]) -> None:
+    def append(self, *batches: PendingBatch[Owner]) -> None:
         if not batches:
             return
         if self._loop is None:
@@ -244,7 +244,7 @@ class LocalLog(Generic[Owner]):
     async def close(self) -> None:
         while self._settled < self._appended:
             await self.barrier()
-        self._to_write.put(Order.END)
+        self._to_write.put(WriterCommand.END)
         if self._ended is not None:
             self._ended()
 
@@ -269,7 +269,7 @@ class LocalLog(Generic[Owner]):
         for pending in group:
             self._to_write.put(pending)
 
-    def _stamp(self, group: Sequence[Pending[Owner]]) -> None:
+    def _stamp(self, group: Sequence[PendingBatch[Owner]]) -> None:
         sequence = self._next_sequence
         at = self._last_at = max(self._clock.now_ns(), self._last_at)
         origin, epoch = self._journal.origin, self._journal.epoch
@@ -307,7 +307,7 @@ class LocalLog(Generic[Owner]):
         except Exception as problem:
             self._break(problem)
 
-    def _applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
+    def _applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
         if not self._stamped:
             return  # the log is broken: what was still written is found when it is opened again
         # The law of every acknowledgement.
@@ -327,7 +327,7 @@ class LocalLog(Generic[Owner]):
         if took > TURN_S:
             self._portion = max(int(number * TURN_S / took), 1)
         elif number == self._portion:
-            self._portion = min(2 * self._portion, MOST_AT_ONCE)
+            self._portion = min(2 * self._portion, MAX_AT_ONCE)
         if self._durable:
             assert self._loop is not None
             self._loop.call_soon(self._hand_out)
@@ -358,7 +358,7 @@ class LocalLog(Generic[Owner]):
         if self._journal.failed is None:
             self._journal.skip_to(self._shown + 1)
         self._next_sequence = self._journal.next_sequence
-        self._to_write.put(Order.GO_ON)
+        self._to_write.put(WriterCommand.GO_ON)
         if self._journal.failed is not None or not isinstance(problem, JournalError):
             self._break(error)
 
@@ -369,7 +369,7 @@ class LocalLog(Generic[Owner]):
         self._settle(self._appended - self._settled)
         self._outlet.broken(error)
 
-    def _drop(self) -> list[Pending[Owner]]:
+    def _drop(self) -> list[PendingBatch[Owner]]:
         """Whatever waits, with nobody to wait for it any more."""
         group = [*self._stamped, *self._gathered]
         self._stamped.clear()
@@ -381,7 +381,7 @@ class LocalLog(Generic[Owner]):
         self._release(group)
         return group
 
-    def _release(self, group: Sequence[Pending[Owner]]) -> None:
+    def _release(self, group: Sequence[PendingBatch[Owner]]) -> None:
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
         if not self.full:
             self._room.set()
@@ -399,9 +399,9 @@ class LocalLog(Generic[Owner]):
         """Wait for something to write, and write and sync all that is there; False when nothing comes any more."""
         found = self._found or self._to_write.get()
         self._found = None
-        if isinstance(found, Order):
+        if isinstance(found, WriterCommand):
             self._refusing = False
-            return found is Order.GO_ON
+            return found is WriterCommand.GO_ON
         if isinstance(found, Reservation):
             self._reserve_now(found.upto)
             return True
@@ -426,13 +426,16 @@ class LocalLog(Generic[Owner]):
             upto = 0
         self._loop.call_soon_threadsafe(self._is_reserved, upto)
 
-    def _gather(self, first: Pending[Owner]) -> list[Pending[Owner]]:
+    def _gather(self, first: PendingBatch[Owner]) -> list[PendingBatch[Owner]]:
         """What is written together with it: all that waits, as far as one write goes."""
         group, size = [first], first.batch.nbytes
         with suppress(Empty):
             while self._found is None:
                 found = self._to_write.get_nowait()
-                if not isinstance(found, Pending) or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES:
+                if (
+                    not isinstance(found, PendingBatch)
+                    or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES
+                ):
                     self._found = found
                 else:
                     group.append(found)

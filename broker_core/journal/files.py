@@ -78,7 +78,7 @@ class OpenFile:
         self.close()
 
 
-class Files:
+class FileSystem:
     """The operating system, as the journal and the spool use it."""
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -119,7 +119,7 @@ class Files:
         self.fdatasync(fd)
 
 
-def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
     """Write all buffers back to back at `offset`; returns the offset after them. One pwritev per 1,024 buffers."""
     for start in range(0, len(buffers), MAX_BUFFERS):
         part = buffers[start : start + MAX_BUFFERS]
@@ -134,11 +134,11 @@ def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> 
     return offset
 
 
-def replace_durably(files: Files, path: Path, *content: Buffer, mode: int = 0o600) -> None:
+def replace_durably(files: FileSystem, path: Path, *content: Buffer, mode: int = 0o600) -> None:
     """Put a whole file in place; after a crash at any step the old or the new one is there, whole.
 
     It is written beside, under a name that nobody else has, so that two who replace the same file don't mix their
-    bytes; synced, renamed, and the directory synced. What a crash leaves beside is found by `temporary_of`.
+    bytes; synced, renamed, and the directory synced. What a crash leaves beside is found by `temporary_target`.
     Raises OSError, and the old file is whole; if the directory's sync was what failed, the new one is.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.tmp")
@@ -157,16 +157,16 @@ def replace_durably(files: Files, path: Path, *content: Buffer, mode: int = 0o60
     files.sync_directory(path.parent)
 
 
-def temporary_of(name: str) -> str | None:
+def temporary_target(name: str) -> str | None:
     """The file that a temporary one, by its name, was to replace; None when it isn't one of `replace_durably`'s."""
     found = _TEMPORARY.fullmatch(name)
     return found["name"] if found else None
 
 
-def sweep_temporaries(files: Files, path: Path) -> None:
+def remove_temporaries(files: FileSystem, path: Path) -> None:
     """Remove what crashes left beside one small file. For its only writer, before it writes. OSError."""
     for beside in path.parent.glob(f"{path.name}.*"):
-        if temporary_of(beside.name) == path.name:
+        if temporary_target(beside.name) == path.name:
             files.unlink(beside)
 
 
@@ -187,7 +187,7 @@ def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalE
     )
 
 
-def take_lock(path: Path) -> OpenFile:
+def lock_directory(path: Path) -> OpenFile:
     """Hold a directory for one writer until the returned file is closed. OperatorError journal_locked if taken."""
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT)
     try:

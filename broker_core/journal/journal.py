@@ -19,18 +19,16 @@ from threading import Event, Lock
 from broker_core.batch import Batch, hash64
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError
-from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
-from broker_core.journal.files import NO_ROOM, Files, OpenFile, journal_error, take_lock
-from broker_core.journal.frontier import FrontierFile, Known, frontier_path
-from broker_core.journal.held import Pin, Pins, Segment
-from broker_core.journal.index import Hole
+from broker_core.journal.appender import Appender, JournalOptions, SegmentSealer, SegmentWrite, WriteTail
+from broker_core.journal.files import NO_ROOM, FileSystem, OpenFile, journal_error, lock_directory
+from broker_core.journal.frontier_file import FrontierFile, KnownLog, frontier_path
 from broker_core.journal.log_reader import LogReader
+from broker_core.journal.open_segments import Pin, PinTable, Segment
 from broker_core.journal.publishers import Publishers
-from broker_core.journal.recovery import Recovery, RecoveryReport
-from broker_core.journal.removals import note_removal
-from broker_core.journal.sealing import Sealer
-from broker_core.journal.segment import Position, SegmentInfo
-from broker_core.journal.swaps import Swaps
+from broker_core.journal.recovery import JournalRecovery, RecoveryReport
+from broker_core.journal.segment import BatchPosition, SegmentInfo
+from broker_core.journal.segment_index import MissingRange
+from broker_core.journal.segment_replacer import SegmentReplacer, append_removal
 from broker_core.sequence_set import SequenceSet
 
 DEFAULT_OPTIONS = JournalOptions()
@@ -42,7 +40,12 @@ class Journal:
     """The transaction log of one instance. Made by `Journal.open`."""
 
     def __init__(
-        self, files: Files, lock: OpenFile, directory: Path, found: Recovery, options: JournalOptions
+        self,
+        files: FileSystem,
+        lock: OpenFile,
+        directory: Path,
+        found: JournalRecovery,
+        options: JournalOptions,
     ) -> None:
         self.instance = found.instance
         self.origin = hash64(found.instance)
@@ -68,12 +71,14 @@ class Journal:
         """Through which everything of the instance that is kept beside its log is written too."""
         self._directory_lock = lock
         self._lock = Lock()
-        self._pins = Pins()
+        self._pins = PinTable()
         self._log = LogReader(found.instance, tuple(found.segments), found.log)
-        note = partial(note_removal, files, directory, found.instance)
-        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners, note)
+        note = partial(append_removal, files, directory, found.instance)
+        self._swaps = SegmentReplacer(
+            files, self._log, self._lock, found.archive_directory, self._pins.owners, note
+        )
         self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)
-        self._sealer = Sealer(files, directory, found.instance)
+        self._sealer = SegmentSealer(files, directory, found.instance)
         self._syncing = Lock()
         self.failed: JournalError | None = None
         """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
@@ -106,9 +111,9 @@ class Journal:
         archive_directory: Path | None = None,
         options: JournalOptions = DEFAULT_OPTIONS,
         *,
-        known: Known | None = None,
+        known: KnownLog | None = None,
         now_ns: int = 0,
-        files: Files | None = None,
+        files: FileSystem | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> Journal:
         """Lock the directory, recover, and be ready to write. `.recovery` says what was found.
@@ -117,15 +122,15 @@ class Journal:
         journal_behind, or JournalError when the disk refuses. `now_ns` and `stopwatch` (seconds)
         are only for the report; the core doesn't read clocks.
         """
-        files = files or Files()
+        files = files or FileSystem()
         started = stopwatch() if stopwatch else 0.0
         try:
             for place in (directory, archive_directory):
                 if place is not None:
                     place.mkdir(parents=True, exist_ok=True)
-            lock = take_lock(directory / f"{instance}.lock")
+            lock = lock_directory(directory / f"{instance}.lock")
             try:
-                found = Recovery(files, directory, instance, archive_directory, known)
+                found = JournalRecovery(files, directory, instance, archive_directory, known)
                 found.run()
                 journal = cls(files, lock, directory, found, options)
             except BaseException:
@@ -139,7 +144,7 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------------ writing
 
-    def write(self, batches: Sequence[Batch]) -> list[Position]:
+    def write(self, batches: Sequence[Batch]) -> list[BatchPosition]:
         """Append stamped batches, in sequence order; where each stands. Nothing is durable before `sync`.
 
         All or none: a disk that is full raises JournalError disk_full, what was written of them is cut off again,
@@ -161,9 +166,11 @@ class Journal:
             self._commit(parts)
             self.next_sequence = following
         if len(parts) == 1:
-            return list(map(Position, repeat(parts[0].tail.segment.first_sequence), parts[0].offsets))
+            return list(map(BatchPosition, repeat(parts[0].tail.segment.first_sequence), parts[0].offsets))
         return [
-            Position(part.tail.segment.first_sequence, offset) for part in parts for offset in part.offsets
+            BatchPosition(part.tail.segment.first_sequence, offset)
+            for part in parts
+            for offset in part.offsets
         ]
 
     def _following(self, batches: Sequence[Batch]) -> int:
@@ -175,7 +182,7 @@ class Journal:
             expected += header.count
         return expected
 
-    def _commit(self, parts: Sequence[Part]) -> None:
+    def _commit(self, parts: Sequence[SegmentWrite]) -> None:
         written, log = self._written_numbers, self._log
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
         # Publishers part by part: what is kept with a full segment must not know of later ones.
@@ -187,7 +194,7 @@ class Journal:
                 header = batch.header
                 if header.first_publisher_sequence:
                     key = header.publisher, header.session
-                    newest.pop(key, None)  # the newest stands last, as in `Publishers`
+                    newest.pop(key, None)  # the newest stands last, as in `PublisherSequences`
                     newest[key] = batch
             for batch in newest.values():
                 name_and_session = batch.publisher_name, batch.session
@@ -285,7 +292,7 @@ class Journal:
                 tails.append(self._appender.tail)
         self._check(tails)
 
-    def _check(self, tails: Sequence[Tail]) -> None:
+    def _check(self, tails: Sequence[WriteTail]) -> None:
         taken = None if self._directory_lock.in_place else self._directory_lock.path
         for tail in tails:
             # One that is sealed may have been moved by a swap.
@@ -376,7 +383,7 @@ class Journal:
         return skipped[0][0] if skipped and skipped[0][1] + 1 == first else first
 
     @property
-    def holes(self) -> list[Hole]:
+    def holes(self) -> list[MissingRange]:
         """Everything known to be unreadable, oldest first, between segments too."""
         return self._log.holes()
 
@@ -428,10 +435,10 @@ class Journal:
         batches = self._read(sequence, 1, self.next_sequence - 1)[1]
         return max(batches[0].first_sequence, sequence) if batches else self.next_sequence
 
-    def read_located(self, sequence: int, max_bytes: int, upto: int) -> list[tuple[Position, Batch]]:
+    def read_located(self, sequence: int, max_bytes: int, upto: int) -> list[tuple[BatchPosition, Batch]]:
         """As `read`, with each batch's position."""
         segment, batches, offsets = self._read(sequence, max_bytes, upto)
-        return list(zip(map(Position, repeat(segment), offsets), batches, strict=False))
+        return list(zip(map(BatchPosition, repeat(segment), offsets), batches, strict=False))
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
         first = self.first_sequence
@@ -447,11 +454,11 @@ class Journal:
             return 0, [], []
         return self._log.read(sequence, max_bytes, upto)
 
-    def read_at(self, position: Position, length: int) -> Batch:
+    def read_at(self, position: BatchPosition, length: int) -> Batch:
         """The batch of `length` bytes at a position, as `write` gave it. JournalError if it is gone or damaged."""
         return self._log.read_at(position, length)
 
-    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+    def read_span(self, position: BatchPosition, length: int) -> list[tuple[int, Batch]]:
         """(offset, batch) of the whole batches in `length` bytes at a position, up to the first that is damaged.
 
         One at least: JournalError if that is gone or damaged.

@@ -29,30 +29,41 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from broker_core.errors import OperatorError
-from broker_core.journal import sidecar
-from broker_core.journal.acks import acks_path, read_acks, write_acks
-from broker_core.journal.files import Files, OpenFile, replace_durably, temporary_of
-from broker_core.journal.frontier import Known, Mark, read_mark
-from broker_core.journal.held import Segment
-from broker_core.journal.index import Hole, SegmentIndex
+from broker_core.journal import index_sidecar
+from broker_core.journal.files import FileSystem, OpenFile, replace_durably, temporary_target
+from broker_core.journal.frontier_file import FrontierMark, KnownLog, read_mark
+from broker_core.journal.open_segments import Segment
+from broker_core.journal.publisher_sequences import (
+    publisher_sequences_path,
+    read_publisher_sequences,
+    write_publisher_sequences,
+)
 from broker_core.journal.publishers import Publishers
-from broker_core.journal.reader import CHUNK, Front, open_source, read_front, walk
-from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
     HEADER_SIZE,
     SUFFIX,
     SUFFIX_COMPRESSED,
     SUFFIX_INDEX,
     SegmentFile,
-    crc_of,
-    discover,
+    describe_header,
     encode_header,
-    fits,
+    find_segment_files,
+    header_crc,
     index_path,
+    is_segment_of,
     new_header,
-    parse_name,
+    parse_segment_name,
     segment_name,
-    told,
+)
+from broker_core.journal.segment_index import MissingRange, SegmentIndex
+from broker_core.journal.segment_reader import (
+    CHUNK,
+    SegmentHead,
+    SegmentScan,
+    open_source,
+    read_segment_head,
+    scan_batches,
+    scan_segment,
 )
 
 _ENDINGS = (
@@ -79,7 +90,7 @@ class RecoveryReport:
     opened_at: int = 0
     kept_records: int = 0
     truncated_bytes: int = 0
-    quarantined: list[Hole] = field(default_factory=list)
+    quarantined: list[MissingRange] = field(default_factory=list)
     skipped: tuple[int, int] | None = None
     """First and last of the numbers that this opening skips: they may have been shown, and no record has
     them."""
@@ -114,7 +125,7 @@ class RecoveryReport:
         self.reason = f"{self.reason} {sentence}".strip()
 
 
-class Recovery:
+class JournalRecovery:
     """Opening of a journal. Results: `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and
     `report`.
 
@@ -123,11 +134,11 @@ class Recovery:
 
     def __init__(
         self,
-        files: Files,
+        files: FileSystem,
         directory: Path,
         instance: str,
         archive_directory: Path | None,
-        known: Known | None = None,
+        known: KnownLog | None = None,
         *,
         accept: bool = False,
     ) -> None:
@@ -137,7 +148,7 @@ class Recovery:
         self.archive_directory = archive_directory
         self._known = known
         self._accept = accept
-        self._mark = read_mark(directory, instance) or Mark(0)
+        self._mark = read_mark(directory, instance) or FrontierMark(0)
         self.acknowledged = max(self._mark.sequence, known.sequence if known is not None else 0)
         self.given_up = self._mark.given_up
         self.report = RecoveryReport()
@@ -151,16 +162,16 @@ class Recovery:
         self.epoch = 1
         self.log: UUID
         """Identity of the log; `run` finds it."""
-        self._fronts: dict[Path, Front] = {}
-        self._scans: dict[int, Scan] = {}
+        self._fronts: dict[Path, SegmentHead] = {}
+        self._scans: dict[int, SegmentScan] = {}
 
     def run(self) -> None:
         """Look at everything. Damage never stops it; OSError and JournalError from the disk do.
 
         OperatorError other_log, journal_other and journal_behind when the log isn't one, not this one, or not all of it.
         """
-        files = discover(self.directory, self.instance, self.archive_directory)
-        self._fronts = {file.path: read_front(file.path) for file in files}
+        files = find_segment_files(self.directory, self.instance, self.archive_directory)
+        self._fronts = {file.path: read_segment_head(file.path) for file in files}
         self.log = self._identity(files)
         self._note_foreign_files()
         self._sweep(files)
@@ -208,11 +219,11 @@ class Recovery:
         others = [
             (file.path, header)
             for file, header in found
-            if not fits(header, self.instance, file.first_sequence, log)
+            if not is_segment_of(header, self.instance, file.first_sequence, log)
         ]
         if not others:
             return
-        named = ", ".join(f"{path} is {told(header)}" for path, header in others[:_NAMED])
+        named = ", ".join(f"{path} is {describe_header(header)}" for path, header in others[:_NAMED])
         more = f", and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         raise OperatorError(
             "other_log",
@@ -246,7 +257,7 @@ class Recovery:
         """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
         for path in sorted(self.directory.iterdir()):
             if (
-                not (temporary_of(path.name) or path.name).endswith(_ENDINGS)
+                not (temporary_target(path.name) or path.name).endswith(_ENDINGS)
                 and SUFFIX not in path.name
                 and ".spare." not in path.name
             ):
@@ -259,7 +270,7 @@ class Recovery:
             if place is None or not place.is_dir():
                 continue
             for path in place.glob(f"{self.instance}.*"):
-                name = temporary_of(path.name) or path.name
+                name = temporary_target(path.name) or path.name
                 indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(
                     name.removesuffix(SUFFIX_INDEX) + SUFFIX
                 )
@@ -277,7 +288,7 @@ class Recovery:
         return why.startswith(("torn.", "damaged.", "header.")) and self._is_segment(before + SUFFIX)
 
     def _is_segment(self, name: str) -> bool:
-        return parse_name(name, self.instance) is not None
+        return parse_segment_name(name, self.instance) is not None
 
     def _segment_files(self, files: list[SegmentFile]) -> list[SegmentFile]:
         """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""
@@ -300,7 +311,7 @@ class Recovery:
         self.report.because(f"{path.name} was set aside as {target.name}: {sentence}")
 
     def _take(self, file: SegmentFile, last: bool) -> None:
-        index = sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
+        index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         header = self._fronts[file.path].header
         if index is not None and header is not None and index.header_crc != header.crc:
             index = None  # another segment's
@@ -316,9 +327,9 @@ class Recovery:
             Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
         )
 
-    def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> Scan:
+    def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1
-        made = self._scans[first] = scan(open_source(path), self.instance, first, sealed)
+        made = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
         return made
 
     def _settle(self, segment: Segment) -> None:
@@ -339,7 +350,7 @@ class Recovery:
             if one.sealed and one.first_sequence in self._scans and one is not following:
                 self._write_sidecar(one)
 
-    def _keep_aside(self, segment: Segment, made: Scan) -> None:
+    def _keep_aside(self, segment: Segment, made: SegmentScan) -> None:
         if made.torn is not None:
             start, end = made.torn
             self._copy_aside(segment.path, "torn", start, end - start)
@@ -367,7 +378,7 @@ class Recovery:
         replace_durably(self.files, target, content)
         self.report.set_aside.append(target)
 
-    def _mend(self, segment: Segment, made: Scan) -> None:
+    def _mend(self, segment: Segment, made: SegmentScan) -> None:
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.header_problem is not None:
             # Everything in the header is known from elsewhere; its bytes are kept before it is written anew.
@@ -376,7 +387,7 @@ class Recovery:
             index = made.index
             header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
             encoded = encode_header(header)
-            index.header_crc = crc_of(encoded)
+            index.header_crc = header_crc(encoded)
             self.files.pwritev(handle.fd, [encoded], 0)
         if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
             self.files.truncate(handle.fd, made.index.end)
@@ -425,7 +436,7 @@ class Recovery:
         return Segment(segment.path, False, False, index, sealed=True)
 
     def _write_sidecar(self, segment: Segment) -> None:
-        replace_durably(self.files, index_path(segment.path), sidecar.encode(segment.index))
+        replace_durably(self.files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index))
 
     def _join(self) -> None:
         """Name what is missing between segments and behind the last, and set where numbering goes on."""
@@ -455,19 +466,21 @@ class Recovery:
         )
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> FrontierMark:
         """The durable mark of the log as it was found, for the frontier file."""
-        return Mark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
+        return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
-        hole = Hole(earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there")
+        hole = MissingRange(
+            earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
+        )
         self.report.quarantined.append(hole)
         self.report.because(f"Records {first} to {last} are missing behind {earlier.path.name}.")
 
     def _recover_publishers(self) -> None:
         """The file's word up to where it goes, then the log's; the whole log if the file is lost or ahead of it."""
         upto = 0
-        kept = read_acks(acks_path(self.directory, self.instance))
+        kept = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
         if kept is not None and kept[0] < self.next_sequence:
             upto, self.publishers = kept
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
@@ -479,7 +492,9 @@ class Recovery:
             # It was lost or old: the next opening shall not read these segments again. Opening synced what it read.
             with suppress(OSError):
                 last = self.segments[-1].index.last_sequence
-                write_acks(self.files, acks_path(self.directory, self.instance), last, self.publishers)
+                write_publisher_sequences(
+                    self.files, publisher_sequences_path(self.directory, self.instance), last, self.publishers
+                )
 
 
 def _free_name(path: Path) -> Path:
@@ -490,7 +505,7 @@ def _free_name(path: Path) -> Path:
     return free
 
 
-class _Stored(NamedTuple):
+class _StoredBatch(NamedTuple):
     """A batch in a segment's file."""
 
     start: int
@@ -500,14 +515,16 @@ class _Stored(NamedTuple):
     accepted_at: int
 
 
-def _batches(segment: Segment) -> Iterator[_Stored]:
+def _batches(segment: Segment) -> Iterator[_StoredBatch]:
     """The whole batches of a segment, over holes."""
     source = open_source(segment.path)
     offset, end = HEADER_SIZE, segment.index.end
     while offset < end:
-        found = walk(source, offset, end, CHUNK)
+        found = scan_batches(source, offset, end, CHUNK)
         for at, batch in zip(found.offsets, found.batches, strict=True):
-            yield _Stored(at, at + batch.nbytes, batch.first_sequence, batch.last_sequence, batch.accepted_at)
+            yield _StoredBatch(
+                at, at + batch.nbytes, batch.first_sequence, batch.last_sequence, batch.accepted_at
+            )
         hole = segment.index.hole_at(found.stopped_at)
         if not found.batches and hole is None:
             return

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from broker_core.documents.journals import JournalAction, SkippedSegment
-from broker_core.journal.held import Pin
+from broker_core.journal.open_segments import Pin
 from broker_core.journal.segment import SegmentInfo
 
 _NS_PER_S = 1_000_000_000
@@ -26,7 +26,7 @@ _NAMED = 20
 """Owners named of one segment: there may be thousands."""
 
 
-class Plan(NamedTuple):
+class RetentionPlan(NamedTuple):
     """What an action would do: the segments it takes, and those it leaves.
 
     Reasons to leave one: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
@@ -42,13 +42,13 @@ class Plan(NamedTuple):
         return sum(segment.nbytes for segment in self.chosen)
 
 
-def plan(
+def plan_retention(
     action: JournalAction,
     segments: Sequence[SegmentInfo],
     older_than_ns: int,
     pins: Sequence[Pin],
     now_ns: int,
-) -> Plan:
+) -> RetentionPlan:
     """What to take. `older_than_ns` is a moment: segments whose newest record came before it are old enough."""
     chosen: list[SegmentInfo] = []
     skipped: list[SkippedSegment] = []
@@ -66,7 +66,7 @@ def plan(
         if blocked is None:
             why = f"an older segment stays ({segment.name}), and the log may have no gaps"
             blocked = _left(segment, why, "gap")
-    return Plan(chosen, skipped)
+    return RetentionPlan(chosen, skipped)
 
 
 def _plausible(segments: Sequence[SegmentInfo], now_ns: int) -> list[SegmentInfo]:

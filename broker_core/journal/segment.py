@@ -48,7 +48,7 @@ SUFFIX_COMPRESSED = ".journal.gz"
 SUFFIX_INDEX = ".index.gz"
 
 
-class Position(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch stands: its segment's first sequence, and the offset in the uncompressed file.
 
     It stays true when the segment is archived or compressed.
@@ -128,36 +128,36 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     """The header in the first 4,096 bytes; JournalError journal_damaged says what is wrong with it."""
     if len(raw) < HEADER_SIZE:
-        raise damaged(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
+        raise damaged_segment_error(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
     magic, version, crc, origin, epoch, _, first, created_at, length, name, log, skipped = (
         _HEADER.unpack_from(raw)
     )
     if magic != MAGIC:
-        raise damaged(path, 0, "it doesn't start with SLUICEJ1")
+        raise damaged_segment_error(path, 0, "it doesn't start with SLUICEJ1")
     if version != VERSION:
-        raise damaged(path, 8, f"version {version} isn't known")
+        raise damaged_segment_error(path, 8, f"version {version} isn't known")
     plain = bytearray(raw[:HEADER_SIZE])
     plain[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if crc32c(plain) != crc:
-        raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
+        raise damaged_segment_error(path, _CRC_AT, "its header's checksum doesn't fit")
     return SegmentHeader(
         name[:length].decode(), origin, epoch, first, created_at, UUID(bytes=log), crc, skipped
     )
 
 
-def crc_of(encoded: bytes) -> int:
+def header_crc(encoded: bytes) -> int:
     """The checksum in an encoded header."""
     found: int = struct.unpack_from("<I", encoded, _CRC_AT)[0]
     return found
 
 
-def fits(header: SegmentHeader, instance: str, first_sequence: int, log: UUID | None) -> bool:
+def is_segment_of(header: SegmentHeader, instance: str, first_sequence: int, log: UUID | None) -> bool:
     """Whether it is that segment of that log; of any log where `log` is None."""
     same_log = log is None or header.log == log
     return same_log and (header.instance, header.first_sequence) == (instance, first_sequence)
 
 
-def told(header: SegmentHeader) -> str:
+def describe_header(header: SegmentHeader) -> str:
     """What a header says of itself, in words."""
     return f"segment {segment_name(header.instance, header.first_sequence)} of the log {header.log}"
 
@@ -175,7 +175,7 @@ def new_header(
     return SegmentHeader(instance, origin, epoch, first_sequence, created_at, log, skipped_from=skipped_from)
 
 
-def damaged(path: Path, offset: int, why: str) -> JournalError:
+def damaged_segment_error(path: Path, offset: int, why: str) -> JournalError:
     """The error for bytes that can't be what they should be."""
     return JournalError(
         "journal_damaged",
@@ -186,11 +186,11 @@ def damaged(path: Path, offset: int, why: str) -> JournalError:
     )
 
 
-def other_log(path: Path, header: SegmentHeader, log: UUID | None) -> JournalError:
+def other_log_error(path: Path, header: SegmentHeader, log: UUID | None) -> JournalError:
     """The error for a file that has the name of a segment and is another one."""
     return JournalError(
         "other_log",
-        f"{path} is {told(header)}, and this is the log {log}.",
+        f"{path} is {describe_header(header)}, and this is the log {log}.",
         "Somebody put a file in its place. Move it away and bring back the segment that was there.",
         file=path.name,
         found=str(header.log),
@@ -208,7 +208,7 @@ def index_path(segment: Path) -> Path:
     return segment.with_name(segment.name.removesuffix(".gz").removesuffix(SUFFIX) + SUFFIX_INDEX)
 
 
-def parse_name(name: str, instance: str) -> tuple[int, bool] | None:
+def parse_segment_name(name: str, instance: str) -> tuple[int, bool] | None:
     """(first sequence, compressed) of a segment's file name; None if the file is foreign to this instance."""
     rest = name.removeprefix(f"{instance}.")
     digits, suffix = rest[:20], rest[20:]
@@ -219,17 +219,19 @@ def parse_name(name: str, instance: str) -> tuple[int, bool] | None:
     return int(digits), suffix == SUFFIX_COMPRESSED
 
 
-def parse_path(path: Path) -> tuple[str, int]:
+def parse_segment_path(path: Path) -> tuple[str, int]:
     """(instance, first sequence) of a segment's file. OperatorError unknown_journal if its name isn't one's."""
     instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
-    if not instance or parse_name(path.name, instance) is None:
+    if not instance or parse_segment_name(path.name, instance) is None:
         raise OperatorError(
             "unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`."
         )
     return instance, int(digits)
 
 
-def discover(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
+def find_segment_files(
+    directory: Path, instance: str, archive_directory: Path | None = None
+) -> list[SegmentFile]:
     """The segment files of an instance, oldest first; needs no lock.
 
     Live ones are listed before archived ones, so that a segment that moves meanwhile is seen twice rather than not
@@ -240,7 +242,7 @@ def discover(directory: Path, instance: str, archive_directory: Path | None = No
         if place is None or not place.is_dir():
             continue
         for path in place.iterdir():
-            parsed = parse_name(path.name, instance)
+            parsed = parse_segment_name(path.name, instance)
             if parsed is not None and path.is_file():
                 found.append(SegmentFile(path, parsed[0], archived, parsed[1]))
     return sorted(found, key=lambda file: (file.first_sequence, file.archived, file.compressed))

@@ -27,8 +27,8 @@ Mask = npt.NDArray[np.bool_]
 """Of the stretches of a segment: those that are meant."""
 _Ints = npt.NDArray[np.int64]
 
-MOST_TOPICS: Final = 65_536
-MOST_PAIRS: Final = 1_000_000
+MAX_TOPICS: Final = 65_536
+MAX_PAIRS: Final = 1_000_000
 """A topic and a stretch that holds it, of one segment, four bytes each while it is written."""
 _HEAD = struct.Struct("<IIII")
 _LIMITS = np.array([1 << 7 * more for more in range(1, 5)])
@@ -68,7 +68,7 @@ class TopicIndex:
         topics = rank[np.concatenate(numbers)] if sum(counts) else np.zeros(0, np.int64)
         places = np.repeat(np.arange(len(stretches)), counts)
         # By 16 bits NumPy counts and needn't compare.
-        sort = np.argsort(topics.astype(np.uint16) if len(order) <= MOST_TOPICS else topics, kind="stable")
+        sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
         topics, places = topics[sort], places[sort]
         often = np.bincount(topics, minlength=len(order)) * 2 > len(stretches)
         kept = ~often[topics]

@@ -12,7 +12,7 @@ from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch, Rows
 from broker_core.delivery.piece import Piece
 from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from broker_core.replay.span import Span
 from broker_core.subscriptions.subscription import Subscription, select_rows
 
@@ -114,7 +114,7 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
     return int(sequences[first + max(number, 1) - 1])
 
 
-def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
+def _pieces(position: BatchPosition, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
     # One alone makes its own evaluator when its filter asks; several share what is decoded.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [

@@ -17,7 +17,7 @@ from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.gone import Ending
 from broker_core.delivery.ports import Owner
 from broker_core.delivery.shared import Shared
-from broker_core.journal.held import Pin
+from broker_core.journal.open_segments import Pin
 from broker_core.protocols import commands, replies
 from broker_core.replay.cursor import Cursor, Reading
 from broker_core.replay.kept import Durable, ManagedReplay

@@ -22,7 +22,7 @@ import structlog
 
 from broker_core.checksum import crc32c
 from broker_core.errors import OperatorError
-from broker_core.journal.files import Files, sweep_temporaries
+from broker_core.journal.files import FileSystem, remove_temporaries
 from broker_core.replay.kept import Durable, ManagedReplay
 
 log = structlog.get_logger("sluice.kept")
@@ -71,13 +71,13 @@ def load_upto(path: Path) -> int:
         return 0
 
 
-def load(files: Files, path: Path) -> Sequence[Entry]:
+def load(files: FileSystem, path: Path) -> Sequence[Entry]:
     """Read what is kept, and remove temporary files. Not while anybody writes the file.
 
     Raises OperatorError bad_kept_positions when the file is there and can't be read; OSError.
     """
     if path.parent.is_dir():
-        sweep_temporaries(files, path)
+        remove_temporaries(files, path)
     try:
         content = path.read_bytes()
     except FileNotFoundError:

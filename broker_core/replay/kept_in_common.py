@@ -21,9 +21,9 @@ import structlog
 
 from broker_core.batch import Batch, Rows
 from broker_core.delivery.shared import Shared
-from broker_core.journal.commit_log import Pending
+from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
-from broker_core.journal.reader_thread import ReaderThread
+from broker_core.journal.log_reader import ReaderThread
 from broker_core.names import KEPT_TOPIC
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Entry
@@ -54,7 +54,7 @@ class Told(msgspec.Struct, omit_defaults=True):
 class Publish(Protocol):
     """Publishes records of the broker's own: `engine.dispatch`."""
 
-    def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[Pending[Any]]: ...
+    def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Any]]: ...
 
 
 class KeptInCommon:
@@ -86,7 +86,7 @@ class KeptInCommon:
         """Definition and position as they were told last, by whomever."""
         self._told_at: dict[Key, float] = {}
         """When each was told whole, the longest ago first."""
-        self._under_way: list[tuple[Sequence[Pending[Any]], list[Key]]] = []
+        self._under_way: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
         self._gone: dict[Key, int] = {}
         """When what was deleted was made: who tells of it late doesn't bring it back."""
 

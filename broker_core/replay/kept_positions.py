@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from broker_core.errors import JournalError
-from broker_core.journal.files import Files, replace_durably
-from broker_core.journal.held import Pin
+from broker_core.journal.files import FileSystem, replace_durably
+from broker_core.journal.open_segments import Pin
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Entry, encode_entries, joined, load, load_emptied, load_upto
 
@@ -38,7 +38,9 @@ class KeptPositions:
     `pin(sequence, owner, holder)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
     """
 
-    def __init__(self, path: Path, pin: Callable[[int, str, str], Pin], files: Files | None = None) -> None:
+    def __init__(
+        self, path: Path, pin: Callable[[int, str, str], Pin], files: FileSystem | None = None
+    ) -> None:
         self.durables: dict[tuple[str, str], Durable] = {}
         """By client and name."""
         self.durables_of: Counter[str] = Counter()
@@ -61,7 +63,7 @@ class KeptPositions:
         self.upto: Callable[[], int] = lambda: 0
         """Up to which record of the log what is kept has been taken from there."""
         self._path = path
-        self._files = Files() if files is None else files
+        self._files = FileSystem() if files is None else files
         self._pin = pin
         self._pins: dict[Entry, Pin] = {}
         self._changed = False

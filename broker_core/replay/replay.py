@@ -32,7 +32,7 @@ from broker_core.delivery.piece import Piece
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
-from broker_core.journal.held import Pin
+from broker_core.journal.open_segments import Pin
 from broker_core.replay.chunks import Chunk
 from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
 from broker_core.replay.frontier import Frontier

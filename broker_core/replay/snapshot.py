@@ -14,7 +14,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
 from broker_core.subscriptions.subscription import Subscription, select_rows
 
@@ -30,7 +30,7 @@ class Stretch:
         self.matched = 0
         self._journal = journal
         self._subscription = subscription
-        self._places: list[tuple[Position, int]] = []
+        self._places: list[tuple[BatchPosition, int]] = []
         """Of each batch with something for the subscription: where, and how long."""
 
     def read(self, start: int, last: int, keys: LastPerKey) -> int:

@@ -24,8 +24,8 @@ from broker_core.control.set_back import FIX, SetBack
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import KnownGroup
-from broker_core.journal.frontier import Known
-from broker_core.journal.segment import discover
+from broker_core.journal.frontier_file import KnownLog
+from broker_core.journal.segment import find_segment_files
 from broker_core.slow_clients.rules.staging import Stage, read_stage
 from console.database_limits import database_error
 from console.reporters.database_thread import DatabaseThread
@@ -54,7 +54,7 @@ class StartOrders:
     policy: PolicyDocument
     stage: Stage | None
     directories: Directories
-    known: Known | None
+    known: KnownLog | None
     group: KnownGroup
     database: DatabaseEntry
     set_back: SetBack | None = None
@@ -148,9 +148,9 @@ def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
         Path(policy.instance.journal_directory or default.journal),
         Path(policy.instance.archive_directory or default.archive),
     )
-    if stored.journal and not discover(directories.journal, stored.instance, directories.archive):
+    if stored.journal and not find_segment_files(directories.journal, stored.instance, directories.archive):
         earlier = Path(stored.journal)
-        if earlier != directories.journal and discover(earlier, stored.instance):
+        if earlier != directories.journal and find_segment_files(earlier, stored.instance):
             raise elsewhere(stored.instance, directories.journal, earlier)
     group = KnownGroup.of(stored.known) if stored.known is not None else KnownGroup()
     return StartOrders(policy, stored.stage, directories, stored.known, group, entry, stored.set_back)

@@ -18,8 +18,8 @@ from broker_core.control.policy_file import PolicyFile, StoredPolicy
 from broker_core.errors import OperatorError
 from broker_core.filters import DecoderOf
 from broker_core.group.member import KnownGroup
-from broker_core.journal.frontier import Known
-from broker_core.journal.segment import discover
+from broker_core.journal.frontier_file import KnownLog
+from broker_core.journal.segment import find_segment_files
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from console.models import Instance, Member, PolicyRevision
 
@@ -57,7 +57,7 @@ def directories_now(instance_name: str) -> Directories:
         return Directories(Path(stored.journal), Path(stored.archive))
 
 
-def known_log_now(instance_name: str, member: str = "") -> Known | None:
+def known_log_now(instance_name: str, member: str = "") -> KnownLog | None:
     """Return what the database knows of the log, or while it is away what was stored with the policy."""
     try:
         return known_log(instance_name, member)
@@ -97,10 +97,10 @@ def directories_to_open(instance_name: str) -> Directories:
     Opening an empty directory instead would give the sequences of bookmarks that clients hold to other records.
     """
     wanted = directories_of(instance_name)
-    if discover(wanted.journal, instance_name, wanted.archive):
+    if find_segment_files(wanted.journal, instance_name, wanted.archive):
         return wanted
     for earlier in _earlier(instance_name):
-        if discover(earlier, instance_name):
+        if find_segment_files(earlier, instance_name):
             raise elsewhere(instance_name, wanted.journal, earlier)
     return wanted
 
@@ -121,13 +121,13 @@ def policy_file(instance_name: str) -> PolicyFile:
     return PolicyFile.under(settings.SLUICE_HOME, instance_name)
 
 
-def known_log(instance_name: str, member: str = "") -> Known | None:
+def known_log(instance_name: str, member: str = "") -> KnownLog | None:
     """What was last heard of an instance's log, of a group of that member's; None for one that this database doesn't know."""
     if member:
         copy = Member.objects.filter(instance__name=instance_name, name=member).first()
-        return None if copy is None else Known(copy.log, copy.frontier)
+        return None if copy is None else KnownLog(copy.log, copy.frontier)
     instance = Instance.objects.filter(name=instance_name).first()
-    return None if instance is None else Known(instance.log, instance.frontier)
+    return None if instance is None else KnownLog(instance.log, instance.frontier)
 
 
 def known_group(instance_name: str) -> KnownGroup:

@@ -17,7 +17,7 @@ import msgspec
 from broker_core.documents import requests
 from broker_core.documents.journals import JournalAction, RemovalReply, SwapAction
 from broker_core.errors import OperatorError
-from broker_core.journal import maintenance
+from broker_core.journal import segment_copies
 from console.broker_link import Link, link_to, members_of
 from console.choices import JOURNAL_ACTIONS, RunKind, RunState
 from console.models import ActionRun
@@ -121,7 +121,7 @@ def _remove(run: ActionRun, link: Link, age_s: int, progress: Progress) -> dict[
     segments = run.plan["segments"]
     for number, segment in enumerate(segments):
         progress.step(number, len(segments) + 1, f"checksum of {segment['name']}")
-        segment["sha256"] = maintenance.digest_of(Path(segment["path"]), progress.part)
+        segment["sha256"] = segment_copies.segment_sha256(Path(segment["path"]), progress.part)
     names = [segment["name"] for segment in segments]
     progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
     progress.check()
@@ -169,9 +169,9 @@ def _prepare_and_swap(run: ActionRun, link: Link, chosen: list[Any], progress: P
 def _prepare(kind: str, source: Path, prepared: Path, progress: Progress) -> dict[str, Any]:
     """Make the file that will take the segment's place, and read it back before the broker is asked to use it."""
     if kind == RunKind.ARCHIVE:
-        digest = maintenance.copy_verified(source, prepared, progress.part)
+        digest = segment_copies.copy_segment(source, prepared, progress.part)
         return {"bytes": prepared.stat().st_size, "sha256": digest}
-    maintenance.compress_segment(source, prepared, progress.part)
+    segment_copies.compress_segment(source, prepared, progress.part)
     return {"bytes": prepared.stat().st_size, "from_bytes": source.stat().st_size}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from tests.torture.broker import INSTANCE, free_port, start
 from tests.torture.history import body_of, topic_of
 
@@ -77,7 +77,7 @@ def settle(home: Path) -> None:
     assert len(sealed) >= 5, len(sealed)
     journal.remove([sealed[0].name])
     for segment in sealed[1:3]:
-        copy_verified(segment.path, archive / "prepared")
+        copy_segment(segment.path, archive / "prepared")
         journal.archive_swap(segment.name, archive / "prepared")
     for segment in sealed[2:4]:
         now = next(one for one in journal.segments() if one.first_sequence == segment.first_sequence)

@@ -10,11 +10,11 @@ import pytest
 
 from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore
 from broker_core.client.subscription import Subscription
-from broker_core.journal.frontier import read_mark
-from broker_core.journal.maintenance import verify_segment
-from broker_core.journal.removals import read_removals
-from broker_core.journal.segment import index_path, parse_path
-from broker_core.journal.sidecar import load_summary
+from broker_core.journal.frontier_file import read_mark
+from broker_core.journal.index_sidecar import load_summary
+from broker_core.journal.segment import index_path, parse_segment_path
+from broker_core.journal.segment_copies import verify_segment
+from broker_core.journal.segment_replacer import read_removals
 from tests.durability.make_golden import MESSAGES, PUBLISHERS, READ
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy
 from tests.torture.broker import INSTANCE
@@ -51,7 +51,7 @@ def test_every_segment_is_whole_and_its_sidecar_is_believed(home: Path) -> None:
         report = verify_segment(path)
         assert report.ok, report
         if index_path(path).exists():
-            first = parse_path(path)[1]
+            first = parse_segment_path(path)[1]
             index = load_summary(index_path(path), INSTANCE, first)
             assert index is not None
             assert (index.records, index.last_sequence) == (report.records, report.last_sequence)

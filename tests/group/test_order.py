@@ -21,8 +21,8 @@ from broker_core.group.packing import packed, unpacked, unpacked_length
 from broker_core.group.ports import Attached, Entry, Sender
 from broker_core.group.settings import read_settings
 from broker_core.journal.appender import JournalOptions
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import Known
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
 from tests.support.groups import content_of
 
@@ -30,7 +30,7 @@ LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
 FIRST = Attached(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
 
 
-class Unsynced(Files):
+class Unsynced(FileSystem):
     """A disk that nothing is waited for: no power is cut here."""
 
     def fdatasync(self, fd: int) -> None: ...
@@ -42,7 +42,7 @@ class Unsynced(Files):
 
 def opened(directory: Path) -> Journal:
     return Journal.open(
-        directory, "group", options=JournalOptions(1 << 16, 0), known=Known(LOG, 0), files=Unsynced()
+        directory, "group", options=JournalOptions(1 << 16, 0), known=KnownLog(LOG, 0), files=Unsynced()
     )
 
 
@@ -129,7 +129,7 @@ def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tm
     first = apply(journal, entries[:2]).chain
     assert first.value is not None
     path = chain_path(tmp_path, "group")
-    write_chain(Files(), path, first.sequence, first.value)
+    write_chain(FileSystem(), path, first.sequence, first.value)
     whole = apply(journal, entries).chain.value
     assert chain_of(journal).value == whole
     path.write_bytes(path.read_bytes()[:-1] + b"x")

@@ -30,7 +30,7 @@ from broker_core.errors import ClientError
 from broker_core.group.chain import Chain
 from broker_core.group.order import START, Order, batches_of
 from broker_core.group.ports import Entry, Sender
-from broker_core.journal.commit_log import Pending
+from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal
 from broker_core.protocols import replies
@@ -164,8 +164,8 @@ class Member:
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
         self.order = Order(journal, 1, START, Chain(0, b""))
-        self.gathered: list[Pending[Waiting]] = []
-        self.own: dict[int, list[Pending[Waiting]]] = {}
+        self.gathered: list[PendingBatch[Waiting]] = []
+        self.own: dict[int, list[PendingBatch[Waiting]]] = {}
         """What it appended, by entry."""
         self.stored: list[tuple[int, int, bytes]] = []
         self.applied = 0
@@ -201,7 +201,7 @@ class Member:
         )
         return cast(Dispatch, made)
 
-    def _append(self, pending: Pending[Waiting]) -> None:
+    def _append(self, pending: PendingBatch[Waiting]) -> None:
         """As the group's log takes it."""
         assert isinstance(pending.batch.buf, bytearray)
         write_flags(pending.batch.buf, CLAIM if pending.claims else 0)
@@ -219,12 +219,12 @@ class Member:
     def apply(self, log: list[Entry], most: int) -> None:
         """Apply the next entries in one go, at most so many."""
         entries = log[self.applied : self.applied + most]
-        group: list[Pending[Waiting]] = []
-        refused: list[tuple[Pending[Waiting], Refusal]] = []
+        group: list[PendingBatch[Waiting]] = []
+        refused: list[tuple[PendingBatch[Waiting], Refusal]] = []
         for entry in entries:
             own = self.own.pop(entry.number, None)
             for number, batch in enumerate(batches_of(entry)):
-                pending = own[number] if own is not None else Pending[Waiting](batch)
+                pending = own[number] if own is not None else PendingBatch[Waiting](batch)
                 fresh = self.order.take(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
@@ -238,7 +238,7 @@ class Member:
         self._tell(group, refused)
 
     def _tell(
-        self, group: Sequence[Pending[Waiting]], refused: Sequence[tuple[Pending[Waiting], Refusal]]
+        self, group: Sequence[PendingBatch[Waiting]], refused: Sequence[tuple[PendingBatch[Waiting], Refusal]]
     ) -> None:
         if group:
             self.dispatch.applied(group, cast(Any, [None] * len(group)))

@@ -243,7 +243,7 @@ async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_
     (tmp_path / "new").mkdir()
     async with running_engines(tmp_path / "new", 1) as engines:
         assert "were acknowledged" in await refusal(restored, engines.urls, "init", "--yes")
-        accepted = inspect.repair(journal_of(restored), GROUP, None, accept=True)
+        accepted = inspect.repair_journal(journal_of(restored), GROUP, None, accept=True)
         assert accepted["next_sequence"] > acknowledged >= copied
         await replication(restored, engines.urls, "init", "--yes")
         source = ("--from", str(journal_of(restored)))

@@ -14,7 +14,7 @@ from broker_core.group import reseed
 from broker_core.group.jetstream import JetStream
 from broker_core.group.reseed import Places
 from broker_core.group.settings import GroupSettings
-from broker_core.journal.tools.inspect import verify
+from broker_core.journal.tools.inspect import verify_segments
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
 from tests.support.engines import running_engines
@@ -51,7 +51,7 @@ def kept_of(home: Path) -> set[tuple[int, int]]:
         (report.first_sequence, report.last_sequence)
         for place in journal.glob("aside-*")
         if any(place.glob("*.journal"))
-        for report in verify(place, GROUP)
+        for report in verify_segments(place, GROUP)
     }
 
 

@@ -17,7 +17,7 @@ from broker_core.batch import Buffer
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import OperatorError
 from broker_core.group import status as status_module
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until
 from tests.support.cables import running_cable
@@ -165,7 +165,7 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
                 await until(lambda: content_of(a.journal) == content_of(b.journal))
 
 
-class Full(Files):
+class Full(FileSystem):
     """A disk that may have no room."""
 
     full = False

@@ -15,7 +15,7 @@ from django.test import override_settings
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.confirming.by_hand import Downgrade, Downgrades
 from broker_core.confirming.confirming import POLICY, Confirming, Mode
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from tests.group.test_one_log import publish
 from tests.support.brokers import ask, until
 from tests.support.engines import running_engines
@@ -24,7 +24,7 @@ from tests.support.groups import Running, running_members, start_member
 SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
 
 
-class Slow(Files):
+class Slow(FileSystem):
     """A disk whose syncs take until it is let go on."""
 
     def __init__(self) -> None:
@@ -182,16 +182,16 @@ async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_
 
 
 async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_said(tmp_path: Path) -> None:
-    made = Downgrades(tmp_path, "group", Files())
+    made = Downgrades(tmp_path, "group", FileSystem())
     await made.note("c", Downgrade("ada", 1), ["b", "c"])
-    assert Downgrades(tmp_path, "group", Files()).of == made.of == {"c": Downgrade("ada", 1)}
+    assert Downgrades(tmp_path, "group", FileSystem()).of == made.of == {"c": Downgrade("ada", 1)}
     path = tmp_path / "group.downgrades"
     content = path.read_bytes()
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        assert Downgrades(tmp_path, "group", Files()).of in ({}, made.of)
+        assert Downgrades(tmp_path, "group", FileSystem()).of in ({}, made.of)
 
 
 async def events_of(member: Running, event: str) -> str:

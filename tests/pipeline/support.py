@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from broker_core.batch import Batch, build_batch
 from broker_core.checksum import crc32c
-from broker_core.journal import sidecar
+from broker_core.journal import index_sidecar
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment, copy_verified
-from broker_core.journal.reader import open_source
-from broker_core.journal.scan import scan
-from broker_core.journal.segment import HEADER_SIZE, index_path, parse_path
+from broker_core.journal.segment import HEADER_SIZE, index_path, parse_segment_path
+from broker_core.journal.segment_copies import compress_segment, copy_segment
+from broker_core.journal.segment_reader import open_source, scan_segment
 from pipeline.config import Settings, settings_from
 from pipeline.plots import Plot, draw
 from sluice_spark.place import LogPlace
@@ -108,7 +107,7 @@ def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(
     for info in chosen:
         target = journal_target(home, info.path, action)
         if action == "archive":
-            copy_verified(info.path, target)
+            copy_segment(info.path, target)
             journal.archive_swap(info.name, target)
         else:
             compress_segment(info.path, target)
@@ -131,8 +130,10 @@ def identify(home: Path, identity: UUID, only: Path | None = None) -> str:
 
 def write_sidecar(path: Path) -> None:
     """The sidecar of a segment that is still written, as if it were sealed."""
-    instance, first = parse_path(path)
-    index_path(path).write_bytes(sidecar.encode(scan(open_source(path), instance, first).index))
+    instance, first = parse_segment_path(path)
+    index_path(path).write_bytes(
+        index_sidecar.encode_sidecar(scan_segment(open_source(path), instance, first).index)
+    )
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:

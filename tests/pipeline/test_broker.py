@@ -9,10 +9,10 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
-from broker_core.journal.files import Files
-from broker_core.journal.leases import Lease, drop_lease, leases_path, write_lease
-from broker_core.journal.maintenance import compress_segment
-from broker_core.journal.removals import read_removals
+from broker_core.journal.files import FileSystem
+from broker_core.journal.reader_leases import ReaderLease, leases_path, release_lease, write_lease
+from broker_core.journal.segment_copies import compress_segment
+from broker_core.journal.segment_replacer import read_removals
 from sluice_spark.lease import leased
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
@@ -36,8 +36,8 @@ async def test_a_lease_is_seen_in_needed_by_and_holds_back_removal(tmp_path: Pat
         journal = broker.engine.journal
         names = [one.name for one in journal.segments() if one.state != "current"]
         second = journal.segments()[1].first_sequence
-        lease = Lease("lake on here (7)", second, time.time_ns() + MINUTE)
-        write_lease(Files(), journal.directory, "test-1", "lake.7", lease)
+        lease = ReaderLease("lake on here (7)", second, time.time_ns() + MINUTE)
+        write_lease(FileSystem(), journal.directory, "test-1", "lake.7", lease)
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
         assert plan["chosen"] == names[:1]
         assert plan["skipped"][0]["reason"] == "pipeline"
@@ -46,7 +46,7 @@ async def test_a_lease_is_seen_in_needed_by_and_holds_back_removal(tmp_path: Pat
         assert [bool(one["pinned_by"]) for one in listed] == [False] + [True] * (len(listed) - 1)
         with pytest.raises(AssertionError, match="journal_in_use"):
             await ask(broker, "journal_remove", names=names, age_s=0)
-        drop_lease(journal.directory, "test-1", "lake.7")
+        release_lease(journal.directory, "test-1", "lake.7")
         gone = await ask(broker, "journal_remove", names=names, age_s=0)
         (told,) = read_removals(journal.directory, "test-1")
         assert (told.first, told.last, told.records) == (1, gone["last_sequence"], gone["records"])

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.appender import JournalOptions
-from broker_core.journal.frontier import Known
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
 from pipeline.config import Settings, settings_from
 from pipeline.jobs import Reporter, lake, lake_check
@@ -428,7 +428,7 @@ def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: 
         return sorted(found.to_table().to_pylist(), key=itemgetter("sequence"))
 
     def member(name: str, options: JournalOptions, of: Journal | None = None) -> Journal:
-        known = None if of is None else Known(of.identity, 0)
+        known = None if of is None else KnownLog(of.identity, 0)
         home = tmp_path / name
         return Journal.open(home / "journal", "sluice-1", home / "archive", options, known=known)
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from broker_core.journal.leases import leases_path
+from broker_core.journal.reader_leases import leases_path
 from broker_core.journal.segment import segment_name
 from pipeline.__main__ import spoken
 from pipeline.jobs import client_history, lake

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from broker_core.batch import HEADER_SIZE, Batch, build_batch
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.journal.appender import JournalOptions
-from broker_core.journal.reader import Source
 from broker_core.journal.segment import segment_name
+from broker_core.journal.segment_reader import SegmentSource
 from sluice_spark import reading
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.log import examine
@@ -122,7 +122,7 @@ def test_segments_without_the_time_are_not_planned(tmp_path: Path) -> None:
 def test_stretches_without_the_topic_or_the_time_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_core.journal.index.ENTRY_BYTES", 1_000)
+    monkeypatch.setattr("broker_core.journal.segment_index.ENTRY_BYTES", 1_000)
     with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
         for number in range(100):
             topic = "rare" if number in (40, 70) else f"often.{number % 3}"
@@ -135,7 +135,7 @@ def test_stretches_without_the_topic_or_the_time_are_not_read(
     read: list[Span] = []
     real = reading.read_batches
 
-    def counted(where: LogPlace, span: Span, source: Source, **more: Any) -> Iterator[Batch]:
+    def counted(where: LogPlace, span: Span, source: SegmentSource, **more: Any) -> Iterator[Batch]:
         read.append(span)
         return real(where, span, source, **more)
 

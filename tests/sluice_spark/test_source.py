@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from broker_core.errors import SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.leases import read_leases
+from broker_core.journal.reader_leases import read_leases
 from sluice_spark import gaps, journal, register
 from tests.pipeline.support import (
     INSTANCE,

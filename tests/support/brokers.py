@@ -17,7 +17,7 @@ from broker_core.control.link import LinkSettings
 from broker_core.control.policy_file import PolicyFile
 from broker_core.control.set_back import SetBack
 from broker_core.documents.instance import Snapshot
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from broker_core.slow_clients.rules.staging import Stage
 from tests.support.law import Law
 
@@ -42,7 +42,7 @@ async def running_broker(
     on_tick: Callable[[Snapshot], Any] | None = None,
     standstills: int = 0,
     broken: tuple[str, ...] = (),
-    files: Files | None = None,
+    files: FileSystem | None = None,
     roots: Sequence[Path] = (Path("/"),),
     reserved: Sequence[Path] = (),
     link: LinkSettings | None = None,

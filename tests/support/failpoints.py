@@ -1,4 +1,4 @@
-"""A disk that is slow, or refuses, at chosen calls: passed to a broker in place of `Files`."""
+"""A disk that is slow, or refuses, at chosen calls: passed to a broker in place of `FileSystem`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 from broker_core.batch import Buffer
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Failpoint:
     name: str = ".journal"
 
 
-class Failpoints(Files):
+class Failpoints(FileSystem):
     """Counts calls, and does at each what the points say."""
 
     def __init__(self, *points: Failpoint) -> None:
@@ -69,7 +69,7 @@ class Failpoints(Files):
         super().sync_directory(directory)
 
 
-class Gate(Files):
+class Gate(FileSystem):
     """A disk whose syncs of segments stand still while it is shut, and can be told to fail."""
 
     def __init__(self) -> None:

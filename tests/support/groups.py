@@ -26,7 +26,7 @@ from broker_core.config import PolicyDocument
 from broker_core.group.jetstream import JetStream
 from broker_core.group.member import KnownGroup, Member
 from broker_core.group.settings import GroupSettings
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
 from tests.support.brokers import address_of, no_websocket, tcp_policy
 from tests.support.law import Law
@@ -76,7 +76,7 @@ async def start_member(
     home: Path,
     name: str,
     engines: Sequence[str],
-    files: Files | None = None,
+    files: FileSystem | None = None,
     hold_ms: int = 5_000,
     copies: int = 0,
     port: int = 0,

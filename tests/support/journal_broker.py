@@ -12,7 +12,7 @@ from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.errors import SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
-from broker_core.journal.retention import plan
+from broker_core.journal.retention import plan_retention
 from tests.support.fake_broker import FakeBroker
 
 SEGMENT = 1024 * 1024
@@ -70,7 +70,7 @@ class JournalBroker(FakeBroker):
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real plan."""
         now = time.time_ns()
-        made = plan(
+        made = plan_retention(
             request["action"],
             self.journal.segments(),
             now - int(request["age_s"] * 1e9),

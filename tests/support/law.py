@@ -8,7 +8,7 @@ from typing import Any
 from broker_core.broker import Broker
 from broker_core.connections.connection import Connection
 from broker_core.delivery.sink import Sink
-from broker_core.journal.commit_log import Pending
+from broker_core.journal.commit_log import PendingBatch
 from broker_core.protocols import replies
 
 
@@ -19,7 +19,7 @@ class Law:
         self.broken: list[str] = []
         self.said = 0
         self._journal = broker.engine.journal
-        self._taken: list[Pending[Any]] = []
+        self._taken: list[PendingBatch[Any]] = []
         dispatch: Any = broker.engine.dispatch
         log = dispatch._log
         self._append, self._failed, self._connected = log.append, dispatch.failed, broker.engine.connected
@@ -28,7 +28,7 @@ class Law:
         dispatch.superseded, dispatch.repeated = self._on_superseded, self._on_repeated
         broker.engine.connected = self._on_connected  # type: ignore[method-assign]
 
-    def _on_append(self, *taken: Pending[Any]) -> None:
+    def _on_append(self, *taken: PendingBatch[Any]) -> None:
         self._taken = [*filter(self._is_under_way, self._taken), *taken]
         self._append(*taken)
 
@@ -36,15 +36,15 @@ class Law:
         self._taken.clear()
         self._failed(group, error)
 
-    def _on_superseded(self, pending: Pending[Any]) -> None:
+    def _on_superseded(self, pending: PendingBatch[Any]) -> None:
         self._taken = [one for one in self._taken if one is not pending]
         self._superseded(pending)
 
-    def _on_repeated(self, pending: Pending[Any]) -> None:
+    def _on_repeated(self, pending: PendingBatch[Any]) -> None:
         self._taken = [one for one in self._taken if one is not pending]
         self._repeated(pending)
 
-    def _is_under_way(self, one: Pending[Any]) -> bool:
+    def _is_under_way(self, one: PendingBatch[Any]) -> bool:
         return (
             not 0 < one.batch.last_sequence <= self._journal.durable_sequence or not one.batch.first_sequence
         )

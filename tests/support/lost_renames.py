@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker_core.batch import Buffer
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 
 
-class LostRenames(Files):
+class LostRenames(FileSystem):
     """From call number `power_goes_at` on nothing is done. `power_on` leaves the names as they may be found then: POSIX promises a
     rename for certain only when the directory was synced. What was written to files stays, torn or not: other tests take that."""
 

@@ -20,7 +20,7 @@ from broker_core.client import (
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.subscription import Subscription
 from broker_core.errors import SluiceError
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from tests.torture.broker import INSTANCE
 from tests.torture.history import Fault, History, Interval, Kind, Reader, body_of, topic_of
 
@@ -234,7 +234,7 @@ class Keeper:
         folder = place / f"{INSTANCE}.prepared" / str(self._made)
         folder.mkdir(parents=True, exist_ok=True)
         prepared = folder / (f"{source.name}.gz" if action == "compress" else source.name)
-        make = compress_segment if action == "compress" else copy_verified
+        make = compress_segment if action == "compress" else copy_segment
         await asyncio.to_thread(make, source, prepared)
         await self._ask("journal_swap", action=action, name=chosen["name"], prepared=str(prepared))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker_core.batch import Buffer
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 
 CALLS: Final = (
     "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
@@ -41,7 +41,7 @@ class Misfortune:
 
 
 class FaultyFiles:
-    """Counts the calls of everybody who uses `Files` in this process, from `install` on."""
+    """Counts the calls of everybody who uses `FileSystem` in this process, from `install` on."""
 
     def __init__(self, *misfortunes: Misfortune) -> None:
         self.misfortunes = misfortunes
@@ -51,10 +51,10 @@ class FaultyFiles:
     def install(self) -> None:
         """From now on, for good: meant for a process that is a broker and nothing else."""
         for call in CALLS:
-            setattr(Files, call, self._wrapped(call, getattr(Files, call)))
+            setattr(FileSystem, call, self._wrapped(call, getattr(FileSystem, call)))
 
     def _wrapped(self, call: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def run(files: Files, *arguments: Any) -> Any:
+        def run(files: FileSystem, *arguments: Any) -> Any:
             one = self._next(call, _name_of(arguments))
             if one is None:
                 return real(files, *arguments)
@@ -73,7 +73,7 @@ class FaultyFiles:
         return found
 
 
-def _suffer(what: str | int, real: Callable[..., Any], files: Files, arguments: tuple[Any, ...]) -> Any:
+def _suffer(what: str | int, real: Callable[..., Any], files: FileSystem, arguments: tuple[Any, ...]) -> Any:
     if isinstance(what, int):
         raise OSError(what, os.strerror(what))
     if what == "cut before":
@@ -97,7 +97,9 @@ def _suffer(what: str | int, real: Callable[..., Any], files: Files, arguments: 
     return made
 
 
-def _half(real: Callable[..., Any], files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> Any:
+def _half(
+    real: Callable[..., Any], files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int
+) -> Any:
     whole = b"".join(buffers)
     return real(files, fd, [whole[: max(1, len(whole) // 2)]], offset)
 

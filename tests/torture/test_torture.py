@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.journal.files import Files, replace_durably
+from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.protocols.native import encode_command
 from tests.torture import disks
 from tests.torture.broker import free_port, start
@@ -61,7 +61,7 @@ def test_a_cut_loses_what_was_not_synced_and_nothing_else() -> None:
         pytest.skip(why)
     with disks.power_disk() as disk:
         kept, lost = disk.place / "kept", disk.place / "lost"
-        replace_durably(Files(), kept, b"kept")
+        replace_durably(FileSystem(), kept, b"kept")
         lost.write_bytes(b"lost")
         place = os.open(disk.place, os.O_RDONLY)
         disks.cut_power(place)

@@ -21,8 +21,8 @@ from broker_core.documents.journals import (
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
-from broker_core.journal.held import Pin
-from broker_core.journal.leases import read_leases
+from broker_core.journal.open_segments import Pin
+from broker_core.journal.reader_leases import read_leases
 
 
 class JournalRequests:
@@ -107,9 +107,9 @@ class JournalRequests:
             msgspec.structs.replace(page, complete=False, behind=True) if behind and page.complete else page
         )
 
-    def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
+    def _plan(self, action: JournalAction, age_s: float) -> retention.RetentionPlan:
         now, journal = self._engine.clock.now_ns(), self._engine.journal
-        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
+        return retention.plan_retention(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
 
     def _held(self) -> list[Pin]:
         """Who needs records: here, and in other processes."""

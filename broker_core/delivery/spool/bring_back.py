@@ -12,7 +12,7 @@ from broker_core.batch import Batch
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.spool.entries import Run, SpoolEntry
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 STRETCH_BYTES = 1024 * 1024
 
@@ -24,18 +24,18 @@ class _Stretch:
         self._journal = journal
         self._segment = segment
         self.end = end
-        self._batches = dict(journal.read_span(Position(segment, start), end - start))
+        self._batches = dict(journal.read_span(BatchPosition(segment, start), end - start))
 
     def holds(self, entry: SpoolEntry) -> bool:
         segment, offset = entry.position
         return segment == self._segment and offset in self._batches and offset + entry.length <= self.end
 
-    def batches(self, entry: SpoolEntry) -> Iterator[tuple[Position, Batch]]:
+    def batches(self, entry: SpoolEntry) -> Iterator[tuple[BatchPosition, Batch]]:
         """The batches an entry refers to. JournalError when one of them is damaged."""
         segment, offset = entry.position
         end = offset + entry.length
         while offset < end:
-            position = Position(segment, offset)
+            position = BatchPosition(segment, offset)
             batch = self._batches.get(offset)
             if batch is None:  # the read has stopped at damage; this says which
                 batch = self._journal.read_at(position, end - offset)
@@ -77,7 +77,7 @@ def _end(entries: Sequence[SpoolEntry], number: int) -> int:
     return end
 
 
-def _delivery(entry: SpoolEntry, position: Position, batch: Batch) -> OutboxEntry:
+def _delivery(entry: SpoolEntry, position: BatchPosition, batch: Batch) -> OutboxEntry:
     part = batch if entry.rows is None else batch.select(entry.rows)
     # A run keeps the first one's moment; those behind it were accepted later.
     at = max(entry.accepted_at, batch.accepted_at)
@@ -104,14 +104,14 @@ def _entry(one: OutboxEntry) -> SpoolEntry:
     """Of a part of a batch, or of a copy."""
     counts = (one.count, one.nbytes, one.accepted_at)
     if one.source is None:
-        return SpoolEntry(one.stream, "copy", Position(0, 0), one.nbytes, None, one.batch, *counts)
+        return SpoolEntry(one.stream, "copy", BatchPosition(0, 0), one.nbytes, None, one.batch, *counts)
     return SpoolEntry(
-        one.stream, "reference", Position(*one.source), one.source_length, one.rows, None, *counts
+        one.stream, "reference", BatchPosition(*one.source), one.source_length, one.rows, None, *counts
     )
 
 
 def _reference(run: Run) -> SpoolEntry:
-    place = Position(*run.position)
+    place = BatchPosition(*run.position)
     return SpoolEntry(
         run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at
     )

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from broker_core.batch import Batch
 from broker_core.checksum import crc32c
 from broker_core.errors import JournalError
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 ENTRY = struct.Struct("<IBBHIIIIQq")
 ENTRY_SIZE = ENTRY.size
@@ -85,7 +85,7 @@ class SpoolEntry:
 
     stream: int
     kind: str
-    position: Position
+    position: BatchPosition
     length: int
     rows: Rows | None
     batch: Batch | None
@@ -176,7 +176,7 @@ def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
         return SpoolEntry(
             head.stream,
             "copy",
-            Position(0, 0),
+            BatchPosition(0, 0),
             head.length,
             None,
             batch,
@@ -190,7 +190,7 @@ def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
     return SpoolEntry(
         head.stream,
         "reference",
-        Position(head.segment, head.place * 8),
+        BatchPosition(head.segment, head.place * 8),
         head.length,
         rows,
         None,

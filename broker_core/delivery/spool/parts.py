@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_core.errors import JournalError
-from broker_core.journal.files import Files, OpenFile, journal_error, write_all
+from broker_core.journal.files import FileSystem, OpenFile, journal_error, write_all
 
 PART_BYTES = 16 * 1024 * 1024
 FLUSH_BYTES = 16 * 1024
@@ -36,7 +36,7 @@ class _Part:
 class Parts:
     """A queue of bytes in files `<path>.<number>`. `disk_bytes` is what they take, with what is about to be written."""
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: FileSystem) -> None:
         self.disk_bytes = 0
         self._path = path
         self._files = files

@@ -26,7 +26,7 @@ from broker_core.delivery.spool.entries import (
     encode_reference,
 )
 from broker_core.delivery.spool.parts import Parts
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 
 BLOCK_ENTRIES = 1_024
 
@@ -47,7 +47,7 @@ class Spool:
     never above the oldest record of the journal that a waiting entry refers to; 0 when none does.
     """
 
-    def __init__(self, path: Path, *, files: Files | None = None) -> None:
+    def __init__(self, path: Path, *, files: FileSystem | None = None) -> None:
         self.messages = 0
         self.copied_messages = 0
         self.backlog_bytes = 0
@@ -56,7 +56,7 @@ class Spool:
         """What waits, by stream; `first` is a lower bound once something was pulled, see `passed`."""
         self._unordered: set[int] = set()
         """Streams of which an older record came behind a newer one: of these nothing says how far they have come."""
-        self._parts = Parts(path, files or Files())
+        self._parts = Parts(path, files or FileSystem())
         self._run: Run | None = None
         """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
         self._front: deque[SpoolEntry] = deque()

@@ -1,4 +1,6 @@
-"""Looking at a journal without a broker: list, verify, dump as JSON lines, repair.
+"""Records as JSON lines, for people and scripts: `journal dump` and `journal grep`.
+
+Looking at a journal without a broker: list, verify, dump as JSON lines, repair.
 
 All but `repair` take no lock and change nothing: they may run beside a broker. `repair` is an opening of the
 journal, which needs the lock, and a check of every sealed segment; it prints what it found and did.
@@ -6,27 +8,78 @@ journal, which needs the lock, and a check of every sealed segment; it prints wh
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import orjson
 
+from broker_core.batch import HEADER_SIZE, ROW_SIZE, Batch, Rows
 from broker_core.errors import OperatorError
-from broker_core.journal import sidecar
-from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
-from broker_core.journal.frontier import Known, encode_mark, frontier_path, read_frontier, read_mark
-from broker_core.journal.held import Segment
-from broker_core.journal.index import SegmentIndex
-from broker_core.journal.maintenance import VerifyReport, verify_segment
-from broker_core.journal.reader import chunks, open_source
-from broker_core.journal.recovery import Recovery
-from broker_core.journal.scan import scan
-from broker_core.journal.segment import SegmentFile, SegmentInfo, discover, index_path, parse_path
-from broker_core.journal.tools.records import EVERY_TOPIC, lines
+from broker_core.journal import index_sidecar
+from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
+from broker_core.journal.frontier_file import KnownLog, encode_mark, frontier_path, read_frontier, read_mark
+from broker_core.journal.open_segments import Segment
+from broker_core.journal.recovery import JournalRecovery
+from broker_core.journal.segment import (
+    SegmentFile,
+    SegmentInfo,
+    find_segment_files,
+    index_path,
+    parse_segment_path,
+)
+from broker_core.journal.segment_copies import VerifyReport, verify_segment
+from broker_core.journal.segment_index import SegmentIndex
+from broker_core.journal.segment_reader import iter_batches, open_source, scan_segment
+from broker_core.safe_text import escape_json
 from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
+
+EVERY_TOPIC: Final = TopicPattern("every topic", None, lambda topic: True)
+"""The broker's own too, which `>` doesn't match."""
+
+
+def record_lines(batch: Batch, rows: Rows, instance: str, segment: str | None = None) -> Iterator[bytes]:
+    """One JSON object for each of the rows of a journaled batch; nothing is done for the others.
+
+    A body is `data` when it is JSON, `text` when it is UTF-8, `base64` otherwise; `headers` are base64, if any.
+    """
+    header, table, view = batch.header, batch.rows, memoryview(batch.buf)
+    texts = HEADER_SIZE + header.dictionary_length + header.count * ROW_SIZE
+    head_ends = texts + np.cumsum(table["headers"], dtype=np.int64)
+    body_ends = texts + header.headers_length + np.cumsum(table["body"], dtype=np.int64)
+    names, publisher = batch.topics, batch.publisher_name
+    for row, head_end, body_end, chosen in zip(
+        rows.tolist(), head_ends[rows].tolist(), body_ends[rows].tolist(), table[rows].tolist(), strict=True
+    ):
+        head_length, body_length, topic, _, delta = chosen
+        line: dict[str, Any] = {
+            "bookmark": f"{instance}|{header.first_sequence + row}|",
+            "topic": names[topic - 1],
+            "accepted_at": header.accepted_at,
+            "publisher": publisher,
+            "publisher_sequence": header.first_publisher_sequence and header.first_publisher_sequence + delta,
+            **_body(bytes(view[body_end - body_length : body_end])),
+        }
+        if head_length:
+            line["headers"] = base64.b64encode(view[head_end - head_length : head_end]).decode()
+        if segment is not None:
+            line["segment"] = segment
+        yield escape_json(orjson.dumps(line))
+
+
+def _body(body: bytes) -> dict[str, Any]:
+    try:
+        return {"data": orjson.Fragment(body) if orjson.loads(body) is not None else None}
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return {"text": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
 
 
 def list_segments(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentInfo]:
@@ -34,9 +87,9 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
     files = segment_files(directory, instance, archive_directory)
     made: list[SegmentInfo] = []
     for file in files:
-        known = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
+        known = index_sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
         live = known is None and file is files[-1] and not file.archived and not file.compressed
-        index = known or scan(open_source(file.path), instance, file.first_sequence).index
+        index = known or scan_segment(open_source(file.path), instance, file.first_sequence).index
         made.append(Segment(file.path, file.archived, file.compressed, index, sealed=not live).info())
     return made
 
@@ -44,7 +97,7 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
 def segment_files(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
     """One file of each segment, oldest first. Raises OperatorError no_journal when there is no such directory."""
     chosen: dict[int, SegmentFile] = {}
-    for file in discover(directory, instance, archive_directory):
+    for file in find_segment_files(directory, instance, archive_directory):
         chosen.setdefault(file.first_sequence, file)
     if not chosen and not directory.is_dir():
         raise OperatorError(
@@ -53,7 +106,9 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
     return [chosen[first] for first in sorted(chosen)]
 
 
-def verify(directory: Path, instance: str, archive_directory: Path | None = None) -> Iterator[VerifyReport]:
+def verify_segments(
+    directory: Path, instance: str, archive_directory: Path | None = None
+) -> Iterator[VerifyReport]:
     """Each segment's report, oldest first, every batch checked; missing stretches between segments are a problem.
 
     Numbers that were skipped are none: no record ever had them.
@@ -76,7 +131,7 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
         before = report
 
 
-def dump(
+def dump_records(
     directory: Path,
     instance: str,
     archive_directory: Path | None = None,
@@ -95,23 +150,23 @@ def dump(
     for file in segment_files(directory, instance, archive_directory):
         if file.first_sequence > limit:
             return
-        index = sidecar.load(index_path(file.path), instance, file.first_sequence)
+        index = index_sidecar.load_sidecar(index_path(file.path), instance, file.first_sequence)
         if index is not None and index.last_sequence < first:
             continue
         start = index.find(first)[0] if index is not None else SegmentIndex(instance, 1, 0).end
-        for walked in chunks(file.path, start):
+        for walked in iter_batches(file.path, start):
             for batch in walked.batches:
                 if batch.first_sequence > limit:
                     return
                 rows = select_rows(wanted, batch, first, upto=limit)
-                yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
+                yield from record_lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 
-def repair(
+def repair_journal(
     directory: Path,
     instance: str,
     archive_directory: Path | None = None,
-    known: Known | None = None,
+    known: KnownLog | None = None,
     *,
     accept: bool = False,
 ) -> dict[str, Any]:
@@ -123,10 +178,10 @@ def repair(
     is nothing; other_log, journal_other and journal_behind.
     """
     segment_files(directory, instance, archive_directory)
-    files = Files()
+    files = FileSystem()
     try:
-        with closing(take_lock(directory / f"{instance}.lock")):
-            found = Recovery(files, directory, instance, archive_directory, known, accept=accept)
+        with closing(lock_directory(directory / f"{instance}.lock")):
+            found = JournalRecovery(files, directory, instance, archive_directory, known, accept=accept)
             found.run()
             if accept:
                 mark = found.mark._replace(epoch=found.epoch - 1)
@@ -143,12 +198,12 @@ def repair(
     }
 
 
-def _renew(files: Files, path: Path) -> bool:
+def _renew(files: FileSystem, path: Path) -> bool:
     """Scan a sealed segment; write its sidecar anew if it says something else. Returns whether it did."""
-    instance, first = parse_path(path)
-    known = sidecar.load(index_path(path), instance, first)
-    fresh = scan(open_source(path), instance, first, known).index
-    if known is not None and sidecar.encode(known) == sidecar.encode(fresh):
+    instance, first = parse_segment_path(path)
+    known = index_sidecar.load_sidecar(index_path(path), instance, first)
+    fresh = scan_segment(open_source(path), instance, first, known).index
+    if known is not None and index_sidecar.encode_sidecar(known) == index_sidecar.encode_sidecar(fresh):
         return False
-    replace_durably(files, index_path(path), sidecar.encode(fresh))
+    replace_durably(files, index_path(path), index_sidecar.encode_sidecar(fresh))
     return True

@@ -3,28 +3,42 @@
 Reads current, sealed, archived and compressed segments alike, takes no lock and changes nothing. Segments, and within
 them stretches of some 64 KiB, that can't hold a match by their sidecar aren't read; what is read is checked. Rows are
 chosen by numpy, and only records that match are cut out of their batch.
+
+Where a bookmark or a moment stands in a log: the segment's file and the position in it, without a broker.
+
+Records and bytes of a log by topic, publisher and hour, counted by numpy batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from broker_core.batch import Batch, Rows, hash64
-from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
+from broker_core.errors import OperatorError
 from broker_core.filters import DecoderOf, Filter
-from broker_core.journal import sidecar
-from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex, Stretch
-from broker_core.journal.maintenance import Progress, silent
-from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
+from broker_core.journal import index_sidecar
+from broker_core.journal.compressed_segment import CompressedSegmentSource
+from broker_core.journal.frontier_file import read_frontier
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
-from broker_core.journal.tools.inspect import segment_files
-from broker_core.journal.tools.records import EVERY_TOPIC
+from broker_core.journal.segment_copies import Progress, no_progress
+from broker_core.journal.segment_index import IndexedRange, SegmentIndex
+from broker_core.journal.segment_reader import (
+    CUT,
+    ZEROS,
+    SegmentSource,
+    find_next_batch,
+    open_source,
+    read_header,
+    scan_batches,
+)
+from broker_core.journal.tools.inspect import EVERY_TOPIC, segment_files
 from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -35,7 +49,7 @@ END_OF_TIME = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class LogQuery:
     """What is looked for. Sequences `first` to `last`, accepted from `since` on and before `until` (ns UTC)."""
 
     pattern: TopicPattern | None = None
@@ -48,7 +62,7 @@ class Query:
     until: int = END_OF_TIME
 
 
-class Found(NamedTuple):
+class SearchMatch(NamedTuple):
     """A batch with matches: its segment's file, its offset there (uncompressed), the rows that match (None: all)."""
 
     segment: str
@@ -62,7 +76,7 @@ class Found(NamedTuple):
         return np.arange(self.batch.count) if self.rows is None else self.rows
 
 
-class LogPlace(NamedTuple):
+class LogLocation(NamedTuple):
     """Where an instance's log is."""
 
     directory: Path
@@ -70,10 +84,10 @@ class LogPlace(NamedTuple):
     archive: Path | None = None
 
 
-class Search:
+class LogSearch:
     """One pass over a log, oldest first. `problems` are sentences on what couldn't be read."""
 
-    def __init__(self, place: LogPlace, query: Query, progress: Progress = silent) -> None:
+    def __init__(self, place: LogLocation, query: LogQuery, progress: Progress = no_progress) -> None:
         frontier = read_frontier(place.directory, place.instance)
         self._place = place
         self._query = query
@@ -86,7 +100,7 @@ class Search:
         self._done = self._total = 0
         self.problems: list[str] = []
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[SearchMatch]:
         """The matches, batch by batch. Raises OperatorError no_journal when there is no such directory."""
         files = segment_files(*self._place)
         planned = [(file, index) for file, index in self._known(files) if self._may_hold(index)]
@@ -103,7 +117,7 @@ class Search:
         for file, end in zip(files, ends, strict=False):
             first = file.first_sequence
             if first <= self._last and end > self._query.first:
-                yield file, sidecar.load_summary(index_path(file.path), self._place.instance, first)
+                yield file, index_sidecar.load_summary(index_path(file.path), self._place.instance, first)
 
     def _may_hold(self, index: SegmentIndex | None) -> bool:
         query = self._query
@@ -113,33 +127,39 @@ class Search:
             and index.first_at - CLOCK_SLACK_NS < query.until
         )
 
-    def _segment(self, file: SegmentFile, index: SegmentIndex | None) -> Iterator[Found]:
+    def _segment(self, file: SegmentFile, index: SegmentIndex | None) -> Iterator[SearchMatch]:
         try:
             path, source = open_segment(self._place, file.first_sequence)
         except FileNotFoundError:
             self.problems.append(f"{file.path.name} was removed meanwhile.")
             return
-        whole = sidecar.load(index_path(path), self._place.instance, file.first_sequence) if index else None
+        whole = (
+            index_sidecar.load_sidecar(index_path(path), self._place.instance, file.first_sequence)
+            if index
+            else None
+        )
         begin = self._done
         for _, _, start, end in self._stretches(whole, source):
             for offset, batch in self._batches(path, source, start, end):
                 rows = self._rows(batch)
                 self._done = begin + offset
                 if rows is None or len(rows):
-                    yield Found(path.name, offset, batch, rows)
+                    yield SearchMatch(path.name, offset, batch, rows)
             self._progress(self._done, self._total)
 
-    def _stretches(self, index: SegmentIndex | None, source: Source) -> list[Stretch]:
+    def _stretches(self, index: SegmentIndex | None, source: SegmentSource) -> list[IndexedRange]:
         """The parts of a segment that may hold a match, by its sidecar; all of it without one."""
         if index is None or index.topic_index is None:
-            return [Stretch(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
+            return [IndexedRange(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
         wanted = index.topic_index.matching(self._wanted.pattern.matches)
         return index.stretches(wanted, self._query.first, self._last, self._query.since)
 
-    def _batches(self, path: Path, source: Source, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
+    def _batches(
+        self, path: Path, source: SegmentSource, offset: int, end: int
+    ) -> Iterator[tuple[int, Batch]]:
         after = 0
         while offset < end:
-            found = walk(source, offset, end, CHUNK)
+            found = scan_batches(source, offset, end, CHUNK)
             yield from zip(found.offsets, found.batches, strict=True)
             if found.batches:
                 after = found.batches[-1].last_sequence
@@ -150,7 +170,7 @@ class Search:
             if found.problem in (ZEROS, CUT) and end == source.length:
                 return  # the content's end, or what a broker is writing just now
             if found.problem is not None:
-                following = next_batch(source, offset, end, hash64(self._place.instance), after)
+                following = find_next_batch(source, offset, end, hash64(self._place.instance), after)
                 self.problems.append(f"{path.name} is damaged at byte {offset}: {found.problem}.")
                 if following is None:
                     return
@@ -168,7 +188,7 @@ class Search:
         return select_rows(self._wanted, batch, query.first, upto=self._last)
 
 
-def open_segment(place: LogPlace, first_sequence: int) -> tuple[Path, Source]:
+def open_segment(place: LogLocation, first_sequence: int) -> tuple[Path, SegmentSource]:
     """A segment's file in whichever form it has now. FileNotFoundError when it has none.
 
     Looked for in the order in which the forms follow one another in a segment's life: the next is there before the
@@ -192,3 +212,152 @@ def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
         return file.path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
+
+
+def locate_record(place: LogLocation, text: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
+
+    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`,
+    `missing`, `skipped` or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark,
+    OperatorError other_origin.
+    """
+    asked = parse_bookmark(text)
+    files = segment_files(*place)
+    match asked:
+        case AfterBookmarks((Bookmark(origin, sequence),)):
+            if origin != place.instance:
+                raise OperatorError(
+                    "other_origin", f"{text} was accepted by {origin}; this is the log of {place.instance}.",
+                    f"Look in the log of {origin}: --instance {origin}.",
+                )  # fmt: skip
+            query = LogQuery(first=sequence)
+        case AtTime(at):
+            sequence, query = 0, LogQuery(since=at)
+        case Epoch():
+            sequence, query = 0, LogQuery()
+        case _:
+            raise OperatorError(
+                "bad_bookmark", f"{text} isn't one record.", "Give a bookmark, a moment, or 0."
+            )
+    if not files:
+        return {"state": "missing", "asked": text, "why": "The log is empty."}
+    if sequence and sequence < files[0].first_sequence:
+        return {"state": "removed", "asked": text, "oldest": f"{place.instance}|{files[0].first_sequence}|"}
+    found = next(iter(LogSearch(place, query, progress)), None)
+    if found is None:
+        return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
+    if sequence and (following := found.batch.first_sequence) > sequence:
+        skipped = _is_skipped(place, files, sequence)
+        return {
+            "state": "skipped" if skipped else "missing",
+            "asked": text,
+            "next": f"{place.instance}|{following}|",
+            "why": SKIPPED if skipped else "It is damaged or lost: see `journal verify`.",
+        }
+    return _describe(place, text, found)
+
+
+def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> bool:
+    """Whether a number is one of those before a segment that name no record."""
+    following = next((file for file in files if file.first_sequence > sequence), None)
+    if following is None:
+        return False
+    header = read_header(open_segment(place, following.first_sequence)[1])
+    return 0 < header.skipped_from <= sequence
+
+
+def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
+    batch, row = found.batch, int(found.chosen[0])
+    first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
+    path, source = open_segment(place, first)
+    return {
+        "state": "found", "asked": asked, "bookmark": f"{place.instance}|{batch.first_sequence + row}|",
+        "segment": path.name, "path": str(path), "archived": path.parent == place.archive,
+        "compressed": isinstance(source, CompressedSegmentSource), "offset": found.offset, "row": row,
+        "batch_bytes": batch.nbytes, "batch_records": batch.count, "member_offset": _member(source, found.offset),
+        "accepted_at": batch.accepted_at, "topic": batch.topics[int(batch.topic_indexes[row]) - 1],
+        "publisher": batch.publisher_name, "publisher_sequence": int(batch.publisher_sequences()[row]),
+    }  # fmt: skip
+
+
+def _member(source: SegmentSource, offset: int) -> int | None:
+    """Where in a compressed file the gzip member that holds the batch starts."""
+    if not isinstance(source, CompressedSegmentSource):
+        return None
+    return next(member.offset for member in reversed(source.members) if member.raw_offset <= offset)
+
+
+def _newest(place: LogLocation, files: list[SegmentFile]) -> str | None:
+    """The newest bookmark of the log."""
+    for file in reversed(files):
+        index = index_sidecar.load_summary(index_path(file.path), place.instance, file.first_sequence)
+        if index is not None:
+            return f"{place.instance}|{index.last_sequence}|"
+        found = LogSearch(place, LogQuery(first=file.first_sequence))
+        if last := max((one.batch.last_sequence for one in found), default=0):
+            return f"{place.instance}|{last}|"
+    return None
+
+
+COLUMNS = ("topic", "publisher", "hour")
+MAX_GROUPS = 1_000_000
+_HOUR_NS = 3_600 * 10**9
+
+
+class GroupCount(NamedTuple):
+    """What belongs together: the values of the columns counted by, records, and bytes of their headers and bodies."""
+
+    values: tuple[str, ...]
+    records: int
+    nbytes: int
+
+
+_Sums = dict[tuple[str | int, ...], list[int]]
+"""Records and bytes by the values of some columns; an hour is its number since 1970."""
+
+
+def count_records(
+    found: Iterable[SearchMatch], *bys: Sequence[str]
+) -> list[tuple[tuple[str, ...], list[GroupCount]]]:
+    """Count matches in one pass by each of these combinations of COLUMNS; (combination, its counts) of each. Raises
+    OperatorError too_many_groups above a million of one."""
+    wanted: list[tuple[list[int], _Sums]] = [([COLUMNS.index(column) for column in by], {}) for by in bys]
+    for one in found:
+        batch = one.batch
+        table = batch.rows if one.rows is None else batch.rows[one.rows]
+        lengths = table["headers"].astype(np.int64) + table["body"]
+        records = np.bincount(table["topic"]).tolist()
+        nbytes = np.bincount(table["topic"], weights=lengths).tolist()
+        for topic, count in enumerate(records):  # they are numbered from 1
+            if not count:
+                continue
+            values = (batch.topics[topic - 1], batch.publisher_name, batch.accepted_at // _HOUR_NS)
+            for columns, sums in wanted:
+                known = sums.setdefault(tuple([values[column] for column in columns]), [0, 0])
+                known[0] += count
+                known[1] += int(nbytes[topic])
+                if len(sums) > MAX_GROUPS:
+                    raise OperatorError(
+                        "too_many_groups",
+                        f"There are more than {MAX_GROUPS:,} combinations of"
+                        f" {', '.join(COLUMNS[column] for column in columns)}.",
+                        "Count by fewer columns, or narrow what is counted.",
+                    )
+    return [(tuple(by), _counts(by, sums)) for by, (_, sums) in zip(bys, wanted, strict=True)]
+
+
+def _counts(by: Sequence[str], sums: _Sums) -> list[GroupCount]:
+    """By time when counted by the hour alone, else the largest first."""
+    made = [
+        GroupCount(tuple(map(_text, values)), records, nbytes) for values, (records, nbytes) in sums.items()
+    ]
+    return sorted(made) if tuple(by) == ("hour",) else sorted(made, key=lambda one: (-one.nbytes, one.values))
+
+
+def _text(value: str | int) -> str:
+    if isinstance(value, str):
+        return value
+    return datetime.fromtimestamp(value * 3_600, UTC).strftime("%Y-%m-%dT%H:00Z")

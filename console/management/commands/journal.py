@@ -13,10 +13,10 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.journal.frontier import Known
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.segment import SegmentInfo
 from broker_core.journal.tools import inspect
-from broker_core.journal.tools.search import LogPlace
+from broker_core.journal.tools.search import LogLocation
 from broker_core.safe_text import to_json_line
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
@@ -96,14 +96,14 @@ class Command(SafeCommand):
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
 
-    def _search(self, place: LogPlace, options: dict[str, Any]) -> None:
+    def _search(self, place: LogLocation, options: dict[str, Any]) -> None:
         """Output goes as it is: each line is whole, and there may be millions."""
         act = {"grep": searching.grep, "find": searching.find, "stat": searching.stat}[options["command"]]
         problems = act(place, options, self.stdout)
         if problems:
             raise CommandError("\n".join(problems[:100]), returncode=1)
 
-    def _ls(self, place: LogPlace, options: dict[str, Any]) -> None:
+    def _ls(self, place: LogLocation, options: dict[str, Any]) -> None:
         segments = inspect.list_segments(*place)
         if options["json"]:
             for segment in segments:
@@ -119,9 +119,9 @@ class Command(SafeCommand):
             f" {sum(segment.records for segment in segments):,} records"
         )
 
-    def _verify(self, place: LogPlace, options: dict[str, Any]) -> None:
+    def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
         bad = 0
-        for report in inspect.verify(*place):
+        for report in inspect.verify_segments(*place):
             bad += not report.ok
             if options["json"]:
                 self._line(report.as_dict())
@@ -152,22 +152,22 @@ class Command(SafeCommand):
                 returncode=1,
             )
 
-    def _dump(self, place: LogPlace, options: dict[str, Any]) -> None:
-        for line in inspect.dump(
+    def _dump(self, place: LogLocation, options: dict[str, Any]) -> None:
+        for line in inspect.dump_records(
             *place, first=options["first"], last=options["last"], topic=options["topic"]
         ):
             self.stdout.write(line.decode())
 
-    def _repair(self, place: LogPlace, options: dict[str, Any]) -> None:
-        self._told(inspect.repair(*place, self._known(options)), options)
+    def _repair(self, place: LogLocation, options: dict[str, Any]) -> None:
+        self._told(inspect.repair_journal(*place, self._known(options)), options)
 
-    def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
-        report = inspect.repair(*place, self._known(options), accept=True)
+    def _accept(self, place: LogLocation, options: dict[str, Any]) -> None:
+        report = inspect.repair_journal(*place, self._known(options), accept=True)
         if options["directory"] is None:
             accept_log(place.instance, UUID(report["log"]), report["settled"], _member_of(options))
         self._told(report, options)
 
-    def _known(self, options: dict[str, Any]) -> Known | None:
+    def _known(self, options: dict[str, Any]) -> KnownLog | None:
         """Return what the control plane or the stored policy knows of the log; None for a copy."""
         if options["directory"] is not None:
             return None

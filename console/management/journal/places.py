@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from broker_core.journal.tools.search import LogPlace
+from broker_core.journal.tools.search import LogLocation
 from console.services import journal_places
 
 
@@ -25,9 +25,9 @@ def add_place(parser: ArgumentParser) -> None:
     )
 
 
-def place_of(options: dict[str, Any]) -> LogPlace:
+def place_of(options: dict[str, Any]) -> LogLocation:
     """The log that the options name; without a database, the installation's own."""
     if options["directory"] is not None:
-        return LogPlace(options["directory"], options["instance"], options["archive"])
+        return LogLocation(options["directory"], options["instance"], options["archive"])
     by_policy = journal_places.directories_now(options["instance"])
-    return LogPlace(by_policy.journal, options["instance"], options["archive"] or by_policy.archive)
+    return LogLocation(by_policy.journal, options["instance"], options["archive"] or by_policy.archive)

@@ -24,10 +24,17 @@ from broker_core.config.instance import MESSAGE_TYPES
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.filters.message_types import decoder_for
-from broker_core.journal.tools.locate import locate
-from broker_core.journal.tools.records import lines
-from broker_core.journal.tools.search import END_OF_TIME, LogPlace, Query, Search
-from broker_core.journal.tools.tally import COLUMNS, Count, tally
+from broker_core.journal.tools.inspect import record_lines
+from broker_core.journal.tools.search import (
+    COLUMNS,
+    END_OF_TIME,
+    GroupCount,
+    LogLocation,
+    LogQuery,
+    LogSearch,
+    count_records,
+    locate_record,
+)
 from broker_core.safe_text import to_json_line
 from broker_core.subscriptions.topics import TopicPattern
 from console.management.safe_command import SafeConsole, SafeOutput
@@ -132,9 +139,9 @@ def _add_query(parser: ArgumentParser) -> None:
     )
 
 
-def query_of(options: dict[str, Any]) -> Query:
+def query_of(options: dict[str, Any]) -> LogQuery:
     """What the options ask for. Raises ClientError bad_pattern or filter_error."""
-    return Query(
+    return LogQuery(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
         compile_filter(options["filter"]) if options["filter"] else None,
         _decoder_of(options) if options["filter"] else None,
@@ -151,15 +158,16 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     return None if options["directory"] is not None else journal_places.decoder_now(options["instance"])
 
 
-def grep(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the records that match; returns what couldn't be read."""
     left = options["limit"] or MAX_SEQUENCE
     with progress("Searching") as show:
-        search = Search(place, query_of(options), show)
+        search = LogSearch(place, query_of(options), show)
         for found in search:
             rows = found.chosen[:left]
             out.writelines(
-                line.decode() + "\n" for line in lines(found.batch, rows, place.instance, found.segment)
+                line.decode() + "\n"
+                for line in record_lines(found.batch, rows, place.instance, found.segment)
             )
             left -= len(rows)
             if left <= 0:
@@ -167,20 +175,20 @@ def grep(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]
     return search.problems
 
 
-def find(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write where it stands; returns a sentence when it isn't there."""
     with progress("Looking") as show:
-        found = locate(place, options["bookmark"], show)
+        found = locate_record(place, options["bookmark"], show)
     out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 
 
-def stat(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the counts; returns what couldn't be read."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
     with progress("Counting") as show:
-        search = Search(place, query_of(options), show)
-        counted = tally(search, *bys)
+        search = LogSearch(place, query_of(options), show)
+        counted = count_records(search, *bys)
     for by, counts in counted:
         if options["json"]:
             for one in counts:
@@ -191,7 +199,7 @@ def stat(place: LogPlace, options: dict[str, Any], out: SafeOutput) -> list[str]
     return search.problems
 
 
-def _table(by: tuple[str, ...], counts: list[Count], top: int, out: SafeOutput) -> None:
+def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOutput) -> None:
     # Hours are in order of time, the newest last: those are shown.
     shown = counts[-top:] if by == ("hour",) else counts[:top]
     names = [" ".join(one.values) for one in shown]

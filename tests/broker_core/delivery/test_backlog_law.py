@@ -31,7 +31,7 @@ from broker_core.delivery.spool.spool import Spool
 from broker_core.delivery.turns import Turns
 from broker_core.delivery.unread import UNKNOWN
 from broker_core.delivery.window import AckMode, Window
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from broker_core.subscriptions.keys import parse_key
 
 WINDOWED, PLAIN, SCRATCH = 1, 2, 3
@@ -169,7 +169,7 @@ class Scene:
         await asyncio.sleep(0)  # others have their turn while the disk is read
         return work(*arguments)
 
-    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+    def read_span(self, position: BatchPosition, length: int) -> list[tuple[int, Batch]]:
         """The log's batches have their length, and stand one behind another."""
         end = position.offset + length
         return [(at, batch) for at, batch in sorted(self.log.items()) if position.offset <= at < end]
@@ -186,7 +186,7 @@ class Scene:
         source = None
         if stream != SCRATCH:
             batch.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=self.now)
-            source = Position(1, self._log_end)
+            source = BatchPosition(1, self._log_end)
             self.log[self._log_end] = batch
             self._log_end += batch.nbytes
         self.backlog.offer(

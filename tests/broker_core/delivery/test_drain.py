@@ -16,7 +16,7 @@ from broker_core.delivery.drain import Drain
 from broker_core.delivery.fair_share import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, FairShare
 from broker_core.delivery.spool.entries import RUN_BYTES
 from broker_core.delivery.spool.spool import Spool
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 
 class Scene:
@@ -40,13 +40,13 @@ class Scene:
     async def _read(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
-    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+    def read_span(self, position: BatchPosition, length: int) -> list[tuple[int, Batch]]:
         return [(position.offset, self.batch)]
 
     def fill(self, number: int) -> None:
         length = self.batch.nbytes
         for n in range(number):
-            self.spool.append_reference(1, Position(1, 8 + 2 * length * n), length, 1, n + 1, n + 1)
+            self.spool.append_reference(1, BatchPosition(1, 8 + 2 * length * n), length, 1, n + 1, n + 1)
 
     async def take(self) -> int:
         """The next chunk, taken at once; its bytes."""

@@ -25,7 +25,7 @@ from broker_core.delivery.spool import spool as spool_module
 from broker_core.delivery.spool.entries import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, Scene
 
 
@@ -372,7 +372,7 @@ async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
 
 
 async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_told() -> None:
-    entry = SpoolEntry(PLAIN, "", Position(1, 4_096), 100, None, None, 3, 100, 1)
+    entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
     tallies: dict[int, Tally] = {}
     offline_module._tell(tallies, [entry], {})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)

@@ -14,7 +14,7 @@ from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.delivery.spool import parts
 from broker_core.errors import OperatorError
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
@@ -104,7 +104,7 @@ async def test_a_path_that_takes_nothing_is_refused_at_preview_and_apply(tmp_pat
         assert not list((tmp_path / "spool").iterdir())
 
 
-class BadSpools(Files):
+class BadSpools(FileSystem):
     """A disk on which spools can't be written from `torn` on: the first of them tears, the others are refused."""
 
     torn = False

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker_core.batch import Batch, Buffer, build_batch, build_single_topic_batch
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import Known
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.tools import inspect
 
@@ -20,8 +20,8 @@ SMALL = JournalOptions(segment_size=64 * 1024, preallocated=1)
 def open_journal(
     directory: Path,
     options: JournalOptions = SMALL,
-    files: Files | None = None,
-    known: Known | None = None,
+    files: FileSystem | None = None,
+    known: KnownLog | None = None,
 ) -> Journal:
     """A journal below `directory`, with an archive beside it."""
     return Journal.open(
@@ -29,9 +29,9 @@ def open_journal(
     )
 
 
-def accept(directory: Path, known: Known | None = None) -> None:
+def accept(directory: Path, known: KnownLog | None = None) -> None:
     """An operator's word that the log is the instance's with what it has."""
-    inspect.repair(directory / "journal", INSTANCE, directory / "archive", known, accept=True)
+    inspect.repair_journal(directory / "journal", INSTANCE, directory / "archive", known, accept=True)
 
 
 def batch_for(
@@ -96,7 +96,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([old ^ 0xFF]))
 
 
-class FailingFiles(Files):
+class FailingFiles(FileSystem):
     """Raises an OSError from the calls it is told to; remembers all."""
 
     def __init__(self) -> None:

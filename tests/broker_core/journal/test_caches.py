@@ -6,13 +6,20 @@ import shutil
 
 import pytest
 
-from broker_core.journal import held
+from broker_core.journal import open_segments
 from broker_core.journal import publishers as publishers_module
-from broker_core.journal.acks import acks_path, read_acks
-from broker_core.journal.index import SegmentIndex
+from broker_core.journal.index_sidecar import (
+    SUMMARY_END,
+    decode_sidecar,
+    encode_sidecar,
+    load_positions,
+    load_sidecar,
+    load_summary,
+)
 from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.publisher_sequences import publisher_sequences_path, read_publisher_sequences
 from broker_core.journal.publishers import Publishers, SessionNumber
-from broker_core.journal.sidecar import SUMMARY_END, decode, encode, load, load_places, load_summary
+from broker_core.journal.segment_index import SegmentIndex
 from tests.support.calls import counted
 
 from .support import INSTANCE, SMALL, batch_for, fill, flip, open_journal, read_all
@@ -51,7 +58,7 @@ def test_what_was_deleted_is_rebuilt(closed, tmp_path, pattern):
     assert read_all(journal) == EVERYTHING
     assert journal.publishers.numbers() == {"anna": 120, "bert": 240}
     # Rebuilt at once and not at closing: a broker that is killed again and again reads the log once.
-    assert read_acks(acks_path(closed, INSTANCE)) is not None
+    assert read_publisher_sequences(publisher_sequences_path(closed, INSTANCE)) is not None
     shutil.copytree(closed, tmp_path / "killed" / "journal")
     journal.close()
     assert {path.name: path.read_bytes() for path in closed.glob("*.index.gz")} == before
@@ -82,7 +89,7 @@ def test_a_sidecar_that_goes_while_the_broker_runs_costs_a_scan(closed, tmp_path
 
 def test_a_sidecar_that_was_cut_short_has_no_summary(tmp_path):
     path = tmp_path / "x.index.gz"
-    whole = encode(SegmentIndex("a", 5, 2))
+    whole = encode_sidecar(SegmentIndex("a", 5, 2))
     for length in (0, 10, SUMMARY_END, len(whole) - 1):
         path.write_bytes(whole[:length])
         assert load_summary(path, "a", 5) is None
@@ -93,20 +100,20 @@ def test_a_sidecar_that_was_cut_short_has_no_summary(tmp_path):
 
 
 def test_golden_bytes_of_the_summary():
-    raw = encode(SegmentIndex("a", 5, 2))
+    raw = encode_sidecar(SegmentIndex("a", 5, 2))
     assert raw[: SUMMARY_END + 8].hex() == (
         "1f8b08040000000000ff6c0053495000bea6b6a400000000020000000000000040f89e395b66422f"
         "05000000000000000010000000000000000000000000000004000000000000000000000000000000"
         "00000000000000000d010000000000005350040000000000"
     )
-    assert decode(raw).first_sequence == 5
+    assert decode_sidecar(raw).first_sequence == 5
 
 
 def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
     sidecars = sorted(closed.glob("*.index.gz"))
     for sidecar in sidecars:
         flip(sidecar, sidecar.stat().st_size - 20)
-        assert load(sidecar, INSTANCE, int(sidecar.name.split(".")[1])) is None
+        assert load_sidecar(sidecar, INSTANCE, int(sidecar.name.split(".")[1])) is None
     journal = open_journal(tmp_path)
     assert read_all(journal, 4) == EVERYTHING[3:]
     assert [segment.index.has_entries for segment in journal._log.segments] == [True] * len(
@@ -117,17 +124,17 @@ def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
 
 
 def test_of_many_entries_some_are_places(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker_core.journal.sidecar.MAX_PLACES", 3)
+    monkeypatch.setattr("broker_core.journal.index_sidecar.MAX_PLACES", 3)
     journal = open_journal(tmp_path, JournalOptions(1024 * 1024, 1))
     index = journal_of_one(journal)
     assert len(index.entries()) > 10
     path = tmp_path / "x.index.gz"
-    path.write_bytes(encode(index))
-    found = load_places(path, INSTANCE, 1)
+    path.write_bytes(encode_sidecar(index))
+    found = load_positions(path, INSTANCE, 1)
     assert [len(column) for column in found.places(100)] == [3, 3, 3]
     for sequence in range(1, index.last_sequence, 37):
         assert found.find(sequence)[0] <= index.find(sequence)[0]
-    whole = load(path, INSTANCE, 1)
+    whole = load_sidecar(path, INSTANCE, 1)
     assert whole.entries() == index.entries()
     journal.close()
 
@@ -139,7 +146,7 @@ def journal_of_one(journal):
 
 
 def test_entries_go_with_the_open_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(held, "MAX_OPEN_SOURCES", 2)
+    monkeypatch.setattr(open_segments, "MAX_OPEN_SOURCES", 2)
     journal = open_journal(tmp_path)
     fill(journal, 80, size=1_000)
     journal.finish_sealed()

@@ -22,14 +22,14 @@ from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.errors import JournalError
 from broker_core.journal import commit_log
-from broker_core.journal.commit_log import RESERVED_AHEAD, LocalLog, Pending
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import read_mark
+from broker_core.journal.commit_log import RESERVED_AHEAD, LocalCommitLog, PendingBatch
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import read_mark
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 from tests.support.manual_clock import ManualClock
 
-Said = Pending[str]
+Said = PendingBatch[str]
 
 
 class ByHand:
@@ -46,7 +46,7 @@ class ByHand:
         self._step = step
         return self._end
 
-    def _counted(self, group: Sequence[Batch]) -> list[Position]:
+    def _counted(self, group: Sequence[Batch]) -> list[BatchPosition]:
         self._writes += 1
         return self._write(group)
 
@@ -56,7 +56,7 @@ class ByHand:
         while self._writes == before:
             assert self._step()
 
-    def step(self, log: LocalLog[str]) -> None:
+    def step(self, log: LocalCommitLog[str]) -> None:
         """The next step, if there is something to do: a write, or less."""
         if log._found is not None or not log._to_write.empty():
             self._step()
@@ -74,7 +74,7 @@ class Recorder:
         self._journal = journal
         self.heard: list[tuple[str, list[str | None]]] = []
         self.stamps: list[tuple[int, int]] = []
-        self.durable: list[tuple[Batch, Position]] = []
+        self.durable: list[tuple[Batch, BatchPosition]] = []
         self.error: JournalError | None = None
         self.before: list[str | None] = []
         self.shows_early = False
@@ -93,7 +93,7 @@ class Recorder:
         self.stamps += [(p.batch.first_sequence, p.batch.accepted_at) for p in group]
         self.heard.append(("stamped", [p.owner for p in group]))
 
-    def applied(self, group: Sequence[Said], positions: Sequence[Position]) -> None:
+    def applied(self, group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self.durable += zip((p.batch for p in group), positions, strict=True)
         self.heard.append(("applied", [p.owner for p in group]))
@@ -113,13 +113,15 @@ class Bench:
     def __init__(self, journal: Journal) -> None:
         self.journal, self.clock, self.thread = journal, ManualClock(), ByHand(journal)
         self.outlet = Recorder(journal)
-        self.log = LocalLog[str](journal, self.outlet, self.clock, self.thread.start)
+        self.log = LocalCommitLog[str](journal, self.outlet, self.clock, self.thread.start)
 
     def append(self, *owners: str, nbytes: int = 10) -> None:
         built = (
             batches.build_single_topic_batch("p", "a", [name.encode().rjust(nbytes)] * 2) for name in owners
         )
-        self.log.append(*(Pending(Batch.parse(one), owner) for one, owner in zip(built, owners, strict=True)))
+        self.log.append(
+            *(PendingBatch(Batch.parse(one), owner) for one, owner in zip(built, owners, strict=True))
+        )
 
     async def write(self) -> None:
         """The next write of the disk's thread, and what it brings about."""
@@ -138,7 +140,7 @@ async def turns() -> None:
 
 
 @contextmanager
-def refusing(files: Files, what: str, number: int) -> Iterator[None]:
+def refusing(files: FileSystem, what: str, number: int) -> Iterator[None]:
     """The disk refuses a system call for a while."""
 
     def refuse(*_: Any) -> int:
@@ -150,12 +152,12 @@ def refusing(files: Files, what: str, number: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def files() -> Files:
-    return Files()
+def files() -> FileSystem:
+    return FileSystem()
 
 
 @pytest.fixture
-def bench(tmp_path: Path, files: Files) -> Iterator[Bench]:
+def bench(tmp_path: Path, files: FileSystem) -> Iterator[Bench]:
     journal = Journal.open(tmp_path, "test-1", files=files)
     yield Bench(journal)
     journal.close()
@@ -185,7 +187,7 @@ def takes(bench: Bench, seconds: float) -> None:
     """Handing out a batch takes that long from now on."""
     applied = bench.outlet.applied
 
-    def slow(group: Sequence[Said], positions: Sequence[Position]) -> None:
+    def slow(group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
         bench.clock.passes(seconds * len(group))
         applied(group, positions)
 
@@ -220,7 +222,7 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
 
 
 async def test_what_is_durable_and_not_handed_out_yet_comes_before_a_failure_behind_it(
-    bench: Bench, files: Files
+    bench: Bench, files: FileSystem
 ) -> None:
     takes(bench, commit_log.TURN_S)
     await applied_in(bench, "12")
@@ -274,7 +276,7 @@ async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before
 
 
 async def test_the_disk_writes_nothing_behind_a_failure_until_the_loop_has_heard_of_it(
-    bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, files: FileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", 1)
     for owner in ("1", "2", "3"):
@@ -310,7 +312,7 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: B
 
 
 async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_hole(
-    bench: Bench, files: Files
+    bench: Bench, files: FileSystem
 ) -> None:
     bench.append("1")
     await turns()
@@ -357,7 +359,7 @@ async def test_nothing_is_reserved_while_nobody_gets_batches_early(bench: Bench)
     assert bench.heard == [("stamped", ["1"]), ("applied", ["1"])]
 
 
-async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(bench: Bench, files: Files) -> None:
+async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(bench: Bench, files: FileSystem) -> None:
     bench.outlet.shows_early = True
     bench.append("1")
     await turns()
@@ -374,7 +376,7 @@ async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(bench: Bench
 
 
 async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write(
-    bench: Bench, files: Files
+    bench: Bench, files: FileSystem
 ) -> None:
     bench.outlet.shows_early = True
     bench.append("1", "2")
@@ -392,7 +394,7 @@ async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write
     assert bench.journal.holes == [] and bench.journal.skipped() == [(1, 4)]
 
 
-async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: Files) -> None:
+async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: FileSystem) -> None:
     bench.append("1")
     with refusing(files, "fdatasync", errno.EIO):
         await bench.write()
@@ -485,7 +487,7 @@ async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_la
     await asyncio.wait_for(bench.log.barrier(), 1)
 
 
-async def test_the_first_reason_of_a_broken_log_stays(bench: Bench, files: Files) -> None:
+async def test_the_first_reason_of_a_broken_log_stays(bench: Bench, files: FileSystem) -> None:
     bench.append("1")
     with refusing(files, "fdatasync", errno.EIO):
         await bench.write()
@@ -496,7 +498,7 @@ async def test_the_first_reason_of_a_broken_log_stays(bench: Bench, files: Files
 
 
 async def test_a_failed_write_makes_room_too(
-    bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, files: FileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
     bench.append("1", "2")
@@ -524,7 +526,9 @@ async def test_a_barrier_waits_for_what_was_appended_before_it_and_not_for_more(
     assert after.done()
 
 
-async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(bench: Bench, files: Files) -> None:
+async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(
+    bench: Bench, files: FileSystem
+) -> None:
     bench.append("1")
     await turns()
     bench.append("2")
@@ -548,7 +552,7 @@ def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_a_shown_number
     happens: list[tuple[str, int]],
 ) -> None:
     async def run(directory: Path) -> None:
-        files = Files()
+        files = FileSystem()
         with closing(Journal.open(directory, "test-1", files=files)) as journal:
             bench, number = Bench(journal), 0
             for what, count in happens:
@@ -611,7 +615,7 @@ def test_the_end_of_the_journals_thread_is_waited_for() -> None:
         done.append(len(done))
         return len(done) < 1_000
 
-    wait = commit_log.in_a_thread(step)
+    wait = commit_log.run_steps_in_thread(step)
     gate.set()
     wait()
     assert len(done) == 1_000

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.journal import maintenance
-from broker_core.journal.files import Files
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal import segment_copies
+from broker_core.journal.files import FileSystem
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 
 from .support import INSTANCE, fill, open_journal, read_all
 
@@ -34,9 +34,9 @@ CHANGES = (
 )
 
 
-def killing_files(at: int) -> Files:
+def killing_files(at: int) -> FileSystem:
     """Files that kill the process at the change number `at`: by turns before it is done, and after."""
-    files, done = Files(), [0]
+    files, done = FileSystem(), [0]
 
     def wrapped(name: str) -> Callable[..., object]:
         real = getattr(files, name)
@@ -85,14 +85,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     journal = open_journal(path)
     first = journal.segments()[0]
     (path / "archive" / "prepared").mkdir()
-    copy_verified(first.path, path / "archive" / "prepared" / first.name)
+    copy_segment(first.path, path / "archive" / "prepared" / first.name)
     (path / "journal" / "prepared").mkdir()
     compress_segment(first.path, path / "journal" / "prepared" / f"{first.name}.gz")
     journal.close()
     return path
 
 
-def steps(home: Path, path: Path, act: Callable[[Path, Files], None], check: Callable[[Path], None]) -> int:
+def steps(
+    home: Path, path: Path, act: Callable[[Path, FileSystem], None], check: Callable[[Path], None]
+) -> int:
     """Kill at each step in turn; returns how many there were."""
     for at in range(1_000):
         shutil.rmtree(path, ignore_errors=True)
@@ -104,7 +106,7 @@ def steps(home: Path, path: Path, act: Callable[[Path, Files], None], check: Cal
     raise AssertionError("it never got through")
 
 
-def open_with(path: Path, files: Files):
+def open_with(path: Path, files: FileSystem):
     """The journal, opened without counting: only what comes then is killed."""
     journal = open_journal(path)
     for owner in (journal, journal._swaps, journal._sealer):
@@ -142,7 +144,7 @@ def first_name(home: Path) -> str:
 def test_the_broker_is_killed_at_each_step_of_a_swap(home, tmp_path, action):
     name = first_name(home)
 
-    def act(path: Path, files: Files) -> None:
+    def act(path: Path, files: FileSystem) -> None:
         journal = open_with(path, files)
         if action == "archive":
             journal.archive_swap(name, path / "archive" / "prepared" / name)
@@ -156,7 +158,7 @@ def test_the_broker_is_killed_at_each_step_of_a_removal(home, tmp_path):
     names = sorted(path.name for path in (home / "journal").glob("*.journal"))[:3]
     left: set[int] = set()
 
-    def act(path: Path, files: Files) -> None:
+    def act(path: Path, files: FileSystem) -> None:
         open_with(path, files).remove(names)
 
     def check(path: Path) -> None:
@@ -175,9 +177,9 @@ def test_the_broker_is_killed_at_each_step_of_a_removal(home, tmp_path):
 @pytest.mark.parametrize("action", ["archive", "compress"])
 def test_the_worker_is_killed_at_each_step_of_preparing(home, tmp_path, action, monkeypatch):
     name = first_name(home)
-    monkeypatch.setattr(maintenance, "MEMBER_SIZE", 16 * 1024)
+    monkeypatch.setattr(segment_copies, "MEMBER_SIZE", 16 * 1024)
 
-    def act(path: Path, files: Files) -> None:
+    def act(path: Path, files: FileSystem) -> None:
         counted = [0]
         real = {call: getattr(os, call) for call in ("write", "fsync")}
 
@@ -193,7 +195,7 @@ def test_the_worker_is_killed_at_each_step_of_preparing(home, tmp_path, action, 
         for call in real:
             setattr(os, call, wrapped(call))
         source, prepared = path / "journal" / name, path / "journal" / "prepared" / "new"
-        (copy_verified if action == "archive" else compress_segment)(source, prepared)
+        (copy_segment if action == "archive" else compress_segment)(source, prepared)
 
     at = [1]
 
@@ -205,7 +207,7 @@ def test_the_worker_is_killed_at_each_step_of_preparing(home, tmp_path, action, 
 
 
 def test_the_broker_is_killed_at_each_step_of_sealing(home, tmp_path):
-    def act(path: Path, files: Files) -> None:
+    def act(path: Path, files: FileSystem) -> None:
         journal = open_journal(path, files=files)
         fill(journal, 40, size=1_000)
         journal.preallocate()

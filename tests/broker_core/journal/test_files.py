@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Buffer
-from broker_core.journal.files import Files, OpenFile, replace_durably, sweep_temporaries, temporary_of
+from broker_core.journal.files import (
+    FileSystem,
+    OpenFile,
+    remove_temporaries,
+    replace_durably,
+    temporary_target,
+)
 
 from .support import FailingFiles
 
@@ -56,7 +62,7 @@ def test_killed_at_any_step_of_writes_of_any_length(
         assert path.read_bytes() == new
     except Killed:
         assert (path.read_bytes() if path.exists() else None) in (old, new)
-    sweep_temporaries(Files(), path)
+    remove_temporaries(FileSystem(), path)
     assert list(path.parent.iterdir()) == ([path] if path.exists() else [])
 
 
@@ -85,7 +91,7 @@ def test_the_bytes_are_on_disk_before_they_have_the_name_and_the_name_after(tmp_
     replace_durably(files, tmp_path / "i.small", b"new")
     assert [name for name, _ in files.calls] == list(STEPS)
     synced = files.calls[1][1]
-    assert (temporary_of(synced), files.calls[2][1], files.calls[3][1]) == (
+    assert (temporary_target(synced), files.calls[2][1], files.calls[3][1]) == (
         "i.small",
         "i.small",
         tmp_path.name,
@@ -96,7 +102,7 @@ def test_the_bytes_are_on_disk_before_they_have_the_name_and_the_name_after(tmp_
 def test_it_may_be_read_by_whom_it_should(tmp_path: Path, mode: int, umask: int) -> None:
     before = os.umask(umask)
     try:
-        replace_durably(Files(), tmp_path / "x", b"new", mode=mode)
+        replace_durably(FileSystem(), tmp_path / "x", b"new", mode=mode)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
@@ -105,7 +111,7 @@ def test_it_may_be_read_by_whom_it_should(tmp_path: Path, mode: int, umask: int)
 def test_two_who_replace_one_file_at_once_do_not_mix_their_bytes(tmp_path: Path) -> None:
     path, contents = tmp_path / "i.small", [bytes([number]) * 10_000 for number in range(40)]
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda content: replace_durably(Files(), path, content), contents))
+        list(threads.map(lambda content: replace_durably(FileSystem(), path, content), contents))
     assert path.read_bytes() in contents
     assert list(tmp_path.iterdir()) == [path]
 
@@ -115,14 +121,14 @@ def test_two_who_replace_one_file_at_once_do_not_mix_their_bytes(tmp_path: Path)
     ("i.0123abcd.tmp.x", None), ("i.kept.json.0123abcd.tmp", "i.kept.json"),
 ])  # fmt: skip
 def test_a_temporary_file_names_the_one_it_was_for(name: str, of: str | None) -> None:
-    assert temporary_of(name) == of
+    assert temporary_target(name) == of
 
 
 def test_sweeping_leaves_what_is_of_other_files(tmp_path: Path) -> None:
     others = ["i.small.json.0123abcd.tmp", "i.small.torn", "j.small.0123abcd.tmp", "i.small"]
     for name in (*others, "i.small.0123abcd.tmp"):
         (tmp_path / name).touch()
-    sweep_temporaries(Files(), tmp_path / "i.small")
+    remove_temporaries(FileSystem(), tmp_path / "i.small")
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(others)
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal import spares
-from broker_core.journal.acks import read_acks
-from broker_core.journal.frontier import read_frontier
+from broker_core.journal import preallocation
+from broker_core.journal.frontier_file import read_frontier
 from broker_core.journal.journal import REST_S, Journal, JournalOptions
+from broker_core.journal.publisher_sequences import read_publisher_sequences
 from broker_core.journal.publishers import SessionNumber
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 from .support import (
     INSTANCE,
@@ -96,9 +96,9 @@ def test_a_span_is_every_batch_in_it_up_to_the_first_that_is_damaged(journal):
 def test_a_position_that_leads_nowhere(journal):
     fill(journal, 1)
     with pytest.raises(JournalError, match="bookmark_gone"):
-        journal.read_at(Position(77, 4_096), 100)
+        journal.read_at(BatchPosition(77, 4_096), 100)
     with pytest.raises(JournalError, match="journal_damaged"):
-        journal.read_at(Position(1, 4_104), 100)
+        journal.read_at(BatchPosition(1, 4_104), 100)
 
 
 def test_a_read_starts_with_the_batch_that_holds_the_sequence(journal):
@@ -182,7 +182,7 @@ STEPS = 4
 @pytest.fixture
 def rests(tmp_path, monkeypatch):
     """A journal whose spares take four steps, and what it rests between them, in seconds."""
-    journal = open_journal(tmp_path, JournalOptions(STEPS * spares.STEP, 1))
+    journal = open_journal(tmp_path, JournalOptions(STEPS * preallocation.STEP, 1))
     rested = []
     wait = journal._closing.wait
     monkeypatch.setattr(journal._closing, "wait", lambda seconds: rested.append(seconds) or wait(0))
@@ -198,7 +198,7 @@ def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(rests):
 
 def test_a_spare_that_will_be_needed_soon_is_made_without_rests(rests):
     journal, rested = rests
-    fill(journal, 1, size=2 * spares.STEP)
+    fill(journal, 1, size=2 * preallocation.STEP)
     assert journal.preallocate() == 1
     assert rested == [0] * STEPS
 
@@ -320,7 +320,7 @@ def test_publishers_are_read_from_the_segments_once_and_from_their_file_from_the
     file = tmp_path / "journal" / f"{INSTANCE}.clients.ack"
     file.unlink()
     again = open_journal(tmp_path)
-    assert again.publishers.numbers() == {"anna": 90} and read_acks(file) == (
+    assert again.publishers.numbers() == {"anna": 90} and read_publisher_sequences(file) == (
         90,
         {"anna": (SessionNumber(0, 90),)},
     )

@@ -11,8 +11,8 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment, copy_verified
 from broker_core.journal.segment import index_path
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from tests.broker_core.test_broker import take
 from tests.support.brokers import address_of, running_broker
 from tests.support.raw import RawClient
@@ -39,7 +39,7 @@ def closed_log(home: Path, size: int = 1_000) -> None:
 def _archive(journal: Journal, name: str) -> None:
     path = next(one.path for one in journal.segments() if one.name == name)
     prepared = journal.directory.parent / "archive" / "prepared"
-    copy_verified(path, prepared)
+    copy_segment(path, prepared)
     journal.archive_swap(name, prepared)
 
 
@@ -177,7 +177,7 @@ async def test_a_broker_tells_who_reads_it_and_does_not_start_on_it(tmp_path: Pa
             journal.finish_sealed()
             first = journal.segments()[0]
             assert first.state == "sealed"
-            copy_verified(first.path, tmp_path / home / "archive" / "prepared")
+            copy_segment(first.path, tmp_path / home / "archive" / "prepared")
             journal.archive_swap(first.name, tmp_path / home / "archive" / "prepared")
             archived = tmp_path / home / "archive" / first.name
             if home == "mine":

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import PROVEN, Batch, build_single_topic_batch
-from broker_core.journal.acks import acks_path
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
+from broker_core.journal.publisher_sequences import publisher_sequences_path
 from broker_core.journal.publishers import (
     MAX_SESSIONS,
     Publishers,
@@ -108,7 +108,7 @@ def test_a_journal_knows_its_publishers_sessions_with_and_without_their_file(tmp
     journal.close()
     for keep in (True, False):
         if not keep:
-            acks_path(tmp_path, INSTANCE).unlink()
+            publisher_sequences_path(tmp_path, INSTANCE).unlink()
         again = opened()
         assert again.publishers == expected
         again.close()

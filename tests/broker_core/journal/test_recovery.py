@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from broker_core.errors import OperatorError
-from broker_core.journal.acks import acks_path, read_acks
-from broker_core.journal.frontier import Known
+from broker_core.journal.frontier_file import KnownLog
+from broker_core.journal.publisher_sequences import publisher_sequences_path, read_publisher_sequences
 from broker_core.journal.segment import HEADER_SIZE, segment_name
 
 from .support import INSTANCE, accept, batch_for, fill, flip, open_journal, read_all
@@ -325,10 +325,10 @@ def test_publishers_that_were_read_out_of_several_segments_are_stored_at_once(tm
     assert len(journal.segments()) > 2
     last = journal.durable_sequence
     kill(journal)
-    path = acks_path(tmp_path / "journal", INSTANCE)
+    path = publisher_sequences_path(tmp_path / "journal", INSTANCE)
     path.unlink()
     opened = open_journal(tmp_path)
-    assert read_acks(path) == (last, dict(opened.publishers)) and "anna" in opened.publishers
+    assert read_publisher_sequences(path) == (last, dict(opened.publishers)) and "anna" in opened.publishers
     opened.close()
 
 
@@ -338,7 +338,7 @@ def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
     journal.close()
     newest = segment_name(INSTANCE, max(one.first_sequence for one in journal.segments()))
     with pytest.raises(OperatorError, match=f"{newest} says {journal.identity}"):
-        open_journal(tmp_path, known=Known(uuid4(), 1))
+        open_journal(tmp_path, known=KnownLog(uuid4(), 1))
 
 
 def test_damage_is_told_by_every_opening_also_when_its_segment_is_not_read_again(tmp_path):

@@ -9,20 +9,19 @@ from uuid import UUID
 import pytest
 
 from broker_core.errors import OperatorError
-from broker_core.journal.frontier import (
+from broker_core.journal.frontier_file import (
     COPY_AT,
     RESERVATION_AT,
-    Mark,
+    FrontierMark,
     decode_mark,
     encode_mark,
     frontier_path,
     read_mark,
 )
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from broker_core.journal.tools import inspect
-from broker_core.journal.tools.locate import locate
-from broker_core.journal.tools.search import LogPlace
+from broker_core.journal.tools.search import LogLocation, locate_record
 from tests.broker_core.journal.support import INSTANCE, accept, batch_for, fill, open_journal, read_all
 
 LOG = UUID(int=7)
@@ -73,18 +72,18 @@ def test_what_was_skipped_stays_explained_in_every_form_of_the_log(tmp_path: Pat
     journal.finish_sealed()
     first, second = journal.segments()[:2]
     assert (second.first_sequence, first.last_sequence) == (51, 6)
-    reports = list(inspect.verify(copy / "journal", INSTANCE, copy / "archive"))
+    reports = list(inspect.verify_segments(copy / "journal", INSTANCE, copy / "archive"))
     assert all(report.ok for report in reports), [report.problem for report in reports]
     assert (reports[1].skipped_from, reports[0].skipped_from) == (7, 0)
-    place = LogPlace(copy / "journal", INSTANCE, copy / "archive")
-    told = locate(place, f"{INSTANCE}|20|")
+    place = LogLocation(copy / "journal", INSTANCE, copy / "archive")
+    told = locate_record(place, f"{INSTANCE}|20|")
     assert told["state"] == "skipped" and told["next"] == f"{INSTANCE}|51|", told
 
     prepared = copy / "journal" / f"{second.name}.gz.prepared"
     compress_segment(second.path, prepared)
     journal.compress_swap(second.name, prepared)
     moved = copy / "archive" / f"{second.name}.gz.prepared"
-    copy_verified(journal.segments()[1].path, moved)
+    copy_segment(journal.segments()[1].path, moved)
     journal.archive_swap(journal.segments()[1].name, moved)
     assert journal.skipped() == [(7, 50)]
     journal.close()
@@ -166,14 +165,14 @@ def test_what_was_acknowledged_is_a_loss_although_it_was_reserved(tmp_path: Path
 
 
 def test_a_reservation_is_read_from_either_copy(tmp_path: Path) -> None:
-    mark = Mark(6, LOG, reserved=50)
+    mark = FrontierMark(6, LOG, reserved=50)
     raw = encode_mark(mark)
     assert decode_mark(raw) == mark
     for at in (RESERVATION_AT, RESERVATION_AT + COPY_AT):
         torn = bytearray(raw)
         torn[at + 12] ^= 1
         assert decode_mark(bytes(torn)) == mark
-    assert len(encode_mark(Mark(6, LOG))) == COPY_AT + 48, "who needs none has none"
+    assert len(encode_mark(FrontierMark(6, LOG))) == COPY_AT + 48, "who needs none has none"
     journal = open_journal(tmp_path)
     assert frontier_path(journal.directory, INSTANCE).stat().st_size == COPY_AT + 48
     journal.close()

@@ -10,13 +10,13 @@ import pytest
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.segment import (
     HEADER_SIZE,
-    crc_of,
     decode_header,
-    discover,
     encode_header,
+    find_segment_files,
+    header_crc,
     new_header,
-    parse_name,
-    parse_path,
+    parse_segment_name,
+    parse_segment_path,
     segment_name,
 )
 
@@ -49,7 +49,7 @@ def test_header_golden_bytes():
 
 def test_header_comes_back():
     found = decode_header(header(), Path("x"))
-    assert found == new_header("sluice-1", 7, 42, 1_000_000_000, LOG)._replace(crc=crc_of(header()))
+    assert found == new_header("sluice-1", 7, 42, 1_000_000_000, LOG)._replace(crc=header_crc(header()))
 
 
 @pytest.mark.parametrize("offset", [0, 8, 12, 16, 32, 50, 114, 4_095])
@@ -80,19 +80,19 @@ def test_header_cut_off_is_refused():
     ],
 )
 def test_names(name, parsed):
-    assert parse_name(name, "a") == parsed
+    assert parse_segment_name(name, "a") == parsed
 
 
 def test_an_instance_name_may_hold_dots():
     name = segment_name("a.b", 7)
-    assert parse_name(name, "a.b") == (7, False)
-    assert parse_name(name, "a") is None
-    assert parse_path(Path(name)) == ("a.b", 7)
+    assert parse_segment_name(name, "a.b") == (7, False)
+    assert parse_segment_name(name, "a") is None
+    assert parse_segment_path(Path(name)) == ("a.b", 7)
 
 
 def test_a_name_that_is_no_segment():
     with pytest.raises(OperatorError):
-        parse_path(Path("notes.journal"))
+        parse_segment_path(Path("notes.journal"))
 
 
 def test_discover_lists_older_forms_first(tmp_path):
@@ -107,5 +107,5 @@ def test_discover_lists_older_forms_first(tmp_path):
         live / "other",
     ):
         path.touch()
-    found = [(file.path.parent.name, file.compressed) for file in discover(live, "a", archive)]
+    found = [(file.path.parent.name, file.compressed) for file in find_segment_files(live, "a", archive)]
     assert found == [("live", False), ("live", True), ("archive", False)]

@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import Known, frontier_path, read_mark
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import KnownLog, frontier_path, read_mark
 from broker_core.journal.journal import Journal
-from broker_core.journal.reader import open_source, read_header
-from broker_core.journal.recovery import Recovery
+from broker_core.journal.recovery import JournalRecovery
+from broker_core.journal.segment_reader import open_source, read_header
 
 from .support import INSTANCE, FailingFiles, accept, batch_for, fill, open_journal, read_all
 from .test_crash_steps import child, killing_files
@@ -31,7 +31,7 @@ def written_behind_the_mark(home: Path, batches: int = 5, size: int = 100) -> Jo
     return journal
 
 
-class Written(Files):
+class Written(FileSystem):
     """Files that remember which had been written and synced before anything was cut off."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def _name(fd: int) -> str:
 def test_records_behind_the_mark_are_in_a_new_segment_on_disk_before_the_old_one_is_cut(tmp_path):
     written_behind_the_mark(tmp_path)
     files = Written()
-    found = Recovery(files, tmp_path / "journal", INSTANCE, None)
+    found = JournalRecovery(files, tmp_path / "journal", INSTANCE, None)
     found.run()
     old, new = f"{1:020}", f"{31:020}"
     wanted = [
@@ -182,7 +182,7 @@ def test_another_log_in_its_place_is_refused_until_an_operator_accepts_it(tmp_pa
         journal = open_journal(home)
         fill(journal, 10)
         journal.close()
-        known = known or Known(journal.identity, 30)
+        known = known or KnownLog(journal.identity, 30)
     with pytest.raises(OperatorError) as caught:
         open_journal(theirs, known=known)
     assert caught.value.code == "journal_other"
@@ -203,7 +203,7 @@ def test_fewer_records_than_the_control_plane_heard_of_are_refused(tmp_path):
     journal = open_journal(tmp_path)
     fill(journal, 10)
     journal.close()
-    known = Known(journal.identity, 45)
+    known = KnownLog(journal.identity, 45)
     with pytest.raises(OperatorError) as caught:
         open_journal(tmp_path, known=known)
     assert (caught.value.code, caught.value.details) == ("journal_behind", {"found": 30, "acknowledged": 45})
@@ -219,8 +219,8 @@ def test_fewer_records_than_the_control_plane_heard_of_are_refused(tmp_path):
 
 def test_an_empty_directory_in_the_place_of_a_known_log_is_refused(tmp_path):
     with pytest.raises(OperatorError, match="journal_behind"):
-        open_journal(tmp_path, known=Known(uuid4(), 1))
-    new = open_journal(tmp_path, known=Known(None, 0))
+        open_journal(tmp_path, known=KnownLog(uuid4(), 1))
+    new = open_journal(tmp_path, known=KnownLog(None, 0))
     assert isinstance(new.identity, UUID)
     new.close()
 
@@ -229,7 +229,7 @@ def test_what_was_accepted_once_says_nothing_of_what_is_lost_later(tmp_path):
     journal = open_journal(tmp_path)
     fill(journal, 10)
     journal.close()
-    accept(tmp_path, Known(None, 45))
+    accept(tmp_path, KnownLog(None, 45))
     again = open_journal(tmp_path)
     fill(again, 2)
     newest = again.segments()[-1].path
@@ -284,13 +284,13 @@ def test_it_is_noticed_without_a_record_too(tmp_path):
 
 
 def test_a_swap_of_a_sealed_segment_is_no_theft(tmp_path):
-    from broker_core.journal.maintenance import copy_verified
+    from broker_core.journal.segment_copies import copy_segment
 
     journal = open_journal(tmp_path)
     fill(journal, 60, size=1_000)
     journal.finish_sealed()
     first = journal.segments()[0]
-    copy_verified(first.path, tmp_path / "archive" / "prepared")
+    copy_segment(first.path, tmp_path / "archive" / "prepared")
     journal.archive_swap(first.name, tmp_path / "archive" / "prepared")
     journal.check()
     fill(journal, 1)

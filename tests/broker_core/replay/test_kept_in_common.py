@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from broker_core.batch import Batch, build_single_topic_batch, stamp_header
-from broker_core.journal.commit_log import Pending
-from broker_core.journal.held import Pins
+from broker_core.journal.commit_log import PendingBatch
+from broker_core.journal.open_segments import PinTable
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Entry
 from broker_core.replay.kept_in_common import AGAIN_S, IN_A_RECORD, KeptInCommon, Told
@@ -34,19 +34,19 @@ class Member:
     """One member's, whose log takes what it is told, or doesn't."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = Walked(home / f"{name}.kept.json", Pins().add)
+        self.kept = Walked(home / f"{name}.kept.json", PinTable().add)
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
         self.common = KeptInCommon(
             self.kept, self._publish, lambda replay: None, lambda: True, lambda: self.now, name
         )
 
-    def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
+    def _publish(self, topic: str, bodies: list[bytes]) -> list[PendingBatch[Any]]:
         buf = build_single_topic_batch("", topic, bodies)
         if self.takes:
             stamp_header(buf, origin=1, epoch=1, first_sequence=1, accepted_at=1)
             self.said += bodies
-        return [Pending(Batch.parse(buf), failed=not self.takes)]
+        return [PendingBatch(Batch.parse(buf), failed=not self.takes)]
 
     def tells(self) -> tuple[int, int]:
         """How many are told whole now, and how many as positions alone."""

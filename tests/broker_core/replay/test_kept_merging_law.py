@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch, stamp_header
-from broker_core.journal.commit_log import Pending
-from broker_core.journal.held import Pins
+from broker_core.journal.commit_log import PendingBatch
+from broker_core.journal.open_segments import PinTable
 from broker_core.replay.kept import DestinationSetBack, Durable, ManagedReplay
 from broker_core.replay.kept_in_common import KeptInCommon
 from broker_core.replay.kept_positions import KeptPositions
@@ -25,15 +25,17 @@ class Member:
     """One member: what it tells waits until it gets into the log, or is refused there."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = KeptPositions(home / f"{name}.json", Pins().add)
-        self.waiting: list[tuple[Pending[Any], bytes]] = []
+        self.kept = KeptPositions(home / f"{name}.json", PinTable().add)
+        self.waiting: list[tuple[PendingBatch[Any], bytes]] = []
         self.taken = 0
         self.common = KeptInCommon(
             self.kept, self._publish, lambda replay: None, lambda: True, lambda: 0.0, name
         )
 
-    def _publish(self, topic: str, bodies: list[bytes]) -> list[Pending[Any]]:
-        made = [Pending[Any](Batch.parse(build_single_topic_batch("", topic, [body]))) for body in bodies]
+    def _publish(self, topic: str, bodies: list[bytes]) -> list[PendingBatch[Any]]:
+        made = [
+            PendingBatch[Any](Batch.parse(build_single_topic_batch("", topic, [body]))) for body in bodies
+        ]
         self.waiting += zip(made, bodies, strict=True)
         return made
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.checksum import crc32c
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal.files import Files
-from broker_core.journal.held import Pin, Pins
+from broker_core.journal.files import FileSystem
+from broker_core.journal.open_segments import Pin, PinTable
 from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import VERSION, encode, encode_entries, joined, load, load_upto
 from broker_core.replay.kept_positions import KeptPositions
@@ -50,10 +50,10 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path / "journal" / "i.kept.json"
-        self.pins = Pins()
+        self.pins = PinTable()
         self.path.parent.mkdir()
 
-    def store(self, files: Files | None = None) -> KeptPositions:
+    def store(self, files: FileSystem | None = None) -> KeptPositions:
         return KeptPositions(self.path, self.pins.add, files)
 
     def held(self) -> dict[str, int]:
@@ -70,7 +70,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-class SlowFiles(Files):
+class SlowFiles(FileSystem):
     """A disk on which a rename waits until it is let through."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
         flipped[bit // 8] ^= 1 << bit % 8
         home.path.write_bytes(flipped)
         try:
-            found = load(Files(), home.path)
+            found = load(FileSystem(), home.path)
         except OperatorError as problem:
             assert problem.code == "bad_kept_positions"
             continue

@@ -51,9 +51,9 @@ def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
     """Do it in a process that is killed at that step; False when it came to its end before."""
     child = os.fork()
     if child == 0:
-        dying, rename = Dying(step, halfway), files.Files.rename
+        dying, rename = Dying(step, halfway), files.FileSystem.rename
         files.os = dying  # type: ignore[attr-defined]
-        files.Files.rename = lambda self, *paths: dying.counted("rename", rename)(self, *paths)  # type: ignore[method-assign]
+        files.FileSystem.rename = lambda self, *paths: dying.counted("rename", rename)(self, *paths)  # type: ignore[method-assign]
         try:
             work()
             os._exit(0)
@@ -84,9 +84,9 @@ def test_killed_at_any_step_of_storing_them_the_old_or_the_new_ones_are_there(
         home.mkdir()
         path = home / "journal" / "test-1.kept.json"
         with_broker(home, "replay_create", name="first", **MADE)
-        made = load(files.Files(), path)
+        made = load(files.FileSystem(), path)
         paused = encode([structs.replace(one, paused=True) for one in made if isinstance(one, ManagedReplay)])
-        killed = killed_at(step, halfway, partial(files.replace_durably, files.Files(), path, paused))
+        killed = killed_at(step, halfway, partial(files.replace_durably, files.FileSystem(), path, paused))
         state = {one["name"]: one["state"] for one in with_broker(home, "replays")}
         assert state in ([{"first": "waiting"}, {"first": "paused"}] if killed else [{"first": "paused"}])
         assert not list(path.parent.glob("*.tmp")), "what the kill left beside is swept"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from broker_core.broker import Broker
-from broker_core.journal.files import Files
+from broker_core.journal.files import FileSystem
 from broker_core.replay import trail
 from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.kept_file import load
@@ -285,7 +285,7 @@ async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> No
         reader = await Reader.connect(broker)
         await subscribe(reader, paused=True)
         # As it stands at this moment, not after the next second: as a crash would leave it.
-        (kept,) = load(Files(), tmp_path / "journal" / "test-1.kept.json")
+        (kept,) = load(FileSystem(), tmp_path / "journal" / "test-1.kept.json")
         assert isinstance(kept, ManagedReplay)
         assert (kept.name, kept.client, kept.position) == ("nightly", "reader", 1)
         reader.close()

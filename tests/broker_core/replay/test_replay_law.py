@@ -26,7 +26,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.unread import UNKNOWN
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from broker_core.protocols import commands
 from broker_core.protocols.replies import Ack, GapNotice, Reply
 from broker_core.replay import read_ahead
@@ -157,7 +157,7 @@ class World:
             compress_segment(segment.path, self.home / "journal" / "prepared.gz")
             journal.compress_swap(segment.name, self.home / "journal" / "prepared.gz")
         else:
-            copy_verified(segment.path, prepared)
+            copy_segment(segment.path, prepared)
             journal.archive_swap(segment.name, prepared)
 
     async def finish(self) -> None:

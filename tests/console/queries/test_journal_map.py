@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from broker_core.documents.journals import SegmentEntry
-from broker_core.journal.held import PIN_KINDS
+from broker_core.journal.open_segments import PIN_KINDS
 from console.models import ActionRun
 from console.queries.journal_map import BINS, HEIGHT, KINDS, WIDTH, groups, journal_map, keeping
 from console.queries.overview import Disk

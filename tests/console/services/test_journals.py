@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker_core.errors import OperatorError
-from broker_core.journal import maintenance
+from broker_core.journal import segment_copies
 from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import execution, journals
@@ -105,14 +105,14 @@ def test_cancelled_run_leaves_no_half_made_file(
     broker: JournalBroker, actor: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = journals.request(actor, "compress", "0")
-    compress = maintenance.compress_segment
+    compress = segment_copies.compress_segment
 
     def cancel_first(source: Path, target: Path, progress: Any) -> Any:
         made = compress(source, target, progress)
         ActionRun.objects.filter(pk=run.pk).update(cancel_requested=True)
         return made
 
-    monkeypatch.setattr(maintenance, "compress_segment", cancel_first)
+    monkeypatch.setattr(segment_copies, "compress_segment", cancel_first)
     done = execution.execute(run.pk)
     assert done is not None
     assert done.state == RunState.CANCELLED

@@ -14,7 +14,7 @@ from broker_core.delivery.spool.bring_back import load, unload
 from broker_core.delivery.spool.entries import SpoolEntry
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
-from broker_core.journal.segment import Position
+from broker_core.journal.segment import BatchPosition
 
 COUNT = 4
 
@@ -28,7 +28,7 @@ class Log:
         )
         self.reads: list[int] = []
 
-    def write(self, size: int = 100) -> tuple[Position, Batch]:
+    def write(self, size: int = 100) -> tuple[BatchPosition, Batch]:
         """A batch of COUNT records, accepted at its first sequence."""
         journal, first = self.journal, self.journal.next_sequence
         batch = Batch.parse(
@@ -37,11 +37,11 @@ class Log:
         batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
         return journal.write([batch])[0], batch
 
-    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+    def read_span(self, position: BatchPosition, length: int) -> list[tuple[int, Batch]]:
         self.reads.append(length)
         return self.journal.read_span(position, length)
 
-    def read_at(self, position: Position, length: int) -> Batch:
+    def read_at(self, position: BatchPosition, length: int) -> Batch:
         return self.journal.read_at(position, length)
 
 
@@ -53,7 +53,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def entry(
-    written: list[tuple[Position, Batch]], *, stream: int = 1, at: int = 0, rows: Any = None
+    written: list[tuple[BatchPosition, Batch]], *, stream: int = 1, at: int = 0, rows: Any = None
 ) -> SpoolEntry:
     """A reference to batches that stand behind one another."""
     position, first = written[0]
@@ -121,7 +121,7 @@ def test_entries_of_two_segments_are_two_reads(log: Log) -> None:
 def test_a_copy_between_references_keeps_its_place(log: Log) -> None:
     written = [log.write() for _ in range(2)]
     batch = Batch.parse(build_single_topic_batch("p", "t", [b"copy"]))
-    copied = SpoolEntry(1, "copy", Position(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
+    copied = SpoolEntry(1, "copy", BatchPosition(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
     found = brought(log, entry(written[:1]), copied, entry(written[1:]))
     assert [one.source is None for one in found] == [False, True, False]
     assert found[1].batch is batch and len(log.reads) == 1
@@ -141,14 +141,14 @@ def test_damage_is_an_error_and_nothing_is_skipped(log: Log, whole: bool) -> Non
 def test_deliveries_that_werent_sent_are_the_entries_they_came_from(log: Log) -> None:
     written = [log.write() for _ in range(5)]
     batch = Batch.parse(build_single_topic_batch("p", "t", [b"copy"]))
-    copied = SpoolEntry(1, "copy", Position(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
+    copied = SpoolEntry(1, "copy", BatchPosition(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
     rows = np.array([1, 3])
     found = brought(log, entry(written[:2]), entry(written[2:3], rows=rows), copied, entry(written[3:]))
     again = unload(found)
     assert [(one.kind, one.position, one.length, one.count, one.accepted_at) for one in again] == [
         ("reference", written[0][0], 2 * written[0][1].nbytes, 2 * COUNT, 1),
         ("reference", written[2][0], written[2][1].nbytes, 2, 9),
-        ("copy", Position(0, 0), batch.nbytes, 1, 3),
+        ("copy", BatchPosition(0, 0), batch.nbytes, 1, 3),
         ("reference", written[3][0], 2 * written[3][1].nbytes, 2 * COUNT, 13),
     ]
     assert again[1].rows is rows and again[2].batch is batch

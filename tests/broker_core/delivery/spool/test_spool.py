@@ -17,8 +17,8 @@ from broker_core.delivery.spool.entries import RUN_BYTES, encode_reference
 from broker_core.delivery.spool.parts import clean_up
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
-from broker_core.journal.files import Files
-from broker_core.journal.segment import Position
+from broker_core.journal.files import FileSystem
+from broker_core.journal.segment import BatchPosition
 
 AT = 77
 """From when a copy's age counts: later than its batch was accepted, as for who subscribed in between."""
@@ -33,7 +33,13 @@ def spool(tmp_path):
 
 def reference(spool, number, *, rows=None, count=5, length=1_000):
     spool.append_reference(
-        7, Position(1, number * 8), length, count if rows is None else len(rows), number + 1, number + 1, rows
+        7,
+        BatchPosition(1, number * 8),
+        length,
+        count if rows is None else len(rows),
+        number + 1,
+        number + 1,
+        rows,
     )
 
 
@@ -44,11 +50,11 @@ def copy(body=b"x" * 100, count=1):
 
 
 def test_a_reference_is_forty_bytes():
-    assert len(encode_reference(1, Position(1, 4_096), 100, 1, 100, 5, None)) == 40
+    assert len(encode_reference(1, BatchPosition(1, 4_096), 100, 1, 100, 5, None)) == 40
 
 
 def test_golden_bytes_of_a_reference():
-    raw = encode_reference(2, Position(42, 4_096), 1_000, 2, 900, 9, np.array([1, 3]))
+    raw = encode_reference(2, BatchPosition(42, 4_096), 1_000, 2, 900, 9, np.array([1, 3]))
     assert raw.hex() == (
         "3d5af2c70101020002000000e803000084030000000200002a0000000000000009000000000000000100030000000000"
     )
@@ -63,7 +69,7 @@ def test_what_goes_in_comes_out_in_order(spool):
     assert (first.stream, first.kind, first.position, first.length, first.count) == (
         7,
         "reference",
-        Position(1, 0),
+        BatchPosition(1, 0),
         1_000,
         5,
     )
@@ -78,7 +84,7 @@ def joined(spool, start, lengths, *, stream=7, segment=1):
     """Whole batches, one right behind the other from an offset on."""
     for length in lengths:
         place, batch = (
-            Position(segment, start),
+            BatchPosition(segment, start),
             SimpleNamespace(first_sequence=start, last_sequence=start + 4),
         )
         if not spool.extend(OutboxEntry(stream, batch, None, place, length, 5, length, start)):
@@ -94,7 +100,7 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     assert (tally.messages, tally.nbytes, tally.first, tally.last) == (250, 50_000, 4_096, 4_096 + 49_000 + 4)
     (entry,) = spool.pull(1)
     assert (entry.position, entry.length, entry.count, entry.accepted_at) == (
-        Position(1, 4_096),
+        BatchPosition(1, 4_096),
         50_000,
         250,
         4_096,
@@ -117,7 +123,7 @@ def test_neighbours_that_are_a_reference_of_their_own(spool, other):
 
 def test_a_part_of_a_batch_joins_nothing(spool):
     joined(spool, 4_096, [1_000])
-    spool.append_reference(7, Position(1, 5_096), 1_000, 2, 9, 9, np.array([0, 3]), 500)
+    spool.append_reference(7, BatchPosition(1, 5_096), 1_000, 2, 9, 9, np.array([0, 3]), 500)
     joined(spool, 6_096, [1_000])
     assert [(entry.count, entry.nbytes) for entry in spool.pull(10**9)] == [(5, 1_000), (2, 500), (5, 1_000)]
 
@@ -170,7 +176,7 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
 
 def numbered(spool, first):
     """Five records from `first` on, apart from what is before them in the log."""
-    spool.append_reference(7, Position(1, first * 1_000), 1_000, 5, first, first)
+    spool.append_reference(7, BatchPosition(1, first * 1_000), 1_000, 5, first, first)
 
 
 def test_how_far_a_stream_has_come_is_known_by_what_was_handed_on(spool):
@@ -259,7 +265,7 @@ def test_files_go_when_the_spool_is_empty_or_closed(spool, tmp_path):
     assert spool.empty
 
 
-class FullDisk(Files):
+class FullDisk(FileSystem):
     full = False
 
     def pwritev(self, fd, buffers, offset):
@@ -351,7 +357,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
         if step in ("whole", "rows"):
             offset += 0 if flag else 8  # right behind the one before, or not
             rows = np.arange(size) if step == "rows" else None
-            spool.append_reference(1, Position(1, offset), size * 8, size, number, number, rows)
+            spool.append_reference(1, BatchPosition(1, offset), size * 8, size, number, number, rows)
             model.append((offset, size, size * 8))
             moments[offset] = number
             offset += size * 8

@@ -7,8 +7,8 @@ import pytest
 
 from broker_core.batch import Batch, build_batch
 from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.index_sidecar import load_sidecar
 from broker_core.journal.segment import HEADER_SIZE, index_path
-from broker_core.journal.sidecar import load
 from broker_core.journal.tools import inspect
 from tests.broker_core.journal.support import INSTANCE, batch_for, fill, flip, open_journal, read_all
 from tests.broker_core.journal.test_journal import kill
@@ -30,9 +30,9 @@ def test_list_beside_a_running_broker(tmp_path, place):
 def test_verify_says_ok(tmp_path, place):
     journal = open_journal(tmp_path)
     fill(journal, 60, size=1_000)
-    assert all(report.ok for report in inspect.verify(*place))
+    assert all(report.ok for report in inspect.verify_segments(*place))
     journal.close()
-    assert sum(report.records for report in inspect.verify(*place)) == 180
+    assert sum(report.records for report in inspect.verify_segments(*place)) == 180
 
 
 def test_verify_names_damage_and_missing_segments(tmp_path, place):
@@ -42,7 +42,7 @@ def test_verify_names_damage_and_missing_segments(tmp_path, place):
     first, second = journal.segments()[:2]
     flip(first.path, HEADER_SIZE + 100)
     second.path.unlink()
-    reports = list(inspect.verify(*place))
+    reports = list(inspect.verify_segments(*place))
     assert [report.ok for report in reports][:3] == [False, False, True]
     assert reports[0].holes[0].first_sequence == 1
     assert (
@@ -58,7 +58,7 @@ def test_a_tail_that_was_never_persisted_is_no_damage(tmp_path, place):
     path = journal.segments()[0].path
     kill(journal)
     flip(path, position.offset + 100)
-    (report,) = inspect.verify(*place)
+    (report,) = inspect.verify_segments(*place)
     assert report.torn_bytes > 0
     assert report.ok
 
@@ -71,7 +71,7 @@ def test_dump(tmp_path, place):
     journal.write([batch])
     journal.sync()
     journal.close()
-    lines = [orjson.loads(line) for line in inspect.dump(*place)]
+    lines = [orjson.loads(line) for line in inspect.dump_records(*place)]
     assert lines[0] == {
         "bookmark": f"{INSTANCE}|1|",
         "topic": "x",
@@ -86,17 +86,17 @@ def test_dump(tmp_path, place):
         "//4=",
         None,
     ]
-    assert [orjson.loads(line)["bookmark"] for line in inspect.dump(*place, first=2, last=3, topic="x")] == [
-        f"{INSTANCE}|3|"
-    ]
+    assert [
+        orjson.loads(line)["bookmark"] for line in inspect.dump_records(*place, first=2, last=3, topic="x")
+    ] == [f"{INSTANCE}|3|"]
 
 
 def test_dump_ends_at_the_frontier(tmp_path, place):
     journal = open_journal(tmp_path)
     fill(journal, 30, size=1_000)
     journal.write([batch_for(journal, 91)])
-    assert len(list(inspect.dump(*place))) == 90
-    assert len(list(inspect.dump(*place, first=80))) == 11
+    assert len(list(inspect.dump_records(*place))) == 90
+    assert len(list(inspect.dump_records(*place, first=80))) == 11
     journal.close()
 
 
@@ -107,7 +107,7 @@ def test_dump_stops_loudly_at_damage(tmp_path, place):
     flip(journal.segments()[0].path, HEADER_SIZE + 20_000)
     seen = []
     with pytest.raises(JournalError, match="journal_damaged"):
-        seen.extend(inspect.dump(*place))
+        seen.extend(inspect.dump_records(*place))
     assert len(seen) % 3 == 0
 
 
@@ -120,12 +120,12 @@ def test_repair_cuts_and_reports_and_a_second_one_has_nothing_to_do(tmp_path, pl
     flip(sealed.path, HEADER_SIZE + 100)
     flip(last.path, last.nbytes - 10)
     with pytest.raises(OperatorError, match="journal_behind"):
-        inspect.repair(*place)
-    report = inspect.repair(*place, accept=True)
+        inspect.repair_journal(*place)
+    report = inspect.repair_journal(*place, accept=True)
     assert report["truncated_bytes"] > 0
     assert report["rebuilt_indexes"] == [sealed.name]
-    assert load(index_path(sealed.path), INSTANCE, 1).holes[0].last_sequence == 3
-    again = inspect.repair(*place)
+    assert load_sidecar(index_path(sealed.path), INSTANCE, 1).holes[0].last_sequence == 3
+    again = inspect.repair_journal(*place)
     assert (again["truncated_bytes"], again["rebuilt_indexes"], again["set_aside"]) == (0, [], [])
     opened = open_journal(tmp_path)
     assert read_all(opened) == list(range(4, 178))
@@ -135,7 +135,7 @@ def test_repair_cuts_and_reports_and_a_second_one_has_nothing_to_do(tmp_path, pl
 def test_repair_is_refused_while_a_broker_runs(tmp_path, place):
     journal = open_journal(tmp_path)
     with pytest.raises(OperatorError, match="journal_locked"):
-        inspect.repair(*place)
+        inspect.repair_journal(*place)
     journal.close()
 
 

@@ -14,14 +14,12 @@ from broker_core.batch import Batch, build_batch
 from broker_core.bookmark import format_moment
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import compile_filter
-from broker_core.journal.frontier import encode_mark, frontier_path, read_mark
-from broker_core.journal.maintenance import compress_segment, copy_verified
+from broker_core.journal.frontier_file import encode_mark, frontier_path, read_mark
 from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.segment_copies import compress_segment, copy_segment
 from broker_core.journal.tools import search as module
-from broker_core.journal.tools.locate import locate
-from broker_core.journal.tools.records import lines
-from broker_core.journal.tools.search import LogPlace, Query, Search
-from broker_core.journal.tools.tally import tally
+from broker_core.journal.tools.inspect import record_lines
+from broker_core.journal.tools.search import LogLocation, LogQuery, LogSearch, count_records, locate_record
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.journal.support import INSTANCE, flip, open_journal
 
@@ -54,7 +52,7 @@ def place(tmp_path):
     names = [segment.name for segment in journal.segments()]
     for name in names[:2]:
         prepared = tmp_path / "archive" / f"{name}.tmp"
-        copy_verified(tmp_path / "journal" / name, prepared)
+        copy_segment(tmp_path / "journal" / name, prepared)
         journal.archive_swap(name, prepared)
     for segment in journal.segments()[1:3]:
         prepared = segment.path.with_name("x.tmp")
@@ -62,7 +60,7 @@ def place(tmp_path):
         journal.compress_swap(segment.name, prepared)
     assert [segment.compressed for segment in journal.segments()[:4]] == [False, True, True, False]
     journal.close()
-    return LogPlace(tmp_path / "journal", INSTANCE, tmp_path / "archive")
+    return LogLocation(tmp_path / "journal", INSTANCE, tmp_path / "archive")
 
 
 def sequences(search):
@@ -76,21 +74,21 @@ def expected(test):
 @pytest.mark.parametrize(
     ("query", "test"),
     [
-        (Query(), lambda n: True),
-        (Query(TopicPattern.parse("orders.a")), lambda n: n % 3 == 0),
-        (Query(TopicPattern.parse("orders.*")), lambda n: n % 3 < 2),
-        (Query(TopicPattern.parse("nothing")), lambda n: False),
-        (Query(filter=compile_filter("/n > 100 AND /n < 120")), lambda n: 100 < n < 120),
-        (Query(publisher="anna"), lambda n: (n - 1) // 4 % 2 == 1),
-        (Query(publisher="nobody"), lambda n: False),
-        (Query(first=7, last=250), lambda n: 7 <= n <= 250),
-        (Query(since=1_001 * HOUR, until=1_002 * HOUR), lambda n: 101 <= n <= 200),
-        (Query(TopicPattern.parse("quotes"), compile_filter("/n > 9"), None, "bert", 5, 300, 1_001 * HOUR),
+        (LogQuery(), lambda n: True),
+        (LogQuery(TopicPattern.parse("orders.a")), lambda n: n % 3 == 0),
+        (LogQuery(TopicPattern.parse("orders.*")), lambda n: n % 3 < 2),
+        (LogQuery(TopicPattern.parse("nothing")), lambda n: False),
+        (LogQuery(filter=compile_filter("/n > 100 AND /n < 120")), lambda n: 100 < n < 120),
+        (LogQuery(publisher="anna"), lambda n: (n - 1) // 4 % 2 == 1),
+        (LogQuery(publisher="nobody"), lambda n: False),
+        (LogQuery(first=7, last=250), lambda n: 7 <= n <= 250),
+        (LogQuery(since=1_001 * HOUR, until=1_002 * HOUR), lambda n: 101 <= n <= 200),
+        (LogQuery(TopicPattern.parse("quotes"), compile_filter("/n > 9"), None, "bert", 5, 300, 1_001 * HOUR),
          lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 0 and 101 <= n <= 300),
     ],
 )  # fmt: skip
 def test_what_matches_is_found(place, query, test):
-    search = Search(place, query)
+    search = LogSearch(place, query)
     assert sequences(search) == expected(test)
     assert search.problems == []
 
@@ -99,16 +97,16 @@ def test_segments_that_cannot_match_are_not_opened(place, monkeypatch):
     opened = []
     real = module.open_segment
     monkeypatch.setattr(module, "open_segment", lambda *args: opened.append(args[1]) or real(*args))
-    sequences(Search(place, Query(first=395)))
+    sequences(LogSearch(place, LogQuery(first=395)))
     assert len(opened) == 1
     opened.clear()
-    sequences(Search(place, Query(until=999 * HOUR)))
+    sequences(LogSearch(place, LogQuery(until=999 * HOUR)))
     assert opened == [393]  # the current segment has no sidecar to tell
 
 
 def test_progress_ends_at_the_whole(place):
     told = []
-    sequences(Search(place, Query(), lambda done, total: told.append((done, total))))
+    sequences(LogSearch(place, LogQuery(), lambda done, total: told.append((done, total))))
     assert told[0][0] == 0
     assert told[-1][0] == told[-1][1] > 400_000
     assert told == sorted(told)
@@ -118,7 +116,7 @@ def test_damage_is_told_and_gone_over(place):
     segment = sorted(place.directory.glob("*.journal"))[0]
     first = int(segment.name.split(".")[1])
     flip(segment, HEADER_SIZE + 300)
-    search = Search(place, Query())
+    search = LogSearch(place, LogQuery())
     missing = set(range(first, first + 4))
     assert sequences(search) == expected(lambda n: n not in missing)
     assert len(search.problems) == 1
@@ -129,12 +127,12 @@ def test_records_behind_the_frontier_are_not_there_yet(place):
     mark = read_mark(place.directory, INSTANCE)
     assert mark is not None
     frontier_path(place.directory, INSTANCE).write_bytes(encode_mark(mark._replace(sequence=398)))
-    assert sequences(Search(place, Query(first=395))) == [395, 396, 397, 398]
+    assert sequences(LogSearch(place, LogQuery(first=395))) == [395, 396, 397, 398]
 
 
 def test_a_line_for_a_record(place):
-    found = next(iter(Search(place, Query(TopicPattern.parse("quotes"), first=6))))
-    line = orjson.loads(next(lines(found.batch, found.chosen, INSTANCE, found.segment)))
+    found = next(iter(LogSearch(place, LogQuery(TopicPattern.parse("quotes"), first=6))))
+    line = orjson.loads(next(record_lines(found.batch, found.chosen, INSTANCE, found.segment)))
     assert line.pop("data")["n"] == 8
     assert line == {
         "bookmark": f"{INSTANCE}|8|", "topic": "quotes", "accepted_at": 1_000 * HOUR + 1, "publisher": "anna",
@@ -151,7 +149,7 @@ def test_law_lines_say_what_records_hold(records, data):
     batch = Batch.parse(build_batch("p", ["t"] * len(bodies), bodies, heads))
     batch.stamp(origin=1, epoch=1, first_sequence=10, accepted_at=1)
     rows = sorted(data.draw(st.sets(st.integers(0, len(bodies) - 1))))
-    found = [orjson.loads(line) for line in lines(batch, np.array(rows, np.int64), "i")]
+    found = [orjson.loads(line) for line in record_lines(batch, np.array(rows, np.int64), "i")]
     assert [line["bookmark"] for line in found] == [f"i|{10 + row}|" for row in rows]
     for line, row in zip(found, rows, strict=True):
         assert base64.b64decode(line.get("headers", "")) == heads[row]
@@ -165,8 +163,8 @@ def test_law_lines_say_what_records_hold(records, data):
 
 def test_stat_counts_by_each_combination_in_one_pass(place):
     size = sum(len(orjson.dumps({"n": n, "pad": "." * 1_000})) for n in range(1, 401))
-    by_topic, by_publisher, by_hour, crossed = tally(
-        Search(place, Query()), ("topic",), ("publisher",), ("hour",), ("publisher", "hour")
+    by_topic, by_publisher, by_hour, crossed = count_records(
+        LogSearch(place, LogQuery()), ("topic",), ("publisher",), ("hour",), ("publisher", "hour")
     )
     assert by_topic[0] == ("topic",)
     assert sorted((one.values[0], one.records) for one in by_topic[1]) == [
@@ -181,16 +179,18 @@ def test_stat_counts_by_each_combination_in_one_pass(place):
 
 
 def test_stat_of_a_selection(place):
-    ((_, counts),) = tally(Search(place, Query(TopicPattern.parse("quotes"), publisher="anna")), ("topic",))
+    ((_, counts),) = count_records(
+        LogSearch(place, LogQuery(TopicPattern.parse("quotes"), publisher="anna")), ("topic",)
+    )
     assert [(one.values, one.records) for one in counts] == [(("quotes",), len(
         expected(lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 1)
     ))]  # fmt: skip
-    assert tally([], ("topic",)) == [(("topic",), [])]
+    assert count_records([], ("topic",)) == [(("topic",), [])]
 
 
 @pytest.mark.parametrize("sequence", [1, 5, 60, 130, 170, 260, 400])
 def test_a_bookmark_is_located_in_every_form_of_segment(place, sequence):
-    found = locate(place, f"{INSTANCE}|{sequence}|")
+    found = locate_record(place, f"{INSTANCE}|{sequence}|")
     assert (found["state"], found["bookmark"]) == ("found", f"{INSTANCE}|{sequence}|")
     assert found["publisher_sequence"] == sequence
     assert found["row"] == (sequence - 1) % 4
@@ -204,12 +204,12 @@ def test_a_bookmark_is_located_in_every_form_of_segment(place, sequence):
 
 
 def test_moments_and_the_start_are_located(place):
-    assert locate(place, format_moment(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
-    assert locate(place, "0")["bookmark"] == f"{INSTANCE}|1|"
+    assert locate_record(place, format_moment(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
+    assert locate_record(place, "0")["bookmark"] == f"{INSTANCE}|1|"
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
-    assert locate(place, f"{INSTANCE}|401|") == {
+    assert locate_record(place, f"{INSTANCE}|401|") == {
         "state": "ahead",
         "asked": f"{INSTANCE}|401|",
         "newest": f"{INSTANCE}|400|",
@@ -218,21 +218,21 @@ def test_what_is_not_there_is_said(place, tmp_path):
     journal.remove([journal.segments()[0].name])
     oldest = journal.first_sequence
     journal.close()
-    assert locate(place, f"{INSTANCE}|1|")["oldest"] == f"{INSTANCE}|{oldest}|"
+    assert locate_record(place, f"{INSTANCE}|1|")["oldest"] == f"{INSTANCE}|{oldest}|"
     segment = sorted(place.directory.glob("*.journal"))[0]
     first = int(segment.name.split(".")[1])
     flip(segment, HEADER_SIZE + 300)
-    assert locate(place, f"{INSTANCE}|{first}|")["next"] == f"{INSTANCE}|{first + 4}|"
+    assert locate_record(place, f"{INSTANCE}|{first}|")["next"] == f"{INSTANCE}|{first + 4}|"
     with pytest.raises(OperatorError, match="other"):
-        locate(place, "other|1|")
+        locate_record(place, "other|1|")
     for text in ("x", "0|1|", f"{INSTANCE}|1|,{INSTANCE}|2|"):
         with pytest.raises((ClientError, OperatorError)):
-            locate(place, text)
+            locate_record(place, text)
 
 
 def test_a_log_that_is_not_there(tmp_path):
     with pytest.raises(OperatorError, match="no_journal"):
-        list(Search(LogPlace(tmp_path / "absent", "i"), Query()))
+        list(LogSearch(LogLocation(tmp_path / "absent", "i"), LogQuery()))
 
 
 def test_the_brokers_own_topics_are_found(tmp_path):
@@ -241,20 +241,20 @@ def test_the_brokers_own_topics_are_found(tmp_path):
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=5)
     journal.write([batch])
     journal.close()
-    log = LogPlace(tmp_path / "journal", INSTANCE)
-    assert sequences(Search(log, Query())) == [1]
-    assert sequences(Search(log, Query(TopicPattern.parse("$SLUICE.>")))) == [1]
-    assert sequences(Search(log, Query(TopicPattern.parse(">")))) == []
+    log = LogLocation(tmp_path / "journal", INSTANCE)
+    assert sequences(LogSearch(log, LogQuery())) == [1]
+    assert sequences(LogSearch(log, LogQuery(TopicPattern.parse("$SLUICE.>")))) == [1]
+    assert sequences(LogSearch(log, LogQuery(TopicPattern.parse(">")))) == []
 
 
 def test_a_log_that_is_being_written_is_searched_up_to_what_is_durable(tmp_path):
     journal = open_journal(tmp_path)
     for number in range(30):
         write(journal, 4, at=number + 1)
-    log = LogPlace(tmp_path / "journal", INSTANCE, tmp_path / "archive")
-    search = Search(log, Query(TopicPattern.parse("quotes")))
+    log = LogLocation(tmp_path / "journal", INSTANCE, tmp_path / "archive")
+    search = LogSearch(log, LogQuery(TopicPattern.parse("quotes")))
     assert sequences(search) == [n for n in range(1, 121) if n % 3 == 2]
     assert search.problems == []
-    assert locate(log, f"{INSTANCE}|120|")["state"] == "found"
-    assert locate(log, f"{INSTANCE}|121|")["newest"] == f"{INSTANCE}|120|"
+    assert locate_record(log, f"{INSTANCE}|120|")["state"] == "found"
+    assert locate_record(log, f"{INSTANCE}|121|")["newest"] == f"{INSTANCE}|120|"
     journal.close()

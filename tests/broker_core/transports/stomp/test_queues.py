@@ -13,8 +13,8 @@ from broker_core.client import AsyncClient
 from broker_core.delivery.account import Cause
 from broker_core.delivery.backlog import Backlog
 from broker_core.journal import log_reader
-from broker_core.journal.files import Files
-from broker_core.journal.reader import Source, Walk
+from broker_core.journal.files import FileSystem
+from broker_core.journal.segment_reader import BatchScan, SegmentSource
 from broker_core.replay.sharing import shared_subscription
 from broker_core.transports.stomp.tcp import StompProtocol
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -61,7 +61,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
             assert [one.body for one in rest] == [found[1].body, b"4"]
 
 
-class Doorkept(Files):
+class Doorkept(FileSystem):
     """A disk on which the file of kept positions waits to be put in place."""
 
     def __init__(self) -> None:
@@ -284,9 +284,9 @@ async def test_of_a_clients_many_queues_only_those_that_have_something_are_looke
 async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, walk = set[str](), log_reader.walk
+    read, walk = set[str](), log_reader.scan_batches
 
-    def noted(source: Source, offset: int, end: int, max_bytes: int) -> Walk:
+    def noted(source: SegmentSource, offset: int, end: int, max_bytes: int) -> BatchScan:
         read.add(source.file.path.name)
         return walk(source, offset, end, max_bytes)
 

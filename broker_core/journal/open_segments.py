@@ -11,12 +11,11 @@ from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
-from broker_core.journal.holdings import Holdings
-from broker_core.journal.index import SegmentIndex
-from broker_core.journal.reader import Source, check_source, open_source
-from broker_core.journal.scan import scan
+from broker_core.journal.index_sidecar import load_positions, load_sidecar
+from broker_core.journal.pins import PinsByUser
 from broker_core.journal.segment import SegmentInfo, index_path
-from broker_core.journal.sidecar import load, load_places
+from broker_core.journal.segment_index import SegmentIndex
+from broker_core.journal.segment_reader import SegmentSource, check_source, open_source, scan_segment
 
 MAX_OPEN_SOURCES = 64
 
@@ -43,14 +42,14 @@ class Segment:
         OSError when the segment's file can't be read; FileNotFoundError when a swap has just moved it.
         """
         if not self.index.has_entries:
-            self.index.take_entries(self._read(load_places))
+            self.index.take_entries(self._read(load_positions))
         return self.index
 
     def whole_index(self) -> SegmentIndex:
         """The index with everything that a sidecar says. Raises as `located`."""
         if self.index.is_whole:
             return self.index
-        found = self._read(load)
+        found = self._read(load_sidecar)
         found.holes = self.index.holes
         return found
 
@@ -58,7 +57,7 @@ class Segment:
         instance, first = self.index.instance, self.index.first_sequence
         found = way(index_path(self.path), instance, first)
         if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
-            return scan(open_source(self.path), instance, first).index
+            return scan_segment(open_source(self.path), instance, first).index
         return found
 
     @property
@@ -86,15 +85,15 @@ class Segment:
         return made
 
 
-class _Opened(NamedTuple):
+class _CachedFile(NamedTuple):
     """A segment's open file, as it was then."""
 
-    source: Source
+    source: SegmentSource
     segment: Segment
     written: tuple[int, int]
 
 
-class Sources:
+class OpenFileCache:
     """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it.
 
     A sealed segment's entries are in memory while its file is open, and no longer.
@@ -102,10 +101,10 @@ class Sources:
 
     def __init__(self, log: UUID | None) -> None:
         self._log = log
-        self._open: OrderedDict[Path, _Opened] = OrderedDict()
+        self._open: OrderedDict[Path, _CachedFile] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, segment: Segment) -> Source:
+    def get(self, segment: Segment) -> SegmentSource:
         """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again.
 
         JournalError other_log when another file stands in its place, or was written over it.
@@ -124,10 +123,10 @@ class Sources:
                 self._open.move_to_end(segment.path)
             return known.source
 
-    def _opened(self, segment: Segment) -> _Opened:
+    def _opened(self, segment: Segment) -> _CachedFile:
         source = open_source(segment.path)
         check_source(source, segment.index.instance, segment.first_sequence, self._log)
-        return _Opened(source, segment, _written(source))
+        return _CachedFile(source, segment, _written(source))
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was removed or moved."""
@@ -141,12 +140,12 @@ class Sources:
             self._open.clear()
 
 
-def _let_go(known: _Opened) -> None:
+def _let_go(known: _CachedFile) -> None:
     if known.segment.sealed:
         known.segment.index.set_entries(None)
 
 
-def _written(source: Source) -> tuple[int, int]:
+def _written(source: SegmentSource) -> tuple[int, int]:
     """By which it is seen that a file isn't what it was: its size, and when it was written last."""
     found = os.fstat(source.file.fd)
     return found.st_size, found.st_mtime_ns
@@ -193,12 +192,12 @@ class Pin:
         self._release(self)
 
 
-class Pins:
+class PinTable:
     """All pins of a journal."""
 
     def __init__(self) -> None:
         self._pins: set[Pin] = set()
-        self._holdings = Holdings()
+        self._holdings = PinsByUser()
         self._lock = Lock()
 
     def add(self, sequence: int, owner: str, holder: str = "") -> Pin:

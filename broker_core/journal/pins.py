@@ -13,7 +13,7 @@ SLACK = 64
 """Entries of pins that are gone, besides as many as there are pins, before a heap is made anew."""
 
 
-class Pin(Protocol):
+class NamePin(Protocol):
     """What holds the log from `sequence` on for a name: `held.Pin`."""
 
     holder: str
@@ -21,12 +21,12 @@ class Pin(Protocol):
 
 
 @dataclass(slots=True)
-class _Name:
+class _PinnedName:
     user: str
-    pins: set[Pin] = field(default_factory=set)
+    pins: set[NamePin] = field(default_factory=set)
 
 
-class Holdings:
+class PinsByUser:
     """Pins that are held for names, and the first record that each user needs.
 
     A user's pins are a heap by the places they had when they were put in. A pin only moves on, so what lies on top is right, or is
@@ -35,8 +35,8 @@ class Holdings:
 
     def __init__(self) -> None:
         self._user_of: Callable[[str], str] = lambda name: name
-        self._names: dict[str, _Name] = {}
-        self._heaps: dict[str, list[tuple[int, int, Pin]]] = {}
+        self._names: dict[str, _PinnedName] = {}
+        self._heaps: dict[str, list[tuple[int, int, NamePin]]] = {}
         self._held: Counter[str] = Counter()
         """How many pins each user has."""
         self._turn = count()
@@ -47,16 +47,16 @@ class Holdings:
         for name in self._names:
             self.belongs(name, user_of(name))
 
-    def add(self, pin: Pin) -> None:
+    def add(self, pin: NamePin) -> None:
         """It holds the log from now on."""
         named = self._names.get(pin.holder)
         if named is None:
-            named = self._names[pin.holder] = _Name(self._user_of(pin.holder))
+            named = self._names[pin.holder] = _PinnedName(self._user_of(pin.holder))
         named.pins.add(pin)
         self._held[named.user] += 1
         self._push(named.user, pin)
 
-    def remove(self, pin: Pin) -> None:
+    def remove(self, pin: NamePin) -> None:
         """It does no more. One that isn't there was removed already."""
         named = self._names.get(pin.holder)
         if named is None or pin not in named.pins:
@@ -92,11 +92,11 @@ class Holdings:
             else:
                 return at
 
-    def _is_of(self, user: str, pin: Pin) -> bool:
+    def _is_of(self, user: str, pin: NamePin) -> bool:
         named = self._names.get(pin.holder)
         return named is not None and named.user == user and pin in named.pins
 
-    def _push(self, user: str, pin: Pin) -> None:
+    def _push(self, user: str, pin: NamePin) -> None:
         heap = self._heaps.setdefault(user, [])
         heappush(heap, (pin.sequence, next(self._turn), pin))
         if len(heap) > 2 * self._held[user] + SLACK:

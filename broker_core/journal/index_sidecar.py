@@ -37,7 +37,7 @@ from isal import isal_zlib
 
 from broker_core.batch import hash64
 from broker_core.checksum import crc32c
-from broker_core.journal.index import Entries, Hole, SegmentIndex
+from broker_core.journal.segment_index import IndexEntries, MissingRange, SegmentIndex
 from broker_core.journal.topic_index import TopicIndex
 
 VERSION = 1
@@ -52,7 +52,7 @@ SUMMARY_END = _HEAD.size + _SUMMARY.size
 _PLACES = struct.Struct("<2sHI")
 _TOPICS = struct.Struct("<2sHI8s")
 MAX_PLACES = 2_700
-MOST_TOPICS_BYTES = 64 * 1024 * 1024
+MAX_TOPICS_BYTES = 64 * 1024 * 1024
 """Of memory that is made ready for the topics on the word of a file; more come all the same."""
 _FIGURES = ("epoch", "end", "records", "last_sequence", "first_at", "last_at")
 """Of the document and of an index, under the same names."""
@@ -61,7 +61,7 @@ _GZIP = 31
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError, EOFError)
 
 
-def encode(index: SegmentIndex) -> bytes:
+def encode_sidecar(index: SegmentIndex) -> bytes:
     """The sidecar's bytes."""
     document, places = _deflated(_document(index)), _encode_places(index)
     known = index.topic_index
@@ -104,7 +104,7 @@ def _document(index: SegmentIndex) -> bytes:
     )
 
 
-def decode(raw: bytes) -> SegmentIndex:
+def decode_sidecar(raw: bytes) -> SegmentIndex:
     """A sidecar read back by its document; ValueError when it isn't one."""
     try:
         behind = _topics_at(raw)
@@ -117,19 +117,19 @@ def decode(raw: bytes) -> SegmentIndex:
         made.header_crc = document["header_crc"]
         for name in _FIGURES:
             setattr(made, name, document[name])
-        made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
+        made.holes = tuple(MissingRange(made.first_sequence, *hole) for hole in document["holes"])
         made.set_entries(_entries(document, _topics(raw, behind)))
     except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not an index: {error}") from None
     return made
 
 
-def _entries(document: dict[str, Any], topics: TopicIndex) -> Entries:
+def _entries(document: dict[str, Any], topics: TopicIndex) -> IndexEntries:
     columns = list(zip(*document["entries"], strict=True)) or [(), (), ()]
     sequences, offsets, ats = columns[:3]
     if topics.stretches != len(sequences):
         raise ValueError("the topics are of other stretches")
-    made = Entries(sealed=topics)
+    made = IndexEntries(sealed=topics)
     made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
     return made
 
@@ -150,15 +150,15 @@ def _topics_at(raw: bytes) -> int:
 def _topics(raw: bytes, behind: int) -> TopicIndex:
     member = raw[behind:]
     # With room for all of it and one byte more isal needn't double its buffer.
-    length = min(int.from_bytes(member[-4:], "little"), MOST_TOPICS_BYTES)
+    length = min(int.from_bytes(member[-4:], "little"), MAX_TOPICS_BYTES)
     return TopicIndex.decode(isal_zlib.decompress(member, _GZIP, length + 1))
 
 
-def load(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
+def load_sidecar(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """The sidecar at `path` if it is whole and belongs to this segment, else None."""
     try:
         raw = path.read_bytes()
-        found = _read_columns(raw, instance, first_sequence) or decode(raw)
+        found = _read_columns(raw, instance, first_sequence) or decode_sidecar(raw)
     except (OSError, ValueError):
         return None
     return found if (found.instance, found.first_sequence) == (instance, first_sequence) else None
@@ -184,15 +184,15 @@ def _read_columns(raw: bytes, instance: str, first_sequence: int) -> SegmentInde
 def load_summary(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """As `load`, without the entries where that can be: one read of 96 bytes. Holes are always there."""
     found = _read_summary(*_front(path, SUMMARY_END), instance, first_sequence)
-    return load(path, instance, first_sequence) if found is None else found
+    return load_sidecar(path, instance, first_sequence) if found is None else found
 
 
-def load_places(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
+def load_positions(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """As `load`, with the entries' places alone where that can be: nothing is inflated and parsed."""
     raw, length = _front(path, 2**16 + _HEAD.size)
     found, entries = _read_summary(raw, length, instance, first_sequence), _read_places(raw)
     if found is None or entries is None:
-        return load(path, instance, first_sequence)
+        return load_sidecar(path, instance, first_sequence)
     found.set_entries(entries)
     return found
 
@@ -206,7 +206,7 @@ def _front(path: Path, size: int) -> tuple[bytes, int]:
         return b"", 0
 
 
-def _read_places(raw: bytes) -> Entries | None:
+def _read_places(raw: bytes) -> IndexEntries | None:
     start = SUMMARY_END + _PLACES.size
     if len(raw) < start:
         return None
@@ -214,7 +214,7 @@ def _read_places(raw: bytes) -> Entries | None:
     columns = raw[start : SUMMARY_END + 4 + size]
     if tag != b"SP" or len(columns) != size - 4 or len(columns) % 24 or crc32c(columns) != crc:
         return None
-    made, third = Entries(places_only=True), len(columns) // 3
+    made, third = IndexEntries(places_only=True), len(columns) // 3
     made.sequences.frombytes(columns[:third])
     made.offsets.frombytes(columns[third : 2 * third])
     made.ats.frombytes(columns[2 * third :])

@@ -24,26 +24,28 @@ from pathlib import Path
 import msgspec
 
 from broker_core.checksum import crc32c
-from broker_core.journal.files import Files, replace_durably
+from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.publishers import Publishers, SessionNumber, Sessions
 
 MAGIC = b"SLUICEA1"
 _HEAD = struct.Struct("<8sIIQ")
 
 
-def acks_path(directory: Path, instance: str) -> Path:
+def publisher_sequences_path(directory: Path, instance: str) -> Path:
     """Where an instance's file is."""
     return directory / f"{instance}.clients.ack"
 
 
-def write_acks(files: Files, path: Path, upto: int, publishers: Mapping[str, Sessions]) -> None:
+def write_publisher_sequences(
+    files: FileSystem, path: Path, upto: int, publishers: Mapping[str, Sessions]
+) -> None:
     """Put the file in place durably."""
     text = msgspec.json.encode(dict(publishers))
     tail = struct.pack("<Q", upto) + text
     replace_durably(files, path, _HEAD.pack(MAGIC, crc32c(tail), len(text), upto) + text)
 
 
-def read_acks(path: Path) -> tuple[int, Publishers] | None:
+def read_publisher_sequences(path: Path) -> tuple[int, Publishers] | None:
     """(upto, publishers), or None if the file is missing or damaged."""
     try:
         raw = path.read_bytes()

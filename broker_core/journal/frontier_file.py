@@ -31,7 +31,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker_core.checksum import crc32c
-from broker_core.journal.files import Files, OpenFile, write_all
+from broker_core.journal.files import FileSystem, OpenFile, write_all
 
 MAGIC = b"SLUICED1"
 COPY_AT = 512
@@ -47,7 +47,7 @@ _RESERVATION_MAGIC = b"SLUICER1"
 MAX_SEQUENCE = 2**63 - 1
 
 
-class Mark(NamedTuple):
+class FrontierMark(NamedTuple):
     """Content of the file. `log` is None where no file could be read."""
 
     sequence: int
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
     """Last number that may have been shown to somebody before its record was stored; 0: none was."""
 
 
-class Known(NamedTuple):
+class KnownLog(NamedTuple):
     """What the control plane last heard of an instance's log: its identity, and how far it was durable."""
 
     log: UUID | None
@@ -70,7 +70,7 @@ def frontier_path(directory: Path, instance: str) -> Path:
     return directory / f"{instance}.durable"
 
 
-def encode_mark(mark: Mark) -> bytes:
+def encode_mark(mark: FrontierMark) -> bytes:
     """The file's content."""
     assert mark.log is not None, "a mark that is written names its log"
     rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, mark.log.bytes)
@@ -85,7 +85,7 @@ def _encode_reservation(reserved: int) -> bytes:
     return copy.ljust(COPY_AT, b"\0") + copy
 
 
-def decode_mark(raw: bytes) -> Mark | None:
+def decode_mark(raw: bytes) -> FrontierMark | None:
     """The newer of the copies that can be believed; None when there is none."""
     copies = [mark for at in (0, COPY_AT) if (mark := _decode(raw[at : at + SIZE])) is not None]
     newest = max(copies, key=lambda mark: mark.sequence, default=None)
@@ -103,7 +103,7 @@ def _decode_reservation(raw: bytes) -> int:
     return min(max(found), MAX_SEQUENCE)
 
 
-def _decode(raw: bytes) -> Mark | None:
+def _decode(raw: bytes) -> FrontierMark | None:
     if len(raw) != SIZE:
         return None
     magic, crc = _HEAD.unpack_from(raw)
@@ -112,13 +112,13 @@ def _decode(raw: bytes) -> Mark | None:
     epoch, sequence, given_up, log = _REST.unpack_from(raw, _HEAD.size)
     if not given_up <= sequence <= MAX_SEQUENCE:
         return None
-    return Mark(sequence, UUID(bytes=log), epoch, given_up)
+    return FrontierMark(sequence, UUID(bytes=log), epoch, given_up)
 
 
 class FrontierFile:
     """Keeps the file open; one small write when the frontier has moved. `first` is what it says from now on."""
 
-    def __init__(self, files: Files, path: Path, first: Mark) -> None:
+    def __init__(self, files: FileSystem, path: Path, first: FrontierMark) -> None:
         self._files = files
         self._file = OpenFile(path, os.O_RDWR | os.O_CREAT)
         self._content = bytearray(encode_mark(first._replace(reserved=0)))
@@ -150,7 +150,7 @@ class FrontierFile:
         self._file.close()
 
 
-def read_mark(directory: Path, instance: str) -> Mark | None:
+def read_mark(directory: Path, instance: str) -> FrontierMark | None:
     """What the file says; None when there is none, or neither copy can be read."""
     try:
         return decode_mark(frontier_path(directory, instance).read_bytes())

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from broker_core.journal.files import Files, replace_durably
-from broker_core.journal.held import Pin
+from broker_core.journal.files import FileSystem, replace_durably
+from broker_core.journal.open_segments import Pin
 from broker_core.names import is_name
 
 MAX_LEASES: Final = 1_000
@@ -31,7 +31,7 @@ LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 LEFT_NS: Final = 86_400 * 1_000_000_000
 
 
-class Lease(NamedTuple):
+class ReaderLease(NamedTuple):
     """Everything from `sequence` on is needed until `expires_at`."""
 
     owner: str
@@ -44,7 +44,7 @@ def leases_path(directory: Path, instance: str) -> Path:
     return directory / f"{instance}.leases"
 
 
-def write_lease(files: Files, directory: Path, instance: str, name: str, lease: Lease) -> None:
+def write_lease(files: FileSystem, directory: Path, instance: str, name: str, lease: ReaderLease) -> None:
     """Put a lease in place, or renew it. ValueError for a name that can't be a file's; OSError."""
     if not is_name(name):
         raise ValueError(f"{name!r} can't name a lease")
@@ -53,7 +53,7 @@ def write_lease(files: Files, directory: Path, instance: str, name: str, lease: 
     replace_durably(files, home / f"{name}.json", orjson.dumps(lease._asdict()))
 
 
-def drop_lease(directory: Path, instance: str, name: str) -> None:
+def release_lease(directory: Path, instance: str, name: str) -> None:
     """Hold nothing any more; dropping twice is harmless. OSError."""
     home = leases_path(directory, instance)
     (home / f"{name}.json").unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def drop_lease(directory: Path, instance: str, name: str) -> None:
         home.rmdir()
 
 
-def clear_leases(directory: Path, instance: str, now_ns: int) -> None:
+def remove_expired_leases(directory: Path, instance: str, now_ns: int) -> None:
     """Remove what readers left that were killed, a day after it expired: only MAX_LEASES are read. What can't be removed stays."""
     for path in leases_path(directory, instance).glob("*.json"):
         with suppress(OSError, ValueError):
@@ -89,9 +89,9 @@ def _until_it_expires(lease: Pin) -> None:
     """Only its file's owner lets go of it."""
 
 
-def _lease(told: Any) -> Lease:
+def _lease(told: Any) -> ReaderLease:
     """ValueError when it isn't one."""
     match told:
         case {"owner": str(owner), "sequence": int(sequence), "expires_at": int(expires_at)}:
-            return Lease(owner, sequence, expires_at)
+            return ReaderLease(owner, sequence, expires_at)
     raise ValueError("not a lease")

@@ -9,7 +9,13 @@ import tracemalloc
 import pytest
 
 from broker_core.errors import JournalError
-from broker_core.journal.compressed import CompressedSource, MemberCache, encode_member, inflate, read_members
+from broker_core.journal.compressed_segment import (
+    CompressedSegmentSource,
+    GzipMemberCache,
+    encode_member,
+    inflate,
+    read_members,
+)
 from broker_core.journal.files import OpenFile
 
 
@@ -35,7 +41,7 @@ def test_golden_bytes_of_a_members_header():
 
 
 def test_any_offset_can_be_read(path):
-    source = CompressedSource(OpenFile(path))
+    source = CompressedSegmentSource(OpenFile(path))
     assert source.length == 8_096
     assert bytes(source.read(4_096 + 999, 10)) == b"A"
     assert bytes(source.read(4_096 + 1_000, 3)) == b"BBB"
@@ -48,7 +54,7 @@ def test_members_behind_a_damaged_header_are_found(path):
     raw = bytearray(path.read_bytes())
     raw[members[2].offset + 3] ^= 0xFF
     path.write_bytes(raw)
-    source = CompressedSource(OpenFile(path))
+    source = CompressedSegmentSource(OpenFile(path))
     assert [member.raw_offset for member in source.members] == [0, 4_096, 6_096, 7_096]
     with pytest.raises(JournalError):
         source.read(5_096, 10)
@@ -61,7 +67,7 @@ def test_a_damaged_member_is_named(path):
     raw = bytearray(path.read_bytes())
     raw[members[3].offset + members[3].length - 6] ^= 0xFF
     path.write_bytes(raw)
-    source = CompressedSource(OpenFile(path))
+    source = CompressedSegmentSource(OpenFile(path))
     with pytest.raises(JournalError, match="journal_damaged"):
         source.read(6_096, 10)
 
@@ -71,7 +77,7 @@ def test_a_file_that_was_cut_off(path):
     path.write_bytes(whole[:-10])
     assert [member.raw_offset for member in read_members(OpenFile(path))] == [0, 4_096, 5_096, 6_096]
     path.write_bytes(b"\x1f\x8b")
-    assert CompressedSource(OpenFile(path)).length == 0
+    assert CompressedSegmentSource(OpenFile(path)).length == 0
 
 
 def test_inflating_a_member_takes_the_memory_of_its_content_once(tmp_path):
@@ -93,7 +99,7 @@ def test_a_reader_who_goes_on_gets_every_member_and_damage_where_it_is(path):
     raw = bytearray(path.read_bytes())
     raw[members[4].offset + members[4].length - 6] ^= 0xFF
     path.write_bytes(raw)
-    source = CompressedSource(OpenFile(path))
+    source = CompressedSegmentSource(OpenFile(path))
     read = [bytes(source.read(offset, 10_000)) for offset in (0, 4_096, 5_096, 6_096)]
     assert read == [bytes(4_096), b"A" * 1_000, b"B" * 1_000, b"C" * 1_000]
     with pytest.raises(JournalError, match="journal_damaged"):
@@ -103,14 +109,14 @@ def test_a_reader_who_goes_on_gets_every_member_and_damage_where_it_is(path):
 
 
 def test_a_reader_who_goes_back_gets_what_stands_there(path):
-    source = CompressedSource(OpenFile(path))
+    source = CompressedSegmentSource(OpenFile(path))
     letters = [bytes(source.read(4_096 + 1_000 * number, 1)) for number in (0, 1, 3, 2, 0)]
     assert letters == [b"A", b"B", b"D", b"C", b"A"]
 
 
 def test_a_reader_who_only_goes_on_keeps_one_member(path):
-    kept = MemberCache(0)
-    source = CompressedSource(OpenFile(path), kept)
+    kept = GzipMemberCache(0)
+    source = CompressedSegmentSource(OpenFile(path), kept)
     for offset, letter in (
         (4_096, b"A"),
         (4_596, b"A"),
@@ -124,7 +130,7 @@ def test_a_reader_who_only_goes_on_keeps_one_member(path):
 
 
 def test_inflated_members_of_all_segments_share_one_budget():
-    cache = MemberCache(1_000)
+    cache = GzipMemberCache(1_000)
     for segment in range(1, 65):
         for member in range(8):
             cache.put((segment, member), b"x" * 300)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from broker_core.errors import JournalError
-from broker_core.journal import removals
-from broker_core.journal.files import Files
+from broker_core.journal import segment_replacer
+from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
-from broker_core.journal.removals import Removal, note_removal, read_removals, removals_path
+from broker_core.journal.segment_replacer import RemovalRecord, append_removal, read_removals, removals_path
 from tests.pipeline.support import SMALL, append, numbered
 
-FILES = Files()
+FILES = FileSystem()
 
 
-def opened(tmp_path: Path, files: Files | None = None) -> Journal:
+def opened(tmp_path: Path, files: FileSystem | None = None) -> Journal:
     return Journal.open(tmp_path, "one", None, SMALL, files=files)
 
 
@@ -43,7 +43,7 @@ def test_each_removal_leaves_a_receipt_with_its_moment(tmp_path: Path) -> None:
     assert opened(tmp_path).recovery.ignored == []
 
 
-class NoUnlink(Files):
+class NoUnlink(FileSystem):
     """The machine stops before the first file goes."""
 
     def unlink(self, path: Path) -> None:
@@ -81,9 +81,9 @@ def test_a_note_that_cannot_be_read_refuses_and_nothing_is_removed(tmp_path: Pat
 def test_the_note_is_bounded_and_still_says_all_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removals, "MAX_REMOVALS", 3)
+    monkeypatch.setattr(segment_replacer, "MAX_REMOVALS", 3)
     for n in range(1, 7):
-        note_removal(FILES, tmp_path, "one", Removal(n, n, 1, 10, 1, n, n, n))
+        append_removal(FILES, tmp_path, "one", RemovalRecord(n, n, 1, 10, 1, n, n, n))
     kept = read_removals(tmp_path, "one")
     assert [(one.first, one.last, one.records, one.segments) for one in kept] == [
         (1, 4, 4, 4),

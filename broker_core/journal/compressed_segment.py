@@ -29,7 +29,7 @@ from isal import isal_zlib
 
 from broker_core.batch import Buffer
 from broker_core.journal.files import OpenFile
-from broker_core.journal.segment import damaged
+from broker_core.journal.segment import damaged_segment_error
 
 MEMBER_SIZE = 1024 * 1024
 """Raw bytes of a member, about: a member ends with the batch that passes it."""
@@ -43,7 +43,7 @@ CACHE_BYTES = 32 * MEMBER_SIZE
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError)
 
 
-class Member(NamedTuple):
+class GzipMember(NamedTuple):
     """Where one member stands in the compressed file, and what it holds of the raw one."""
 
     offset: int
@@ -61,13 +61,13 @@ def encode_member(raw: Buffer, raw_offset: int) -> bytes:
     return head + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
 
 
-def read_members(file: OpenFile) -> list[Member]:
+def read_members(file: OpenFile) -> list[GzipMember]:
     """Every member of a compressed segment that is whole by its extra field.
 
     Where the chain is broken the next member is searched for; what is missing shows as a jump of `raw_offset`.
     """
     size = os.fstat(file.fd).st_size
-    members: list[Member] = []
+    members: list[GzipMember] = []
     offset = raw_end = 0
     while offset < size:
         member = _member_at(file, offset, size, raw_end)
@@ -83,7 +83,7 @@ def read_members(file: OpenFile) -> list[Member]:
     return members
 
 
-def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> Member | None:
+def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMember | None:
     head = os.pread(file.fd, _HEAD.size, offset)
     if len(head) < _HEAD.size:
         return None
@@ -92,10 +92,10 @@ def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> Member |
         return None
     if length < _HEAD.size + _TAIL.size or offset + length > size:
         return None
-    return Member(offset, length, raw_offset, raw_length)
+    return GzipMember(offset, length, raw_offset, raw_length)
 
 
-def first_member(file: OpenFile) -> bytes:
+def read_first_member(file: OpenFile) -> bytes:
     """The content of the first member alone; nothing when it isn't whole. JournalError journal_damaged."""
     found = _member_at(file, 0, os.fstat(file.fd).st_size, 0)
     return inflate(file, found) if found is not None else b""
@@ -114,7 +114,7 @@ def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | 
     return None
 
 
-class MemberCache:
+class GzipMemberCache:
     """Inflated members that were read last, by source and number, for readers that go on in them. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -143,15 +143,15 @@ class MemberCache:
                 self.nbytes -= len(self._kept.popitem(last=False)[1])
 
 
-_CACHE = MemberCache(CACHE_BYTES)
+_CACHE = GzipMemberCache(CACHE_BYTES)
 """One for the process: it is the process's memory that it bounds."""
 _SERIALS = count(1)
 
 
-class CompressedSource:
+class CompressedSegmentSource:
     """Reads raw offsets of a compressed segment; inflated members are kept for readers that go on, while there is room."""
 
-    def __init__(self, file: OpenFile, kept: MemberCache | None = None) -> None:
+    def __init__(self, file: OpenFile, kept: GzipMemberCache | None = None) -> None:
         """`kept` is where inflated members go; by default where those of the process's other sources are."""
         self.file = file
         self._kept = _CACHE if kept is None else kept
@@ -169,7 +169,9 @@ class CompressedSource:
         number = bisect_right(self._starts, offset) - 1
         start = offset - self._starts[number] if number >= 0 else 0
         if number < 0 or start >= self.members[number].raw_length:
-            raise damaged(self.file.path, offset, "a gzip member is missing or its header is damaged")
+            raise damaged_segment_error(
+                self.file.path, offset, "a gzip member is missing or its header is damaged"
+            )
         return memoryview(self._inflate(number))[start : start + length]
 
     def after_damage(self, offset: int) -> int:
@@ -199,25 +201,25 @@ class CompressedSource:
         return raw
 
 
-def inflate(file: OpenFile, member: Member) -> bytes:
+def inflate(file: OpenFile, member: GzipMember) -> bytes:
     """A member's content, checked by its own length and CRC; JournalError journal_damaged if they don't fit."""
     return _inflated(file, member, _stored(file, member))
 
 
-def _stored(file: OpenFile, member: Member) -> bytes:
+def _stored(file: OpenFile, member: GzipMember) -> bytes:
     return os.pread(file.fd, member.length, member.offset)
 
 
-def _inflated(file: OpenFile, member: Member, stored: bytes) -> bytes:
+def _inflated(file: OpenFile, member: GzipMember, stored: bytes) -> bytes:
     data = memoryview(stored)[_HEAD.size : -_TAIL.size]
     try:
         # One byte of room more than is needed: isal would else double its full buffer, and copy it twice, before it
         # learns that nothing follows. That took more than two thirds of the time.
         raw: bytes = isal_zlib.decompress(data, -15, member.raw_length + 1)
     except _INFLATE_ERRORS:
-        raise damaged(file.path, member.offset, "a gzip member can't be inflated") from None
+        raise damaged_segment_error(file.path, member.offset, "a gzip member can't be inflated") from None
     if (isal_zlib.crc32(raw), len(raw)) != _TAIL.unpack(stored[-_TAIL.size :]) or len(
         raw
     ) != member.raw_length:
-        raise damaged(file.path, member.offset, "a gzip member's checksum doesn't fit")
+        raise damaged_segment_error(file.path, member.offset, "a gzip member's checksum doesn't fit")
     return raw

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.journal import holdings
-from broker_core.journal.held import Pin, Pins
+from broker_core.journal import pins
+from broker_core.journal.open_segments import Pin, PinTable
 
 NAMES = st.sampled_from(["a", "b", "c", "user:ann"])
 USERS = st.sampled_from(["ann", "bob", ""])
@@ -34,7 +34,7 @@ def counted(pins: list[Pin], whose: dict[str, str], user: str) -> int | None:
 def test_the_first_record_that_a_user_holds_is_what_counting_everything_says(
     steps: list[tuple[Any, ...]],
 ) -> None:
-    pins, whose, made = Pins(), dict[str, str](), list[Pin]()
+    pins, whose, made = PinTable(), dict[str, str](), list[Pin]()
     pins.add(0, "spool of a")  # nobody's
     pins.ask_whose(lambda name: whose.get(name, ""))
     for step, *of in steps:
@@ -59,15 +59,15 @@ def test_the_first_record_that_a_user_holds_is_what_counting_everything_says(
 
 
 def test_pins_that_come_and_go_behind_one_that_stays_leave_nothing() -> None:
-    table = Pins()
+    table = PinTable()
     table.add(1, "durable subscription", "a")
     for number in range(2, 1_000):
         table.belongs("a", "ann" if number % 2 else "bob")
         table.add(number, "replay", "a").release()
         assert (table.first_of("ann"), table.first_of("bob")) == ((1, None) if number % 2 else (None, 1))
         entries = [entry for heap in table._holdings._heaps.values() for entry in heap]
-        assert len(entries) <= 2 + holdings.SLACK
+        assert len(entries) <= 2 + pins.SLACK
     stays = [table.add(7, "replay", "b") for _ in range(100)]
     for number in range(1_000):
         table.add(number + 8, "replay", "b").release()
-    assert len(table._holdings._heaps["b"]) <= 2 * len(stays) + 2 + holdings.SLACK
+    assert len(table._holdings._heaps["b"]) <= 2 * len(stays) + 2 + pins.SLACK

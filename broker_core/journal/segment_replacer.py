@@ -1,4 +1,11 @@
-"""Archive, compress and remove: the short part, done by the broker alone, while replays go on.
+"""`<instance>.removed.json`: what was removed from the log, for whoever has to say why it doesn't begin with record 1.
+
+One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest first. Written
+durably before the first file of a removal is unlinked: what stands here may still be there after a crash, and what
+was removed always stands here. A reader without the control plane's database, such as the pipeline, knows by it a
+log that retention has cut from one whose files are missing.
+
+Archive, compress and remove: the short part, done by the broker alone, while replays go on.
 
 The heavy part (copy, check, compress) was done elsewhere on a temporary file (`maintenance.py`). Durable order:
 
@@ -18,29 +25,102 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import Any, NamedTuple
 
+import orjson
+
+from broker_core.checksum import crc32c
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal import removals, sidecar
-from broker_core.journal.compressed import CompressedSource
-from broker_core.journal.files import Files, journal_error, replace_durably
-from broker_core.journal.held import Segment
+from broker_core.journal import index_sidecar
+from broker_core.journal.compressed_segment import CompressedSegmentSource
+from broker_core.journal.files import FileSystem, journal_error, replace_durably
 from broker_core.journal.log_reader import LogReader
-from broker_core.journal.reader import open_source, read_header
-from broker_core.journal.segment import SegmentInfo, fits, index_path
+from broker_core.journal.open_segments import Segment
+from broker_core.journal.segment import SegmentInfo, index_path, is_segment_of
+from broker_core.journal.segment_reader import open_source, read_header
+
+MAX_REMOVALS = 1_000
+"""Receipts kept apart; beyond that the two oldest become one. Removal goes from the oldest end, so they adjoin."""
 
 
-class Swaps:
+class RemovalRecord(NamedTuple):
+    """One removal: records `first` to `last`, of which `records` were there. Times are ns UTC, 0 unknown."""
+
+    first: int
+    last: int
+    records: int
+    nbytes: int
+    segments: int
+    first_at: int
+    last_at: int
+    removed_at: int
+
+
+def removals_path(directory: Path, instance: str) -> Path:
+    """Where an instance's file is."""
+    return directory / f"{instance}.removed.json"
+
+
+def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
+    """All receipts, oldest first; none when nothing was ever removed. JournalError journal_damaged."""
+    path = removals_path(directory, instance)
+    try:
+        crc, _, text = path.read_bytes().partition(b" ")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _damaged(path, str(error)) from error
+    try:
+        if int(crc, 16) != crc32c(text):
+            raise ValueError("its checksum doesn't fit")
+        return [RemovalRecord(**told) for told in orjson.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def append_removal(files: FileSystem, directory: Path, instance: str, made: RemovalRecord) -> None:
+    """Add a receipt durably. One for the same records, of a removal that a crash cut short, is replaced."""
+    known = [old for old in read_removals(directory, instance) if old.first != made.first]
+    kept = _bounded([*known, made])
+    text = orjson.dumps([removal._asdict() for removal in kept])
+    replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
+
+
+def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
+    kept = sorted(removals)
+    while len(kept) > MAX_REMOVALS:
+        one, two = kept[:2]
+        kept[:2] = [
+            RemovalRecord(
+                one.first, max(one.last, two.last), one.records + two.records, one.nbytes + two.nbytes,
+                one.segments + two.segments, one.first_at, max(one.last_at, two.last_at), two.removed_at,
+            )
+        ]  # fmt: skip
+    return kept
+
+
+def _damaged(path: Path, why: str) -> JournalError:
+    details: dict[str, Any] = {"file": path.name, "offset": 0}
+    return JournalError(
+        "journal_damaged",
+        f"{path.name}, which says what was removed, can't be read: {why}.",
+        "Move it away: what is missing from the log's beginning then counts as lost, and removing works again.",
+        **details,
+    )
+
+
+class SegmentReplacer:
     """Replaces and removes sealed segments of a log."""
 
     def __init__(
         self,
-        files: Files,
+        files: FileSystem,
         log: LogReader,
         lock: Lock,
         archive_directory: Path | None,
         needed_by: Callable[[int], list[str]],
-        note: Callable[[removals.Removal], None],
+        note: Callable[[RemovalRecord], None],
     ) -> None:
         self._note = note
         self._files = files
@@ -89,7 +169,7 @@ class Swaps:
     def _swap(self, old: Segment, prepared: Path, new: Segment) -> None:
         self._check(old, prepared, compressed=new.compressed)
         try:
-            encoded = sidecar.encode(old.whole_index())
+            encoded = index_sidecar.encode_sidecar(old.whole_index())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
             replace_durably(self._files, index_path(new.path), encoded)
@@ -116,11 +196,11 @@ class Swaps:
                 f"{prepared} can't take the place of {old.path.name}: {error}.",
                 "Prepare the file again.",
             ) from None
-        gzipped = isinstance(source, CompressedSource)
+        gzipped = isinstance(source, CompressedSegmentSource)
         if (
             gzipped != compressed
             or source.length != old.index.end
-            or not fits(header, old.index.instance, old.first_sequence, self._log.identity)
+            or not is_segment_of(header, old.index.instance, old.first_sequence, self._log.identity)
         ):
             raise OperatorError(
                 "bad_prepared_file",
@@ -198,8 +278,8 @@ def _current(segment: Segment) -> OperatorError:
     )
 
 
-def _noted(infos: Sequence[SegmentInfo], now_ns: int) -> removals.Removal:
-    return removals.Removal(
+def _noted(infos: Sequence[SegmentInfo], now_ns: int) -> RemovalRecord:
+    return RemovalRecord(
         infos[0].first_sequence,
         infos[-1].last_sequence,
         sum(info.records for info in infos),

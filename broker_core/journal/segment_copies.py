@@ -17,18 +17,35 @@ from uuid import UUID
 
 from broker_core.batch import hash64
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal.compressed import MEMBER_SIZE, CompressedSource, encode_member, inflate
+from broker_core.journal.compressed_segment import (
+    MEMBER_SIZE,
+    CompressedSegmentSource,
+    encode_member,
+    inflate,
+)
 from broker_core.journal.files import OpenFile, journal_error
-from broker_core.journal.index import Hole
-from broker_core.journal.reader import Source, next_batch, open_source, read_header, walk
-from broker_core.journal.scan import scan
-from broker_core.journal.segment import HEADER_SIZE, SUFFIX_COMPRESSED, damaged, index_path, parse_path
-from broker_core.journal.sidecar import load
+from broker_core.journal.index_sidecar import load_sidecar
+from broker_core.journal.segment import (
+    HEADER_SIZE,
+    SUFFIX_COMPRESSED,
+    damaged_segment_error,
+    index_path,
+    parse_segment_path,
+)
+from broker_core.journal.segment_index import MissingRange
+from broker_core.journal.segment_reader import (
+    SegmentSource,
+    find_next_batch,
+    open_source,
+    read_header,
+    scan_batches,
+    scan_segment,
+)
 
 Progress = Callable[[int, int], None]
 
 
-def silent(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Progress nobody asked for."""
 
 
@@ -41,7 +58,7 @@ class VerifyReport(NamedTuple):
     last_sequence: int
     records: int
     content_bytes: int
-    holes: tuple[Hole, ...]
+    holes: tuple[MissingRange, ...]
     torn_bytes: int
     problem: str
     unsynced: bool = False
@@ -73,7 +90,7 @@ def _made(path: Path) -> Iterator[OpenFile]:
         handle.close()
 
 
-def copy_verified(src: Path, dst: Path, progress: Progress = silent) -> str:
+def copy_segment(src: Path, dst: Path, progress: Progress = no_progress) -> str:
     """Copy a sealed segment, compressed or not, and read the copy back. Returns its SHA-256 (hexadecimal)."""
     written = hashlib.sha256()
     total = src.stat().st_size
@@ -94,7 +111,7 @@ def copy_verified(src: Path, dst: Path, progress: Progress = silent) -> str:
     return written.hexdigest()
 
 
-def digest_of(path: Path, progress: Progress = silent) -> str:
+def segment_sha256(path: Path, progress: Progress = no_progress) -> str:
     """The SHA-256 (hexadecimal) of a segment's file."""
     try:
         return _digest(OpenFile(path), progress)
@@ -102,7 +119,7 @@ def digest_of(path: Path, progress: Progress = silent) -> str:
         raise journal_error(error, f"reading {path.name}") from error
 
 
-def _digest(file: OpenFile, progress: Progress = silent) -> str:
+def _digest(file: OpenFile, progress: Progress = no_progress) -> str:
     found, total = hashlib.sha256(), os.fstat(file.fd).st_size
     offset = 0
     while chunk := os.pread(file.fd, MEMBER_SIZE, offset):
@@ -124,7 +141,7 @@ def _write(file: OpenFile, content: bytes) -> None:
         rest = rest[os.write(file.fd, rest) :]
 
 
-def compress_segment(src: Path, dst: Path, progress: Progress = silent) -> None:
+def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> None:
     """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
     if src.name.endswith(SUFFIX_COMPRESSED):
         raise OperatorError(
@@ -139,35 +156,35 @@ def compress_segment(src: Path, dst: Path, progress: Progress = silent) -> None:
         _compare(source, target)
 
 
-def _stretches(source: Source) -> Iterator[tuple[int, memoryview]]:
+def _stretches(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
     """(offset, raw bytes): the header alone, then whole batches of about a MiB. Damaged bytes are carried along as
     they are, in a member of their own, so that compressing loses nothing that a repair might use."""
     yield 0, source.read(0, HEADER_SIZE)
     origin, after, offset = hash64(read_header(source).instance), 0, HEADER_SIZE
     while offset < source.length:
-        found = walk(source, offset, source.length, MEMBER_SIZE)
+        found = scan_batches(source, offset, source.length, MEMBER_SIZE)
         if found.batches:
             after, stop = found.batches[-1].last_sequence, found.stopped_at
         else:
-            stop = next_batch(source, offset, source.length, origin, after) or source.length
+            stop = find_next_batch(source, offset, source.length, origin, after) or source.length
         yield offset, source.read(offset, stop - offset)
         offset = stop
 
 
-def _compare(source: Source, target: OpenFile) -> None:
-    packed = CompressedSource(target)
+def _compare(source: SegmentSource, target: OpenFile) -> None:
+    packed = CompressedSegmentSource(target)
     if packed.length != source.length:
-        raise damaged(target.path, 0, f"it holds {packed.length} of {source.length} bytes")
+        raise damaged_segment_error(target.path, 0, f"it holds {packed.length} of {source.length} bytes")
     for member in packed.members:
         if inflate(target, member) != source.read(member.raw_offset, member.raw_length):
-            raise damaged(target.path, member.offset, "a member isn't what was compressed")
+            raise damaged_segment_error(target.path, member.offset, "a member isn't what was compressed")
 
 
 def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
     """Read every batch of a segment's file, compressed or not, and check it, and that it is of this log. Changes nothing;
     needs no lock."""
-    instance, first = parse_path(path)
-    found = scan(open_source(path), instance, first, load(index_path(path), instance, first))
+    instance, first = parse_segment_path(path)
+    found = scan_segment(open_source(path), instance, first, load_sidecar(index_path(path), instance, first))
     torn = found.torn[1] - found.torn[0] if found.torn else 0
     index = found.index
     if log is not None and found.log not in (None, log):

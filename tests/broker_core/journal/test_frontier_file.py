@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from broker_core.journal.files import Files
-from broker_core.journal.frontier import (
+from broker_core.journal.files import FileSystem
+from broker_core.journal.frontier_file import (
     COPY_AT,
     SIZE,
     FrontierFile,
-    Mark,
+    FrontierMark,
     decode_mark,
     encode_mark,
     frontier_path,
@@ -21,7 +21,7 @@ from broker_core.journal.frontier import (
 )
 
 LOG = UUID("00112233-4455-6677-8899-aabbccddeeff")
-MARK = Mark(1_234, LOG, 7, 1_000)
+MARK = FrontierMark(1_234, LOG, 7, 1_000)
 GOLDEN = (
     "534c554943454431"  # SLUICED1
     "c7280cb5"  # crc
@@ -40,7 +40,7 @@ def test_golden_bytes() -> None:
 
 
 def test_it_says_how_far_the_log_is_durable_and_which_it_is(tmp_path: Path) -> None:
-    file = FrontierFile(Files(), frontier_path(tmp_path, "i"), MARK)
+    file = FrontierFile(FileSystem(), frontier_path(tmp_path, "i"), MARK)
     file.write(5_000)
     assert frontier_path(tmp_path, "i").read_bytes() == encode_mark(MARK._replace(sequence=5_000))
     assert read_mark(tmp_path, "i") == MARK._replace(sequence=5_000)
@@ -70,8 +70,8 @@ def test_with_both_copies_damaged_there_is_none() -> None:
 
 
 def test_a_number_that_no_log_reaches_is_not_believed() -> None:
-    assert decode_mark(encode_mark(Mark(2**63, LOG, 1))) is None
-    assert decode_mark(encode_mark(Mark(5, LOG, 1, given_up=6))) is None
+    assert decode_mark(encode_mark(FrontierMark(2**63, LOG, 1))) is None
+    assert decode_mark(encode_mark(FrontierMark(5, LOG, 1, given_up=6))) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"12\n", b"x" * 21, b"00000000000000001234\n", b"SLUICED1"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_batch, build_single_topic_batch
 from broker_core.checksum import crc32c
-from broker_core.journal.index import ENTRY_BYTES, Hole, SegmentIndex
+from broker_core.journal.index_sidecar import decode_sidecar, encode_sidecar, load_sidecar
 from broker_core.journal.journal import JournalOptions
-from broker_core.journal.sidecar import decode, encode, load
+from broker_core.journal.segment_index import ENTRY_BYTES, MissingRange, SegmentIndex
 from broker_core.journal.topic_index import TopicIndex
 
 from .support import batch_for, open_journal
@@ -30,8 +30,8 @@ def test_the_sidecar_comes_back_and_encodes_to_the_same_bytes():
     index = SegmentIndex("a", 1, 3)
     for number in range(20):
         index.add(4_096 + number * 30_000, batch(number + 1, topics=[f"t{number % 5}"]))
-    again = decode(encode(index))
-    assert encode(again) == encode(index)
+    again = decode_sidecar(encode_sidecar(index))
+    assert encode_sidecar(again) == encode_sidecar(index)
     assert again.entries() == index.entries()
     assert again.topic_index.topics == index.topic_index.topics == tuple(f"t{n}" for n in range(5))
     assert (again.end, again.records, again.last_sequence) == (index.end, 20, 20)
@@ -40,8 +40,8 @@ def test_the_sidecar_comes_back_and_encodes_to_the_same_bytes():
 def test_unknown_members_of_the_sidecar_are_passed_over(tmp_path):
     index = SegmentIndex("a", 1, 3)
     index.add(4_096, batch(1, topics=["x"]))
-    index.holes = (Hole(1, 8_192, 64, 2, 3, "damaged"),)
-    raw = encode(index)
+    index.holes = (MissingRange(1, 8_192, 64, 2, 3, "damaged"),)
+    raw = encode_sidecar(index)
     unpacker = zlib.decompressobj(31)
     document = orjson.loads(unpacker.decompress(raw))
     document |= {"topics": None, "entries": [[*entry, None] for entry in document["entries"]]}
@@ -51,7 +51,7 @@ def test_unknown_members_of_the_sidecar_are_passed_over(tmp_path):
     front = front[:-12] + crc32c(at).to_bytes(4, "little") + at
     path = tmp_path / "a.index.gz"
     path.write_bytes(front + packed + unpacker.unused_data)
-    found = load(path, "a", 1)
+    found = load_sidecar(path, "a", 1)
     assert (found.entries(), found.holes) == (index.entries(), index.holes)
     assert found.topic_index.topics == ("x",)
 
@@ -60,7 +60,7 @@ def test_the_sidecar_begins_with_gzip_of_json():
     index = SegmentIndex("a", 1, 3)
     index.add(4_096, batch(1, topics=["x", "y"]))
     first = zlib.decompressobj(31)
-    document = orjson.loads(first.decompress(encode(index)))
+    document = orjson.loads(first.decompress(encode_sidecar(index)))
     assert document["entries"] == [[1, 4_096, 5]]
     assert TopicIndex.decode(gzip.decompress(first.unused_data)).topics == ("x", "y")
 
@@ -84,12 +84,12 @@ def test_what_it_says_a_segment_cant_hold_isnt_there(written: list[tuple[str, in
 
 
 def test_too_many_topics_mean_any(monkeypatch):
-    monkeypatch.setattr("broker_core.journal.index.MOST_PAIRS", 250)
+    monkeypatch.setattr("broker_core.journal.segment_index.MAX_PAIRS", 250)
     index = SegmentIndex("a", 1, 3)
     for number in range(4):
         names = [f"t{number}.{n}" for n in range(100)]
         index.add(4_096 + number * ENTRY_BYTES, batch(number * 100 + 1, topics=names))
-    for one in (index, decode(encode(index))):
+    for one in (index, decode_sidecar(encode_sidecar(index))):
         assert one.topic_index.topics is None
         assert one.topic_index.of(["t1.7"]).tolist() == [False, True, True, True]
         assert one.topic_index.of(["never"]).tolist() == [False, False, True, True]
@@ -143,8 +143,8 @@ def test_a_reader_has_to_read_what_is_wanted_of_the_range_and_the_time():
             batch(number * 10 + 1, count=10, at=number, topics=None if number % 4 else ["u"] * 10),
         )
     end = index.end
-    wanted = decode(encode(index)).topic_index.of(["u"])
-    of = decode(encode(index)).stretches
+    wanted = decode_sidecar(encode_sidecar(index)).topic_index.of(["u"])
+    of = decode_sidecar(encode_sidecar(index)).stretches
     at = [4_096 + number * ENTRY_BYTES for number in range(10)]
     assert of(None) == [(1, 100, at[0], end)]
     assert of(wanted) == [(1, 10, at[0], at[1]), (41, 50, at[4], at[5]), (81, 90, at[8], at[9])]
@@ -168,15 +168,15 @@ def test_a_reader_has_to_read_what_is_wanted_of_the_range_and_the_time():
 def test_what_is_no_sidecar_is_refused(tmp_path, raw):
     path = tmp_path / "a.index.gz"
     path.write_bytes(raw)
-    assert load(path, "a", 1) is None
+    assert load_sidecar(path, "a", 1) is None
 
 
 def test_a_sidecar_of_another_segment_is_refused(tmp_path):
     path = tmp_path / "a.index.gz"
-    path.write_bytes(encode(SegmentIndex("a", 2, 1)))
-    assert load(path, "a", 1) is None
-    assert load(path, "b", 2) is None
-    assert load(path, "a", 2) is not None
+    path.write_bytes(encode_sidecar(SegmentIndex("a", 2, 1)))
+    assert load_sidecar(path, "a", 1) is None
+    assert load_sidecar(path, "b", 2) is None
+    assert load_sidecar(path, "a", 2) is not None
 
 
 @settings(max_examples=50, deadline=None)

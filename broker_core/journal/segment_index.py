@@ -23,14 +23,14 @@ import numpy as np
 from broker_core.batch import Batch
 from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.journal.segment import HEADER_SIZE
-from broker_core.journal.topic_index import MOST_PAIRS, MOST_TOPICS, Mask, TopicIndex
+from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
-MOST_STRETCHES = 64
+MAX_STRETCHES = 64
 """That are asked for a topic before the log itself is."""
 
 
-class Hole(NamedTuple):
+class MissingRange(NamedTuple):
     """Records that should be in the log and can't be read: an exact interval, reported and never silently skipped.
 
     `length` bytes at `offset` of `segment` are unreadable; 0 when the records aren't there at all.
@@ -44,7 +44,7 @@ class Hole(NamedTuple):
     why: str
 
 
-class Stretch(NamedTuple):
+class IndexedRange(NamedTuple):
     """Records `first` to `last`, and the bytes that they are in, up to `end`."""
 
     first: int
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
     end: int
 
 
-class Entries:
+class IndexEntries:
     """The stretches of a segment: columns of sequence, offset and time, and their topics."""
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Entries:
     def number(self, topics: set[str]) -> array[int] | None:
         """The numbers of a stretch's topics; None when they are too many."""
         numbers = self.numbers
-        if self.pairs + len(topics) > MOST_PAIRS or len(numbers) + len(topics) > MOST_TOPICS:
+        if self.pairs + len(topics) > MAX_PAIRS or len(numbers) + len(topics) > MAX_TOPICS:
             return None
         return array("I", [numbers.setdefault(topic, len(numbers)) for topic in topics])
 
@@ -129,11 +129,11 @@ class SegmentIndex:
         self.last_sequence = first_sequence - 1
         self.first_at = 0
         self.last_at = 0
-        self.holes: tuple[Hole, ...] = ()
+        self.holes: tuple[MissingRange, ...] = ()
         self.skipped_from = 0
         """First of the numbers right before the segment that name no record, by its header; 0: none."""
         self._next_entry = 0
-        self._entries: Entries | None = Entries()
+        self._entries: IndexEntries | None = IndexEntries()
         self._entry_topics: set[str] = set()
 
     @property
@@ -183,12 +183,12 @@ class SegmentIndex:
         number = bisect_left(entries.ats, at, hi=len(entries.sequences)) - 1 if entries else -1
         return self._entry(entries, number)
 
-    def _entry(self, entries: Entries | None, number: int) -> tuple[int, int]:
+    def _entry(self, entries: IndexEntries | None, number: int) -> tuple[int, int]:
         if entries is None or number < 0:
             return HEADER_SIZE, self.first_sequence
         return entries.offsets[number], entries.sequences[number]
 
-    def hole_at(self, offset: int) -> Hole | None:
+    def hole_at(self, offset: int) -> MissingRange | None:
         """The known hole whose bytes start at `offset`."""
         return next((hole for hole in self.holes if hole.offset == offset and hole.length), None)
 
@@ -204,7 +204,7 @@ class SegmentIndex:
         if number is None:
             return entries.unlisted
         first = max(bisect_right(entries.sequences, sequence) - 1, 0)
-        if len(entries.topics) - first > MOST_STRETCHES:
+        if len(entries.topics) - first > MAX_STRETCHES:
             return True
         return any(one is None or number in one for one in entries.topics[first:])
 
@@ -230,12 +230,12 @@ class SegmentIndex:
 
     def stretches(
         self, wanted: Mask | None, first: int = 0, last: int = MAX_SEQUENCE, since: int = 0, until: int = MAX_SEQUENCE
-    ) -> list[Stretch]:  # fmt: skip
+    ) -> list[IndexedRange]:  # fmt: skip
         """What a reader of a sealed segment has to read: the wanted stretches with something of these sequences and times, both
         bounds included; those that follow one another are one. `wanted` is None, for all, where topics aren't known."""
         entries = self._entries
         if entries is None or entries.places_only or not entries.sequences:
-            return [Stretch(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
+            return [IndexedRange(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
         sequences, offsets = np.array(entries.sequences), np.array(entries.offsets)
         ats = np.array(entries.ats)
         chosen = (sequences <= last) & (ats <= until)
@@ -246,7 +246,7 @@ class SegmentIndex:
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         return [
-            Stretch(begin, following - 1, offset, end)
+            IndexedRange(begin, following - 1, offset, end)
             for begin, following, offset, end in zip(
                 sequences[begins].tolist(),
                 np.append(sequences, np.uint64(self.last_sequence + 1))[ends].tolist(),
@@ -258,7 +258,7 @@ class SegmentIndex:
 
     def places(self, limit: int) -> tuple[array[int], array[int], array[int]]:
         """Sequences, offsets and times of at most `limit` stretches, evenly chosen."""
-        entries = self._entries or Entries()
+        entries = self._entries or IndexEntries()
         step = -(-len(entries.sequences) // limit) or 1
         return entries.sequences[::step], entries.offsets[::step], entries.ats[::step]
 
@@ -274,7 +274,7 @@ class SegmentIndex:
         """Whether every entry is here with its topics."""
         return self._entries is not None and not self._entries.places_only
 
-    def set_entries(self, entries: Entries | None) -> None:
+    def set_entries(self, entries: IndexEntries | None) -> None:
         """Take the entries of the same segment, or let go of them."""
         self._entries = entries
 

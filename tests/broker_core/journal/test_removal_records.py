@@ -10,11 +10,11 @@ from threading import Event, Thread
 import pytest
 
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal.held import Segment
-from broker_core.journal.index import Hole
 from broker_core.journal.journal import Journal
-from broker_core.journal.maintenance import compress_segment, copy_verified, verify_segment
-from broker_core.journal.segment import HEADER_SIZE, Position, index_path
+from broker_core.journal.open_segments import Segment
+from broker_core.journal.segment import HEADER_SIZE, BatchPosition, index_path
+from broker_core.journal.segment_copies import compress_segment, copy_segment, verify_segment
+from broker_core.journal.segment_index import MissingRange
 
 from .support import INSTANCE, SMALL, FailingFiles, fill, flip, open_journal, read_all
 
@@ -34,7 +34,7 @@ def archive(journal, tmp_path, name):
     source = next(segment.path for segment in journal.segments() if segment.name == name)
     prepared = tmp_path / "archive" / "prepared" / name
     prepared.parent.mkdir(exist_ok=True)
-    copy_verified(source, prepared)
+    copy_segment(source, prepared)
     return journal.archive_swap(name, prepared)
 
 
@@ -156,7 +156,7 @@ def test_durable_order_of_a_swap(journal, tmp_path):
 
 def test_a_swap_cut_short_by_a_crash_is_undone(journal, tmp_path):
     segment = journal.segments()[0]
-    copy_verified(segment.path, tmp_path / "archive" / segment.name)
+    copy_segment(segment.path, tmp_path / "archive" / segment.name)
     journal.close()
     again = open_journal(tmp_path)
     assert not (tmp_path / "archive" / segment.name).exists()
@@ -175,7 +175,7 @@ def test_zcat_gives_the_segment(journal, tmp_path):
 
 
 def test_damaged_member_of_a_compressed_segment_is_a_hole(journal, tmp_path, monkeypatch):
-    monkeypatch.setattr("broker_core.journal.maintenance.MEMBER_SIZE", 10_000)
+    monkeypatch.setattr("broker_core.journal.segment_copies.MEMBER_SIZE", 10_000)
     name = journal.segments()[0].name
     compress(journal, tmp_path, name)
     segment = journal.segments()[0]
@@ -207,7 +207,7 @@ def test_a_wrong_prepared_file_is_refused_and_changes_nothing(journal, tmp_path,
     first, second = journal.segments()[:2]
     prepared = tmp_path / "archive" / "prepared"
     if wrong == "other":
-        copy_verified(second.path, prepared)
+        copy_segment(second.path, prepared)
     elif wrong == "short":
         prepared.write_bytes(first.path.read_bytes()[:-8])
     elif wrong == "nonsense":
@@ -299,21 +299,21 @@ def test_a_reader_goes_on_over_a_removal_further_back(journal):
     first = journal.first_sequence
     assert read_all(journal) == list(range(first, 241))
     with pytest.raises(JournalError, match="bookmark_gone"):
-        journal.read_at(Position(1, HEADER_SIZE), 100)
+        journal.read_at(BatchPosition(1, HEADER_SIZE), 100)
 
 
 def test_cancelling_removes_the_unfinished_file(journal, tmp_path):
     def cancel(done, total):
         raise KeyboardInterrupt
 
-    for work in (copy_verified, compress_segment):
+    for work in (copy_segment, compress_segment):
         with pytest.raises(KeyboardInterrupt):
             work(journal.segments()[0].path, tmp_path / "x", cancel)
         assert not (tmp_path / "x").exists()
 
 
 def test_progress_reaches_the_whole(journal, tmp_path):
-    for work in (copy_verified, compress_segment):
+    for work in (copy_segment, compress_segment):
         steps: list[tuple[int, int]] = []
         work(journal.segments()[0].path, tmp_path / "x", lambda *step, seen=steps: seen.append(step))
         assert steps[-1][0] == steps[-1][1] == journal.segments()[0].nbytes
@@ -325,7 +325,7 @@ def test_verify_of_a_sealed_segment(journal):
     flip(segment.path, segment.nbytes - 20)
     report = verify_segment(segment.path)
     assert not report.ok
-    assert isinstance(report.holes[0], Hole)
+    assert isinstance(report.holes[0], MissingRange)
     assert report.holes[0].last_sequence == segment.last_sequence
     assert report.as_dict()["ok"] is False
 
@@ -344,7 +344,7 @@ def test_a_segment_object_is_replaced_not_changed(journal, tmp_path):
 def test_a_swap_that_the_disk_refuses_says_so_and_changes_nothing(journal, tmp_path, number, kind, code):
     first = journal.segments()[0]
     prepared = tmp_path / "archive" / "prepared"
-    copy_verified(first.path, prepared)
+    copy_segment(first.path, prepared)
     files = journal._files
     files.errno, files.fail = number, lambda name: name == "rename"
     with pytest.raises(kind) as caught:

@@ -13,16 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from broker_core.journal.files import Files, OpenFile
+from broker_core.journal.files import FileSystem, OpenFile
 
 STEP = 256 * 1024
 """Bytes of zeros that are written and synced in one go: a millisecond of a disk that takes 256 MB/s."""
 
 
-class Spares:
+class SpareSegments:
     """The spare files of one journal."""
 
-    def __init__(self, files: Files, directory: Path, instance: str, size: int, wanted: int) -> None:
+    def __init__(self, files: FileSystem, directory: Path, instance: str, size: int, wanted: int) -> None:
         self._files = files
         self._directory = directory
         self._prefix = f"{instance}.spare."

@@ -1,0 +1,359 @@
+"""Reading forward: whole, checked batches from an offset of a segment, whatever form its file has.
+
+A walk stops at the first bytes that aren't a batch and says why; who called decides whether that is the end of the
+content, a torn tail or damage, and looks for the next whole batch with `find_next_batch`. Nothing here guesses.
+
+One segment read from end to end: its index, its holes, its publishers, and what stands where the content ends.
+
+Used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from broker_core.batch import HEADER_SIZE as BATCH_HEADER
+from broker_core.batch import MAGIC, Batch, hash64, read_batch_header
+from broker_core.checksum import crc32c
+from broker_core.errors import ClientError, JournalError
+from broker_core.journal.compressed_segment import (
+    GZIP_MAGIC,
+    CompressedSegmentSource,
+    GzipMemberCache,
+    read_first_member,
+)
+from broker_core.journal.files import OpenFile
+from broker_core.journal.publishers import Publishers
+from broker_core.journal.segment import (
+    HEADER_SIZE,
+    SegmentHeader,
+    damaged_segment_error,
+    decode_header,
+    is_segment_of,
+    other_log_error,
+)
+from broker_core.journal.segment_index import MissingRange, SegmentIndex
+
+CHUNK = 1024 * 1024
+SEEK_CHUNK = 64 * 1024
+"""Read while looking for a place: an index entry's stretch."""
+_ZEROS = bytes(8)
+
+
+class SegmentSource(Protocol):
+    """A segment's uncompressed bytes by offset."""
+
+    file: OpenFile
+    length: int
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Up to `length` bytes; fewer when the source prefers, none behind the end. JournalError when damaged."""
+        ...
+
+    def after_damage(self, offset: int) -> int:
+        """Where to look for whole batches again when the bytes at `offset` can't be read."""
+        ...
+
+
+class RawSegmentSource:
+    """An uncompressed segment. `length` is the file's when it was opened; the current one is read beyond it."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
+        self.length = os.fstat(file.fd).st_size
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return memoryview(os.pread(self.file.fd, length, offset))
+
+    def after_damage(self, offset: int) -> int:
+        return offset + 8
+
+
+def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSource:
+    """Open a segment's file for reading, in the form its first bytes tell. OSError when it isn't there.
+
+    `kept` is where what was inflated is kept; by default with that of all other sources of the process.
+    """
+    file = OpenFile(path)
+    return (
+        CompressedSegmentSource(file, kept)
+        if os.pread(file.fd, 2, 0) == GZIP_MAGIC
+        else RawSegmentSource(file)
+    )
+
+
+def read_header(source: SegmentSource) -> SegmentHeader:
+    """The segment's header, checked."""
+    return decode_header(source.read(0, HEADER_SIZE), source.file.path)
+
+
+def check_source(source: SegmentSource, instance: str, first_sequence: int, log: UUID | None) -> None:
+    """JournalError other_log when the file is another segment than its name says.
+
+    A header that can't be read says nothing: every batch is checked by itself.
+    """
+    try:
+        header = read_header(source)
+    except JournalError:
+        return
+    if not is_segment_of(header, instance, first_sequence, log):
+        raise other_log_error(source.file.path, header, log)
+
+
+class SegmentHead(NamedTuple):
+    """What the beginning of a segment's file says: its header, None when that can't be read, and whether nothing was ever
+    written to it."""
+
+    header: SegmentHeader | None
+    empty: bool
+
+
+def read_segment_head(path: Path) -> SegmentHead:
+    """One small read, for opening a log of thousands of segments. OSError."""
+    file = OpenFile(path)
+    # A crash after the roll's rename leaves a file of zeros: look at its header and first batch.
+    raw = os.pread(file.fd, HEADER_SIZE + len(_ZEROS), 0)
+    empty = not any(raw)
+    try:
+        head = read_first_member(file) if raw.startswith(GZIP_MAGIC) else raw
+        return SegmentHead(None if empty else decode_header(head[:HEADER_SIZE], path), empty)
+    except JournalError:
+        return SegmentHead(None, empty)
+    finally:
+        file.close()
+
+
+class BatchScan(NamedTuple):
+    """Batches read, their offsets, where the walk stopped, and what was wrong there (None: nothing)."""
+
+    batches: list[Batch]
+    offsets: list[int]
+    stopped_at: int
+    problem: str | None
+
+
+ZEROS = "zeros where a batch should start"
+CUT = "a batch is cut off"
+
+
+def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -> BatchScan:
+    """Whole batches from `offset`, up to about `max_bytes` (one batch at least) and to `end`."""
+    try:
+        view = _read_one_batch(source, offset, min(max_bytes, end - offset), end)
+    except JournalError as error:
+        return BatchScan([], [], offset, error.sentence)
+    batches: list[Batch] = []
+    offsets: list[int] = []
+    at, size = 0, len(view)
+    problem: str | None = None
+    while size - at >= BATCH_HEADER:
+        try:
+            header = read_batch_header(view, at)
+        except ClientError as error:
+            problem = ZEROS if view[at : at + 8] == _ZEROS else error.sentence
+            break
+        stop = at + header.size
+        if stop > size:
+            break
+        if crc32c(view[at + BATCH_HEADER : stop]) != header.payload_crc:
+            problem = "a batch's checksum doesn't fit"
+            break
+        batches.append(Batch(view[at:stop], header))
+        offsets.append(offset + at)
+        at = stop
+    if not batches and problem is None and offset < end:
+        problem = ZEROS if not any(view) else CUT
+    return BatchScan(batches, offsets, offset + at, problem if not batches else None)
+
+
+def _read_one_batch(source: SegmentSource, offset: int, length: int, end: int) -> memoryview:
+    """A chunk that holds one whole batch at least, if there is one at `offset`."""
+    view = source.read(offset, min(max(length, BATCH_HEADER), max(end - offset, 0)))
+    if len(view) >= BATCH_HEADER:
+        try:
+            size = read_batch_header(view).size
+        except ClientError:
+            return view
+        if size > len(view) and offset + size <= end:
+            return source.read(offset, size)
+    return view
+
+
+def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int | None:
+    """The offset of the next whole batch behind damage at `offset`: of this origin and with a sequence > `after`."""
+    start = _behind(source, offset, end, origin, after)
+    while start < end:
+        try:
+            raw = bytes(source.read(start, min(CHUNK, end - start)))
+        except JournalError:
+            start = source.after_damage(start)
+            continue
+        # Batches start at multiples of 8, and so do the chunks: no magic is cut in two by their border.
+        found = raw.find(MAGIC)
+        while found >= 0:
+            if found % 8 == 0 and _is_batch(source, start + found, end, origin, after):
+                return start + found
+            found = raw.find(MAGIC, found + 1)
+        if len(raw) < 8:
+            return None
+        start += len(raw) & ~7
+    return None
+
+
+def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
+    """Where to start looking: behind a batch whose header is good, else behind the bytes that can't be read.
+
+    A batch's payload is never searched while its header stands: a body may hold bytes that look like a batch.
+    """
+    try:
+        header = read_batch_header(source.read(offset, BATCH_HEADER))
+    except (ClientError, JournalError):
+        return source.after_damage(offset)
+    stop = offset + header.size
+    good = header.origin == origin and header.first_sequence > after and stop <= end
+    return stop if good else source.after_damage(offset)
+
+
+def _is_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> bool:
+    found = scan_batches(source, offset, end, BATCH_HEADER)
+    return (
+        bool(found.batches) and found.batches[0].origin == origin and found.batches[0].first_sequence > after
+    )
+
+
+def iter_batches(
+    path: Path, offset: int = HEADER_SIZE, end: int | None = None, size: int = CHUNK
+) -> Iterator[BatchScan]:
+    """A segment file's batches, checked, chunk by chunk, from a batch's offset; for readers without a broker.
+
+    Ends at the content's end. Raises JournalError journal_damaged at bytes that are neither a batch nor zeros.
+    """
+    source = open_source(path)
+    limit = source.length if end is None else min(end, source.length)
+    while offset < limit:
+        found = scan_batches(source, offset, limit, size)
+        if found.problem == ZEROS:
+            return
+        if found.problem is not None:
+            raise damaged_segment_error(path, offset, found.problem)
+        yield found
+        offset = found.stopped_at
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What a segment holds. `torn` is (offset, end) of bytes behind the content that are no zeros, `header_problem`
+    what is wrong with the first 4,096 bytes."""
+
+    index: SegmentIndex
+    publishers: Publishers = field(default_factory=Publishers)
+    torn: tuple[int, int] | None = None
+    torn_why: str = ""
+    header_problem: str | None = None
+    log: UUID | None = None
+    """Whose it is, by its header."""
+
+
+def scan_segment(
+    source: SegmentSource, instance: str, first_sequence: int, sealed: SegmentIndex | None = None
+) -> SegmentScan:
+    """Read the whole segment. Raises OSError only: damage is part of the answer.
+
+    `sealed` is its sidecar, if there is one: it tells how far the content went, should its end be damaged.
+    """
+    made = SegmentScan(SegmentIndex(instance, first_sequence, 0))
+    try:
+        header = read_header(source)
+        made.index.epoch, made.log, made.index.header_crc = header.epoch, header.log, header.crc
+        made.index.skipped_from = header.skipped_from
+        if (header.instance, header.first_sequence) != (instance, first_sequence):
+            made.header_problem = (
+                f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
+            )
+    except JournalError as error:
+        made.header_problem = error.sentence
+    offset, end, origin = HEADER_SIZE, source.length, hash64(instance)
+    while offset < end:
+        found = scan_batches(source, offset, end, CHUNK)
+        for at, batch in zip(found.offsets, found.batches, strict=True):
+            _add(made, at, batch)
+        offset = found.stopped_at
+        if found.problem is None:
+            continue
+        following = find_next_batch(source, offset, end, origin, made.index.last_sequence)
+        if following is None and sealed is not None and sealed.end > offset:
+            index = made.index
+            lost = MissingRange(
+                first_sequence,
+                offset,
+                sealed.end - offset,
+                index.last_sequence + 1,
+                sealed.last_sequence,
+                found.problem,
+            )
+            index.holes, index.end, index.last_sequence = (
+                (*index.holes, lost),
+                sealed.end,
+                sealed.last_sequence,
+            )
+            break
+        if following is None:
+            _finish(made, source, offset, end, found.problem)
+            break
+        _add_hole(made.index, offset, following, source, found.problem)
+        offset = following
+    return made
+
+
+def _add(made: SegmentScan, at: int, batch: Batch) -> None:
+    index = made.index
+    expected = index.last_sequence + 1
+    if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
+        missing = MissingRange(
+            index.first_sequence, at, 0, expected, batch.first_sequence - 1, "the records aren't there"
+        )
+        index.holes = (*index.holes, missing)
+    index.add(at, batch)
+    if batch.last_publisher_sequence:
+        made.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
+
+
+def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, why: str) -> None:
+    after = scan_batches(source, following, source.length, 1).batches[0]
+    hole = MissingRange(
+        index.first_sequence,
+        offset,
+        following - offset,
+        index.last_sequence + 1,
+        after.first_sequence - 1,
+        why,
+    )
+    index.holes = (*index.holes, hole)
+
+
+def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
+    """Behind the last whole batch: zeros end the content, anything else is a torn tail up to its last byte."""
+    last = offset
+    at = offset
+    while at < end:
+        try:
+            raw = bytes(source.read(at, min(CHUNK, end - at)))
+        except JournalError:
+            raw = b""
+            last = at = source.after_damage(at)
+            continue
+        if not raw:
+            break
+        kept = len(raw.rstrip(b"\0"))
+        if kept:
+            last = at + kept
+        at += len(raw)
+    made.index.end = offset
+    if last > offset:
+        made.torn = (offset, min(last + (-last % 8), end))
+        made.torn_why = why
