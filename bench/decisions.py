@@ -20,9 +20,9 @@ from rich.table import Table
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.engine.interpreter import spare_the_loop
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -32,7 +32,7 @@ PART = SECOND // PARTS
 MINUTE = 60
 MESSAGES = 2_500
 """Between two parts of the tick: a hundred thousand a second."""
-WAITING = Waiting(10, 0, 0, "bench|1|")
+WAITING = BacklogCounts(10, 0, 0, "bench|1|")
 
 
 class Held:
@@ -50,7 +50,7 @@ class Held:
     def look(self) -> None:
         """Nothing was acknowledged."""
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BacklogCounts:
         return WAITING
 
 
@@ -61,7 +61,7 @@ def guard(memory_limit: int, **more: Any) -> SlowClientGuard:
     return SlowClientGuard(PolicyDocument.from_dict(document), 64 * GIB, None, "/nowhere")
 
 
-def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list[PoolUse]:
+def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list[ClientUsage]:
     """Clients whose backlogs come to these sizes within so many seconds, sampled and ranked as they grow; 0: at once."""
     accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
     for second in range(seconds):
@@ -106,7 +106,7 @@ class Choices:
                     self._queue(account)
         return self
 
-    def _queue(self, account: PoolUse) -> None:
+    def _queue(self, account: ClientUsage) -> None:
         begun = time.thread_time()
         decision = self._guard.queued(account, self._step, self._now)
         spent = time.thread_time() - begun

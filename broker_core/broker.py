@@ -66,7 +66,7 @@ from broker_core.names import BROKER_NAME
 from broker_core.sites.links import Links
 from broker_core.sites.problems import link_problems
 from broker_core.slow_clients.accounts.brake import RolloutBrake
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from broker_core.subscriptions.destinations import destination_problems
 from broker_core.transports.listeners import ListenerFactory, Listeners
 
@@ -180,7 +180,9 @@ class Broker:
         """How an action ends the process; set by whoever runs it."""
 
     async def start(
-        self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None, stage: Stage | None = None
+        self,
+        on_tick: Callable[[Snapshot], Awaitable[None]] | None = None,
+        stage: StagedRevision | None = None,
     ) -> None:
         """Listen and tick, with `stage` in force. Raises OperatorError port_taken, and nothing stays open."""
         try:
@@ -278,7 +280,9 @@ class Broker:
             ),
         )
 
-    async def _apply_ordered(self, policy: PolicyDocument, stage: Stage | None, *, decided: bool) -> None:
+    async def _apply_ordered(
+        self, policy: PolicyDocument, stage: StagedRevision | None, *, decided: bool
+    ) -> None:
         """Apply a policy of the console. Raises OperatorError policy_set_back for one that an operator has to
         decide about first, and as `apply`.
         """
@@ -290,7 +294,7 @@ class Broker:
         await self.apply(policy, stage)
         await self.follow_database()
 
-    async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
+    async def apply(self, policy: PolicyDocument, stage: StagedRevision | None = None) -> None:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says. One that can't be is
         refused whole, and told of in the status."""
         try:
@@ -347,7 +351,7 @@ class Broker:
         if not self.policy_stored_at or self.engine.frontier.durable != self._stored_frontier:
             await self._store_policy()
 
-    async def _put_in_force(self, policy: PolicyDocument, stage: Stage | None) -> None:
+    async def _put_in_force(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
         if policy.instance.name != self.engine.instance:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."

@@ -22,8 +22,8 @@ from broker_core.connections.owners import Owners
 from broker_core.errors import ClientError
 from broker_core.journal.journal import Journal
 from broker_core.replay.kept import SHARED_OWNER
-from broker_core.slow_clients.rules.presets.layers import layers
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.presets import preset_layers
+from broker_core.slow_clients.rules.scopes import RuleSubject
 
 
 class Keeps(Protocol):
@@ -80,7 +80,7 @@ class Quotas:
 
     def apply(self, policy: PolicyDocument) -> None:
         """Put a revision in force."""
-        self._layers = layers(policy, "quotas")
+        self._layers = preset_layers(policy, "quotas")
         self._limits: dict[tuple[str, str], Mapping[str, int | None]] = {}
 
     def of(self, transport: str, user: str) -> Mapping[str, int | None]:
@@ -89,7 +89,7 @@ class Quotas:
         if known is None:
             if len(self._limits) >= MOST_KNOWN:
                 self._limits.clear()
-            known = self._limits[transport, user] = self._layers.values(Subject(transport, user))
+            known = self._limits[transport, user] = self._layers.values(RuleSubject(transport, user))
         return known
 
     # Who is there.

@@ -10,9 +10,9 @@ from broker_core.control.figures import Figures
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import ForecastEntry, VerdictEntry
 from broker_core.engine.engine import Engine
-from broker_core.slow_clients.evaluate.pace import Pace
+from broker_core.slow_clients.evaluate.samples import RateMeter
 from broker_core.slow_clients.evaluate.signals import age_ms
-from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Evidence, why_slow
+from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, SlowEvidence, find_slow_cause
 
 KEPT_MS = 5_000
 """How old a forecast and a verdict may be where there are many slow clients: making them is most of an entry's cost."""
@@ -30,7 +30,7 @@ class Explaining:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, RateMeter] = {}
         self._said: dict[str, tuple[int, Member, ClientState, Explained]] = {}
 
     def client(
@@ -45,22 +45,22 @@ class Explaining:
         if crowded and age_ms(at, now) < KEPT_MS and whose is connection and state is backlog.state:
             return said
         found = self._engine.guard.forecast(connection.name, now)
-        said = Explained(found, why_slow(self._evidence(connection, figures, now)))
+        said = Explained(found, find_slow_cause(self._evidence(connection, figures, now)))
         self._said[connection.name] = (now, connection, backlog.state, said)
         return said
 
-    def _evidence(self, connection: Member, figures: Mapping[str, Figures], now: int) -> Evidence:
+    def _evidence(self, connection: Member, figures: Mapping[str, Figures], now: int) -> SlowEvidence:
         backlog, settle, subscriptions = connection.backlog, self._engine.settle, connection.subscriptions
         waiting = [
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused
         ]
         taken, lump = backlog.taken_bytes, backlog.lump_bytes
-        rates = self._paces.setdefault(connection.name, Pace()).look(
+        rates = self._paces.setdefault(connection.name, RateMeter()).look(
             now, taken, taken + sum(one.lag_bytes for one in figures.values())
         )
         views = [settle.view_of(connection, target) for target in subscriptions.values()]
         unacked = sum(one.unacked for one in figures.values())
-        return Evidence(
+        return SlowEvidence(
             # What its kernel hasn't acknowledged waits as well, though not here.
             unread_messages=sum(one.lag_messages + one.account.in_flight.messages for one in figures.values())
             - unacked,

@@ -8,8 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker_core.documents.clients import DeliveryState, Health
-from broker_core.slow_clients.evaluate.forecast import ENOUGH_SAMPLES, TOO_FAR, TOO_FEW, slope_of, too_far
-from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Cause
+from broker_core.slow_clients.evaluate.forecast import (
+    ENOUGH_SAMPLES,
+    TOO_FAR,
+    TOO_FEW,
+    is_beyond_horizon,
+    slope_of,
+)
+from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, SlowCause
 
 LOOKS: Final = 10
 """Seconds over which it is told whether a lag grows."""
@@ -25,7 +31,7 @@ _SENT_NOTHING: Final = {
     DeliveryState.PAUSED: "it is paused",
     DeliveryState.OFFLINED: "nothing is sent to it while it is offlined",
 }
-_TAKES_TOO_LITTLE: Final = frozenset({Cause.SLOW_NETWORK, Cause.READING_SLOWLY, Cause.BURST})
+_TAKES_TOO_LITTLE: Final = frozenset({SlowCause.SLOW_NETWORK, SlowCause.READING_SLOWLY, SlowCause.BURST})
 
 
 class Look(NamedTuple):
@@ -54,7 +60,7 @@ class Seen(NamedTuple):
     """Messages handed over and not acknowledged by the peer."""
     unacked: int = 0
     """Those of them that its application owes an acknowledgement of."""
-    cause: str = Cause.KEEPS_UP
+    cause: str = SlowCause.KEEPS_UP
     """The verdict on why it is slow."""
     blocked_ms: int = 0
     spent_ms: int = 0
@@ -76,13 +82,13 @@ def health_of(seen: Seen) -> Health:
         return Health.FLAPPING
     if not seen.lag_messages and not seen.in_flight:
         return Health.KEEPS_UP
-    hangs = seen.unacked > 0 and seen.cause == Cause.APPLICATION_HANGS
-    if seen.cause == Cause.NOT_READING or hangs or max(seen.window_full_ms, seen.spent_ms) >= SILENT_MS:
+    hangs = seen.unacked > 0 and seen.cause == SlowCause.APPLICATION_HANGS
+    if seen.cause == SlowCause.NOT_READING or hangs or max(seen.window_full_ms, seen.spent_ms) >= SILENT_MS:
         return Health.STALLED
     blocked = seen.blocked_ms >= BLOCKED_MS
     if not blocked and (not seen.lag_messages or seen.paced):
         return Health.KEEPS_UP
-    if seen.cause == Cause.BROKER_BUSY:
+    if seen.cause == SlowCause.BROKER_BUSY:
         return Health.UNKNOWN
     if blocked:
         return Health.FALLING_BEHIND
@@ -91,7 +97,7 @@ def health_of(seen: Seen) -> Health:
     if not seen.draining and seen.cause in _TAKES_TOO_LITTLE:
         return Health.FALLING_BEHIND
     noise = GROWN * min(seen.lag_before, seen.came)
-    grows = seen.cause != Cause.KEEPS_UP and seen.lag_messages > seen.lag_before + noise
+    grows = seen.cause != SlowCause.KEEPS_UP and seen.lag_messages > seen.lag_before + noise
     return Health.FALLING_BEHIND if grows else Health.KEEPS_UP
 
 
@@ -151,7 +157,11 @@ class Lags:
         if slope >= 0:
             return CaughtUp(why_none=why or TOO_FEW)
         seconds = shrinking[-1][1] / -slope
-        return CaughtUp(why_none=TOO_FAR) if too_far(seconds, shrinking) else CaughtUp(round(seconds, 1))
+        return (
+            CaughtUp(why_none=TOO_FAR)
+            if is_beyond_horizon(seconds, shrinking)
+            else CaughtUp(round(seconds, 1))
+        )
 
     def _of(self, client: str, id: str) -> Sequence[tuple[int, Look]]:
         return self._lags.get(client, {}).get(id) or ()

@@ -21,7 +21,7 @@ from broker_core.control.set_back import SetBack
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.files import FileSystem, remove_temporaries, replace_durably
 from broker_core.journal.frontier_file import KnownLog
-from broker_core.slow_clients.rules.staging import Stage, read_stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 
 FORMAT: Final = "sluice-policy-1"
 FILE_MODE: Final = 0o600
@@ -70,11 +70,11 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return PolicyDocument.from_dict(self.policy)
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> StagedRevision | None:
         """The staged policy. Raises OperatorError bad_policy_error."""
-        return self.continue_stage(read_stage(self.staged))
+        return self.continue_stage(parse_stage(self.staged))
 
-    def continue_stage(self, stage: Stage | None) -> Stage | None:
+    def continue_stage(self, stage: StagedRevision | None) -> StagedRevision | None:
         """Return a stage with at least the decisions that this broker may have carried out by it."""
         used = self.allowance_use
         if stage is None or used is None or used.revision != stage.document.revision:
@@ -94,8 +94,8 @@ class _Envelope(msgspec.Struct):
     content: msgspec.Raw
 
 
-def to_staged(stage: Stage | None) -> dict[str, Any] | None:
-    """Return a stage as `read_stage` reads it."""
+def to_staged(stage: StagedRevision | None) -> dict[str, Any] | None:
+    """Return a stage as `parse_stage` reads it."""
     if stage is None:
         return None
     staged: dict[str, Any] = {

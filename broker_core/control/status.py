@@ -39,7 +39,7 @@ from broker_core.engine.events import SAMPLE_EVERY_MS
 from broker_core.engine.stalls import StallHistory
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.slow_clients.evaluate.signals import age_ms
-from broker_core.slow_clients.evaluate.why_slow import Cause
+from broker_core.slow_clients.evaluate.why_slow import SlowCause
 
 _MS = 1_000_000
 MAX_SAMPLES = 2_000
@@ -383,7 +383,7 @@ class Statistics:
             came=figures.account.matched.messages - before.matched if before is not None else 0,
             in_flight=figures.account.in_flight.messages,
             unacked=figures.unacked,
-            cause=explained.why_slow.cause if explained.why_slow is not None else Cause.KEEPS_UP,
+            cause=explained.why_slow.cause if explained.why_slow is not None else SlowCause.KEEPS_UP,
             blocked_ms=age_ms(figures.spent_since or peer.backlog.silent_since, now),
             spent_ms=age_ms(figures.spent_since, now),
             window_full_ms=age_ms(figures.window_full_since, now),

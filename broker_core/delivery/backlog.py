@@ -33,7 +33,7 @@ from broker_core.delivery.sink import PULL_BYTES, Sink
 from broker_core.delivery.spool.spool import Spool
 from broker_core.delivery.unread import Unread
 from broker_core.delivery.window import AckMode
-from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
 LANE_BYTES = PULL_BYTES // 8
 """What each of many lanes may move to the outbox before its neighbours have their turn."""
@@ -208,12 +208,12 @@ class Backlog:
         """Whether something waits for one subscription in the spool, or is on its way back from there."""
         return self.offline is not None and self.offline.holds(stream)
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BacklogCounts:
         """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
         account, spooled = sum_of(one.account for one in self.recipients.values()), self._spooled_messages
         owed = account.owed.messages - account.in_log.messages
         first = min((first for first in self.firsts().values() if first), default=0)
-        return Waiting(
+        return BacklogCounts(
             max(owed - spooled, 0),
             spooled,
             account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,

@@ -13,7 +13,7 @@ from broker_core.documents.clients import DecisionSummary
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.engine.events import ClientEvents
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.telling import decision_entry
+from broker_core.slow_clients.evaluate.wording import decision_entry
 
 KEPT: Final = 1_000
 

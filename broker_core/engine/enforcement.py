@@ -37,8 +37,7 @@ from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import sentence
-from broker_core.slow_clients.evaluate.telling import notice_fields
+from broker_core.slow_clients.evaluate.wording import decision_sentence, notice_fields
 from broker_core.subscriptions.keys import KeyOf, parse_key
 
 RETRY_AFTER_MS = 1_000
@@ -242,7 +241,7 @@ class Enforcement:
                 replies.SubscriptionCancelled(
                     id=target.id,
                     code=decision.reason.value,
-                    message=sentence(_with_ending(connection, decision, ending)),
+                    message=decision_sentence(_with_ending(connection, decision, ending)),
                     decision=act.identity,
                     retry_after_ms=RETRY_AFTER_MS,
                     kept=ending.kept.messages,
@@ -257,7 +256,9 @@ class Enforcement:
         """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
         connection.reply(
             replies.CloseRequested(
-                code=act.decision.reason.value, message=sentence(act.decision), retry_after_ms=RETRY_AFTER_MS
+                code=act.decision.reason.value,
+                message=decision_sentence(act.decision),
+                retry_after_ms=RETRY_AFTER_MS,
             )
         )
         self._tell(connection, act)

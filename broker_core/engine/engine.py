@@ -59,7 +59,7 @@ from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
@@ -320,7 +320,7 @@ class Engine:
         if self.on_broken is not None:
             self.on_broken(error)
 
-    def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
+    def apply(self, policy: PolicyDocument, stage: StagedRevision | None = None) -> None:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
         before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
         self.dispatch.topics = topics

@@ -28,11 +28,10 @@ from broker_core.errors import SluiceError
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.replay_control import ReplayControl
+from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 PART_S: Final = 0.025
 PARTS: Final = 40
@@ -81,8 +80,8 @@ class Settle:
         guard.on_exhausted = self._withdraw_soon
         self._events = events
         self.enforces: Enforces
-        self._uses: dict[Member, PoolUse] = {}
-        self._watched: dict[tuple[Member, int], tuple[LiveSubscription, Watched]] = {}
+        self._uses: dict[Member, ClientUsage] = {}
+        self._watched: dict[tuple[Member, int], tuple[LiveSubscription, WatchedSubscription]] = {}
         """Every subscription, by client and stream, as rules see it and with what they want of it."""
         self._dirty: dict[Member, None] = {}
         self._resting: dict[Member, None] = {}
@@ -140,7 +139,7 @@ class Settle:
         """The prefetch that policy sets for a subscription; None: what it asks for."""
         return self.guard.prefetch_of(self._uses[connection], topic)
 
-    def use_of(self, connection: Member) -> PoolUse | None:
+    def use_of(self, connection: Member) -> ClientUsage | None:
         """What a client takes of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
@@ -163,7 +162,7 @@ class Settle:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.changed(connection)
 
-    def apply(self, policy: PolicyDocument, stage: Stage | None) -> None:
+    def apply(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
         self.guard.apply_policy(policy, stage)
         self._give_lanes()
@@ -271,7 +270,7 @@ class Settle:
             for stream in touched:
                 decisions += self._judge_subscription(connection, use, stream)
 
-    def _judge_subscription(self, connection: Member, use: PoolUse, stream: int) -> list[Decision]:
+    def _judge_subscription(self, connection: Member, use: ClientUsage, stream: int) -> list[Decision]:
         """The same about a subscription that has a lane, and for which something has happened."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
@@ -288,7 +287,7 @@ class Settle:
             return self.guard.judge_subscription(use, watched, now)
         return []
 
-    def _relieve(self, connection: Member, use: PoolUse) -> None:
+    def _relieve(self, connection: Member, use: ClientUsage) -> None:
         """A subscription of the log never makes its client a slow one: it goes back to reading the log (seed 002)."""
         backlog, now = connection.backlog, self._clock.now_ns()
         behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS

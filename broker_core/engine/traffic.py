@@ -16,7 +16,7 @@ from broker_core.documents.system_records import (
     TrafficSample,
     pack_samples,
 )
-from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 
 MOST_IN_A_SECOND: Final = 3_000
 """A look costs some 15 µs: a twentieth of the loop at most."""
@@ -37,7 +37,7 @@ class Traffic:
         self._taken = 0
         self._left_out = 0
 
-    def look(self, connection: Member, use: PoolUse, now_ns: int) -> None:
+    def look(self, connection: Member, use: ClientUsage, now_ns: int) -> None:
         """Once a second, for every client, right after its backlog was looked at."""
         name, sent = use.name, connection.backlog.in_flight.oldest_at
         if not (use.memory or use.disk or use.offlined or (sent and now_ns - sent >= _SECOND)):
@@ -54,7 +54,7 @@ class Traffic:
         if len(self._whose) >= MAX_ROWS:
             self._pack(now_ns)
 
-    def _note(self, connection: Member, use: PoolUse, now_ns: int) -> None:
+    def _note(self, connection: Member, use: ClientUsage, now_ns: int) -> None:
         backlog, subscriptions = connection.backlog, connection.subscriptions
         messages = nbytes = acknowledged = unjournaled = 0
         # By hand: sums of accounts as objects take three times as long, and there may be thousands of clients.

@@ -10,7 +10,7 @@ from django import forms
 from broker_core.config.preset_settings import MODE_MEANING
 from broker_core.config.rule_terms import SIGNALS, PolicyAction, Shape, Signal, TargetSelection, Unit
 from broker_core.config.rules import MAX_RUNGS
-from broker_core.slow_clients.rules.presets.custom import DEFAULTS as RULE_DEFAULTS
+from broker_core.slow_clients.rules.presets import CUSTOM_DEFAULTS as RULE_DEFAULTS
 from console.forms.fields import FlagField, IntervalField, LinesField, SizeField, WordField, dress
 from console.forms.part import PartForm, mode_field, whole
 

@@ -15,9 +15,15 @@ from typing import Any, Final, NamedTuple
 from broker_core.config.preset_settings import PRESETS
 from broker_core.config.rule_terms import POOL_SIGNALS, PolicyAction, Shape, Signal
 from broker_core.config.rules import Rung
-from broker_core.slow_clients.evaluate.holds import wakes
-from broker_core.slow_clients.evaluate.judge import Judged, judge
-from broker_core.slow_clients.evaluate.signals import Holds, Mark, PoolSignals, Sample, Waiting
+from broker_core.slow_clients.evaluate.judge import ClientUnderRules, judge
+from broker_core.slow_clients.evaluate.rule_state import needs_check
+from broker_core.slow_clients.evaluate.signals import (
+    AckedMark,
+    BacklogCounts,
+    ClientSample,
+    Holds,
+    PoolSignals,
+)
 from broker_core.slow_clients.rules.rule import Rule
 
 _MS: Final = 1_000_000
@@ -75,13 +81,13 @@ class _Look:
     def look(self) -> None:
         """It is a look."""
 
-    def waiting(self) -> Waiting:
-        return Waiting(1, 0, 0, "")
+    def waiting(self) -> BacklogCounts:
+        return BacklogCounts(1, 0, 0, "")
 
-    def taken_by(self, until_ns: int) -> Mark | None:
+    def taken_by(self, until_ns: int) -> AckedMark | None:
         return None
 
-    def recent(self, now_ns: int) -> Sequence[Sample]:
+    def recent(self, now_ns: int) -> Sequence[ClientSample]:
         return ()
 
 
@@ -169,7 +175,7 @@ def _acts(
     holds: Holds = {}
     pool_holds: Mapping[str, Any] = {}
     for at_ms, value in minute:
-        if not holds and not pool_holds and not wakes(rule, value):
+        if not holds and not pool_holds and not needs_check(rule, value):
             continue
         now = at_ms * _MS
         client = _Look(now, name, str(details.get("transport", "")), pool, holds=holds)
@@ -180,7 +186,11 @@ def _acts(
             else PoolSignals(pool)
         ]
         told = judge(
-            [Judged(client, () if of_pool else (rule,))], (rule,) if of_pool else (), pools, now, (rule.mode,)
+            [ClientUnderRules(client, () if of_pool else (rule,))],
+            (rule,) if of_pool else (),
+            pools,
+            now,
+            (rule.mode,),
         )
         if told.decisions:
             return True

@@ -25,7 +25,7 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import DatabaseEntry, Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.rules.staging import read_stage
+from broker_core.slow_clients.rules.rulebook import parse_stage
 from console.broker_addresses import name_of
 from console.database_limits import database_error
 from console.live import newest
@@ -266,7 +266,7 @@ class BrokerReporter:
         engine, guard = self._broker.engine, self._broker.engine.guard
         wanted = await self._thread.run(policies.orders, engine.instance)
         policy = PolicyDocument.from_dict(wanted["policy"])
-        stage = read_stage(wanted["staged"], self._broker.member)
+        stage = parse_stage(wanted["staged"], self._broker.member)
         # Whole documents: another database may have another policy under the same number. A database that
         # lacks the policy in force isn't followed: an operator decides.
         if engine.policy != policy or not guard.follows(stage):

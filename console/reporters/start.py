@@ -26,7 +26,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.group.member import KnownGroup
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.segment import find_segment_files
-from broker_core.slow_clients.rules.staging import Stage, read_stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from console.database_limits import database_error
 from console.reporters.database_thread import DatabaseThread
 from console.services.journal_places import (
@@ -52,7 +52,7 @@ class StartOrders:
     """Policy, directories, and what is known of the log. `database` says how the database is."""
 
     policy: PolicyDocument
-    stage: Stage | None
+    stage: StagedRevision | None
     directories: Directories
     known: KnownLog | None
     group: KnownGroup
@@ -111,7 +111,7 @@ def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
 
 def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> StartOrders:
     ordered = orders(instance)
-    policy, stage = PolicyDocument.from_dict(ordered["policy"]), read_stage(ordered["staged"], member)
+    policy, stage = PolicyDocument.from_dict(ordered["policy"]), parse_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
     if stored is not None:
         stage = stored.continue_stage(stage)

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.review import review
+from broker_core.slow_clients.rules.review import review_policy
 from console.models import PolicyDraft
 from console.services import drafts, policies, policy_rows
 from console.services.actors import Actor
@@ -105,7 +105,7 @@ def problems(document: Mapping[str, Any]) -> list[str]:
         policy = PolicyDocument.from_dict({**document, "revision": 1})
     except OperatorError as problem:
         return list(problem.details.get("problems") or [problem.sentence])
-    return policies.refusals(policy, review(policy))
+    return policies.refusals(policy, review_policy(policy))
 
 
 def _changes(part: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

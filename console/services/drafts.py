@@ -17,7 +17,7 @@ from broker_core.documents.instance import PolicyEffect
 from broker_core.documents.requests import PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
-from broker_core.slow_clients.rules.review import Finding, review
+from broker_core.slow_clients.rules.review import PolicyFinding, review_policy
 from console.access.policy_secrets import kept, redacted
 from console.broker_link import link_to, noting_unreached
 from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout
@@ -49,7 +49,7 @@ class Preview:
 
     problems: list[str]
     differences: list[Difference]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PolicyFinding] = field(default_factory=list)
     effect: PolicyEffect | None = None
     away: str = ""
     members: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ def preview_of(
         policy = PolicyDocument.from_dict({**document, "revision": newest.number + 1})
     except OperatorError as problem:
         return Preview(list(problem.details.get("problems") or [problem.sentence]), differences)
-    findings = review(policy)
+    findings = review_policy(policy)
     if refused := policies.refusals(policy, findings):
         return Preview(refused, differences, findings)
     try:

@@ -27,7 +27,7 @@ from broker_core.config.document import (
 )
 from broker_core.documents.requests import ApplyPolicy, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.rules.review import Finding, Severity, review
+from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
 from broker_core.subscriptions.destinations import destination_problems
 from console import current
 from console.access.policy_secrets import kept, redacted
@@ -54,7 +54,7 @@ class Change:
     revision: PolicyRevision
     applied: bool
     problem: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PolicyFinding, ...] = ()
     """What is allowed and unwise."""
 
 
@@ -384,7 +384,7 @@ def _ask_guard(
 
 def _edited(
     name: str, edit: Callable[[Instance], None], expected_revision: int | None
-) -> tuple[Instance, PolicyRevision, dict[str, Any], list[Finding]]:
+) -> tuple[Instance, PolicyRevision, dict[str, Any], list[PolicyFinding]]:
     """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
 
     Raises OperatorError revision_changed, bad_policy_error, and what `edit` raises.
@@ -412,16 +412,16 @@ def end_rollout(instance: Instance, number: int) -> None:
         rollout.save()
 
 
-def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
+def _reviewed(document: Mapping[str, Any]) -> list[PolicyFinding]:
     """What is unwise in a document. Raises OperatorError bad_policy_error when it can't be used, or contradicts itself."""
     policy = PolicyDocument.from_dict(document)
-    findings = review(policy)
+    findings = review_policy(policy)
     if refused := refusals(policy, findings):
         raise policy_rows.bad(refused)
     return findings
 
 
-def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
+def refusals(policy: PolicyDocument, findings: list[PolicyFinding]) -> list[str]:
     """Why a document that can be read can't be published: its contradictions, and what is wrong with its access, destinations and places."""
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
     found = access_problems(policy) + destination_problems(policy)

@@ -10,7 +10,7 @@ from broker_core.config.preset_settings import DEFAULT_CLIENT_MAX_CAPACITY, PRES
 from broker_core.config.rule_terms import EnforcementMode, Signal
 from broker_core.config.transports import OF_SOME_KINDS, SILENT
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.worst_case import Act, worst_cases
+from broker_core.slow_clients.rules.worst_case import WorstCaseAction, worst_case_actions
 from console.forms.journaled_topics import write_line
 from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
@@ -110,7 +110,7 @@ def _limits(source: Mapping[str, Any]) -> int:
     return sum(value is not None for part in parts if isinstance(part, Mapping) for value in part.values())
 
 
-def _rules(draft: PolicyDraft, acts: list[list[Act]]) -> dict[str, Any]:
+def _rules(draft: PolicyDraft, acts: list[list[WorstCaseAction]]) -> dict[str, Any]:
     entries = listed(draft, "rules")
     signals = signals_of(entries)
     rows = [
@@ -218,7 +218,7 @@ def _cell(value: Any, empty: str = "none") -> list[str]:
     return [str(value)] if value not in (None, "") else [empty]
 
 
-def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[list[str]]:
+def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction]) -> list[list[str]]:
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
@@ -241,7 +241,9 @@ def _setting(row: PresetField | None, key: str, value: Any) -> str:
     )
 
 
-def _rule(rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[Act]) -> list[list[str]]:
+def _rule(
+    rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[WorstCaseAction]
+) -> list[list[str]]:
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
     named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
@@ -282,7 +284,7 @@ def _word(value: Any) -> str:
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _within(acts: list[Act]) -> list[str]:
+def _within(acts: list[WorstCaseAction]) -> list[str]:
     """Return each act with the longest time from crossing the limit to it."""
     return [
         f"{words.act(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
@@ -290,14 +292,14 @@ def _within(acts: list[Act]) -> list[str]:
     ]
 
 
-def _at(acts: list[list[Act]], number: int) -> list[Act]:
+def _at(acts: list[list[WorstCaseAction]], number: int) -> list[WorstCaseAction]:
     return acts[number] if number < len(acts) else []
 
 
-def _acts(draft: PolicyDraft) -> dict[str, list[list[Act]]]:
+def _acts(draft: PolicyDraft) -> dict[str, list[list[WorstCaseAction]]]:
     """How soon each entry acts; nothing is said of a draft that can't be read."""
     try:
         policy = PolicyDocument.from_dict({**draft.document, "revision": 1})
     except OperatorError:
         return {part: [] for part in ("rules", *_TITLES)}
-    return worst_cases(policy)
+    return worst_case_actions(policy)

@@ -27,7 +27,7 @@ from broker_core.config.document import default_policy
 from broker_core.documents.system_records import ClientEvent
 from broker_core.journal.segment import HEADER_SIZE
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
-from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.rules.presets import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
 from pipeline.asked import asked_spans
 from pipeline.config import Settings

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from broker_core.config.rule_terms import Shape, Signal
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.evaluate.holds import calm_upto
-from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
+from broker_core.slow_clients.evaluate.rule_state import quiet_limit
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from broker_core.slow_clients.rules.rule import UNLIMITED
 from pipeline.transforms.recording import LEVELS, Course, Stretch, course_of, levels_of
 from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
@@ -76,8 +76,8 @@ class Remembered:
             self.oldest_at, self.unacked_at, self.blocked_since,
         ) = _OF_BACKLOG(seen)  # fmt: skip
 
-    def waiting(self) -> Waiting:
-        return Waiting(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
+    def waiting(self) -> BacklogCounts:
+        return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
 
 
 class Calm(NamedTuple):
@@ -90,15 +90,15 @@ class Calm(NamedTuple):
     """A rule on a rate looks at what was taken before, too: it has nothing to see where nothing waits."""
 
 
-def calm_of(use: PoolUse) -> Calm:
+def calm_of(use: ClientUsage) -> Calm:
     """By the rules of a client and its subscriptions, in any mode."""
     levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
     for rule in chain(use.rules, *(one.rules for one in use.narrow.values())):
         place = LEVELS.get(rule.signal)
         if place is not None and rule.shape is not Shape.RATE_BELOW:
-            levels[place] = min(levels[place], calm_upto(rule))
+            levels[place] = min(levels[place], quiet_limit(rule))
         elif rule.signal is Signal.SPOOL_AGE:
-            spool_age = min(spool_age, calm_upto(rule))
+            spool_age = min(spool_age, quiet_limit(rule))
         elif rule.signal not in UNSEEN:
             rated = True
     return Calm(tuple(levels), spool_age, rated)
@@ -113,7 +113,7 @@ class Session:
     backlog: Remembered
     until: int
     """Afterwards nothing is known of it."""
-    use: PoolUse = field(init=False)
+    use: ClientUsage = field(init=False)
     calm: Calm = field(init=False)
     free: bool = False
     """It has parted from its recording."""

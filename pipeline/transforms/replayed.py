@@ -20,7 +20,7 @@ import numpy as np
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import Signal
 from broker_core.slow_clients.accounts.pools import Pool
-from broker_core.slow_clients.evaluate.holds import calm_upto
+from broker_core.slow_clients.evaluate.rule_state import quiet_limit
 from broker_core.slow_clients.rules.rule import UNLIMITED
 from pipeline.transforms.carried import Session
 from pipeline.transforms.gaps import Gaps
@@ -86,9 +86,9 @@ class Try:
         memory = disk = UNLIMITED
         for rule in self._trial.guard.book.pool_rules:
             if rule.scope == name and rule.signal is Signal.POOL_DISK:
-                disk = min(disk, calm_upto(rule))
+                disk = min(disk, quiet_limit(rule))
             elif rule.scope == name:
-                memory = min(memory, calm_upto(rule))
+                memory = min(memory, quiet_limit(rule))
         return memory, disk
 
     @property

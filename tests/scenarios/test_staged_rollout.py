@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from broker_core.config import PolicyDocument
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.accounts.brake import RolloutBrake
-from broker_core.slow_clients.rules.staging import read_stage
+from broker_core.slow_clients.rules.rulebook import parse_stage
 from console.models import Instance, PolicyDraft, PolicyRollout
 from console.queries import policies as read
 from console.services import drafts, policies, reports, rollouts
@@ -176,7 +176,7 @@ def test_a_broker_that_starts_again_has_what_is_left_of_the_allowance(
         actor, tight(actor).pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=3)
     )
     reports.record_decisions(quiet(real), NAME)
-    stage = read_stage(policies.orders(NAME)["staged"])
+    stage = parse_stage(policies.orders(NAME)["staged"])
     assert stage is not None and (stage.allowed, stage.made) == (3, 3)
     assert not RolloutBrake(stage).admit(replace(POOL, revision=3))
 

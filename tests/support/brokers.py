@@ -18,7 +18,7 @@ from broker_core.control.policy_file import PolicyFile
 from broker_core.control.set_back import SetBack
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import FileSystem
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from tests.support.law import Law
 
 
@@ -48,7 +48,7 @@ async def running_broker(
     link: LinkSettings | None = None,
     link_secrets: Path | None = None,
     policy_file: PolicyFile | None = None,
-    stage: Stage | None = None,
+    stage: StagedRevision | None = None,
     set_back: SetBack | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.evaluate.judge import Judged, RuledView, Verdict, judge
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
+from broker_core.slow_clients.evaluate.judge import (
+    ClientUnderRules,
+    JudgeResult,
+    RuledSubscriptionView,
+    judge,
+)
 from broker_core.slow_clients.evaluate.signals import (
-    Backlog,
+    AckedMark,
+    BacklogCounts,
+    BacklogView,
+    ClientSample,
     Holds,
-    Mark,
     PoolSignals,
-    Sample,
     SubscriptionView,
-    Waiting,
 )
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
 
 
 @dataclass(slots=True)
@@ -64,7 +69,7 @@ class ClientSignals:
     blocked_since: int = 0
     unjournaled_messages: int = 0
     resume_bookmark: str = ""
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[ClientSample, ...] = ()
     user: str = ""
     offlined_at: int = 0
     conflation_bytes: int = 0
@@ -80,7 +85,7 @@ class ClientSignals:
     user_pinned_bytes: int = 0
 
     @property
-    def backlog(self) -> Backlog:
+    def backlog(self) -> BacklogView:
         return self
 
     @property
@@ -90,31 +95,31 @@ class ClientSignals:
     def look(self) -> None:
         pass
 
-    def waiting(self) -> Waiting:
-        return Waiting(
+    def waiting(self) -> BacklogCounts:
+        return BacklogCounts(
             self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark
         )
 
-    def taken_by(self, until_ns: int) -> Mark | None:
-        known = [Mark(sample.at, sample.taken_bytes) for sample in self.samples]
+    def taken_by(self, until_ns: int) -> AckedMark | None:
+        known = [AckedMark(sample.at, sample.taken_bytes) for sample in self.samples]
         return max((mark for mark in known if mark.at <= until_ns), default=None)
 
-    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+    def recent(self, now_ns: int) -> tuple[ClientSample, ...]:
         return self.samples
 
 
 def evaluate(
-    rules: RuleBook, clients: Iterable[ClientSignals | PoolUse], pools: Iterable[PoolSignals], now_ns: int
-) -> Verdict:
+    rules: RuleBook, clients: Iterable[ClientSignals | ClientUsage], pools: Iterable[PoolSignals], now_ns: int
+) -> JudgeResult:
     """What the rules of a book say about these clients now."""
     return judge([_ruled(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
 
 
-def _ruled(rules: RuleBook, client: ClientSignals | PoolUse) -> Judged:
-    of_client = Subject(client.transport, client.user, client.name)
+def _ruled(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
+    of_client = RuleSubject(client.transport, client.user, client.name)
     narrow = []
     for one in client.subscriptions:
         subject = of_client._replace(topic=one.topic, subscription=one.id, name=one.name)
         if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
-            narrow.append(RuledView(one, found))
-    return Judged(client, rules.of_client(of_client), narrow)
+            narrow.append(RuledSubscriptionView(one, found))
+    return ClientUnderRules(client, rules.of_client(of_client), narrow)

@@ -11,12 +11,12 @@ from broker_core.config.rule_terms import PolicyAction
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.outbox import Outbox
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.signals import Waiting
-from broker_core.slow_clients.evaluate.telling import notice_fields
-from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from broker_core.slow_clients.evaluate.wording import notice_fields
+from broker_core.slow_clients.rules.presets import resolve_pools
 from broker_core.slow_clients.rules.rulebook import RuleBook
 
 SECOND = 1_000_000_000
@@ -61,13 +61,13 @@ def guard(document: PolicyDocument) -> SlowClientGuard:
     return SlowClientGuard(document, HOST_MEMORY, None, "/spools")
 
 
-ONE_WAITING = Waiting(1, 0, 0, "")
+ONE_WAITING = BacklogCounts(1, 0, 0, "")
 
 
 class Still:
     """A backlog whose figures are set by the test."""
 
-    def __init__(self, oldest_at: int = 0, waiting: Waiting = ONE_WAITING) -> None:
+    def __init__(self, oldest_at: int = 0, waiting: BacklogCounts = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
         self.taken_bytes = 0
         self.lump_bytes = 0
@@ -80,7 +80,7 @@ class Still:
     def look(self) -> None:
         pass
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BacklogCounts:
         return self._waiting
 
 
@@ -115,7 +115,7 @@ class Client:
     lump_bytes: int = 0
     blocked_since: int = 0
     unacked_at: int = 0
-    account: PoolUse | None = None
+    account: ClientUsage | None = None
 
     def look(self) -> None:
         pass
@@ -124,13 +124,13 @@ class Client:
     def oldest_at(self) -> int:
         return self.spool[0].accepted_at if self.spool else self.outbox.oldest_at
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BacklogCounts:
         first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence_of(1)
         lost = sum(e.count for e in self.outbox if e.source is None) + sum(
             e.count for e in self.spool if e.source is None
         )
         bookmark = f"sluice-1|{first - 1}|" if first else ""
-        return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
+        return BacklogCounts(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
 
     @property
     def messages(self) -> int:
@@ -145,7 +145,7 @@ class Client:
         return self.outbox.nbytes + sum(e.nbytes for e in self.spool)
 
     @property
-    def held(self) -> PoolUse:
+    def held(self) -> ClientUsage:
         assert self.account is not None
         return self.account
 

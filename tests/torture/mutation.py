@@ -36,10 +36,10 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/slow_clients/evaluate/judge.py": (
         f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
     ),
-    "broker_core/slow_clients/evaluate/decide.py": (
+    "broker_core/slow_clients/evaluate/decision.py": (
         f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
     ),
-    "broker_core/slow_clients/evaluate/holds.py": (
+    "broker_core/slow_clients/evaluate/rule_state.py": (
         f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
     ),
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),

@@ -13,9 +13,9 @@ from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents import requests
 from broker_core.documents.instance import ClosedConnectionEntry, PolicyEffect, PolicyInForce, RunningRevision
 from broker_core.engine.engine import Engine
-from broker_core.slow_clients.evaluate.telling import decision_entry
-from broker_core.slow_clients.rules.compare import compare
-from broker_core.slow_clients.rules.staging import Stage, read_stage
+from broker_core.slow_clients.evaluate.wording import decision_entry
+from broker_core.slow_clients.rules.effective import compare_policies
+from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 
 MOST_PREVIEWED = 500
 """Clients and decisions that a preview lists; it counts them all."""
@@ -24,7 +24,7 @@ MOST_PREVIEWED = 500
 class ApplyPolicy(Protocol):
     """Puts an ordered policy in force; `decided`: an operator has preferred it to the one that is."""
 
-    async def __call__(self, policy: PolicyDocument, stage: Stage | None, *, decided: bool) -> None:
+    async def __call__(self, policy: PolicyDocument, stage: StagedRevision | None, *, decided: bool) -> None:
         """Raises OperatorError policy_set_back, and what makes it unusable."""
 
 
@@ -70,9 +70,11 @@ class PolicyRequests:
         subjects = guard.subjects()
         first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
         others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]
-        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), others)
+        touched = await asyncio.to_thread(compare_policies, guard.book, guard.book_of(policy), others)
         if stage is not None:
-            touched += await asyncio.to_thread(compare, guard.book, guard.book_of(stage.document), first)
+            touched += await asyncio.to_thread(
+                compare_policies, guard.book, guard.book_of(stage.document), first
+            )
         cut_off = self._engine.logons.cut_off(self._engine.policy, policy)
         decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
@@ -99,7 +101,7 @@ def _policy(document: msgspec.Raw) -> PolicyDocument:
     return PolicyDocument.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
 
 
-def _stage(asked: requests.StagedPolicy | None, member: str) -> Stage | None:
+def _stage(asked: requests.StagedPolicy | None, member: str) -> StagedRevision | None:
     if asked is None:
         return None
     policy = msgspec.json.decode(asked.policy, type=dict[str, Any])
@@ -110,4 +112,4 @@ def _stage(asked: requests.StagedPolicy | None, member: str) -> Stage | None:
         "allowances": asked.allowances,
         "made": asked.made,
     }
-    return read_stage(source, member)
+    return parse_stage(source, member)

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker_core.config.rule_terms import REPEATED_ACTIONS, EnforcementMode
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -20,7 +20,7 @@ class RolloutBrake:
     rollout here: `exhausted` stays true for this revision, also when the control plane asks for it again.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StagedRevision) -> None:
         self.revision = stage.document.revision
         self.allowed = stage.allowed
         self.made = stage.made

@@ -24,35 +24,37 @@ from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import FINAL_ACTIONS, EnforcementMode, PolicyAction, Signal
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.accounts.brake import RolloutBrake
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.pools import Pool
-from broker_core.slow_clients.accounts.ranking import PoolClient
-from broker_core.slow_clients.accounts.roll import Roll
-from broker_core.slow_clients.accounts.watched import Watched
-from broker_core.slow_clients.evaluate.decide import decide_largest
-from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.forecast import Seen, forecast, soonest
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, Succession, wakes
+from broker_core.slow_clients.accounts.client_registry import ClientRegistry
+from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
+from broker_core.slow_clients.accounts.pools import Pool, RankedClient
+from broker_core.slow_clients.evaluate.decision import Decision, decide_largest
+from broker_core.slow_clients.evaluate.forecast import ForecastInput, first_to_act, forecast_rule
 from broker_core.slow_clients.evaluate.judge import (
     RELIEVING,
-    Judged,
-    RuledView,
-    Verdict,
+    ClientUnderRules,
+    JudgeResult,
+    RuledSubscriptionView,
+    exemption_reason,
     judge,
-    precedence,
-    spared,
+    victim_order,
 )
-from broker_core.slow_clients.evaluate.signal_table import OF_POOL, OUTBOX, beyond, of_pool
+from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleStateMigration, needs_check
+from broker_core.slow_clients.evaluate.samples import series_points
+from broker_core.slow_clients.evaluate.signal_table import (
+    OF_POOL,
+    OUTBOX,
+    can_fire_without_backlog,
+    pool_value,
+)
 from broker_core.slow_clients.evaluate.signals import Holds
-from broker_core.slow_clients.evaluate.trail import points_of
 from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, UNLIMITED, Rule
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 Summon = Callable[[Pool, Signal, int], None]
 """With a pool, what it is short of, and how many of its largest users are looked at."""
 
 
-class SlowClientGuard(Roll):
+class SlowClientGuard(ClientRegistry):
     """The roll of an instance's clients, and the judgement of them."""
 
     def __init__(
@@ -76,7 +78,7 @@ class SlowClientGuard(Roll):
 
     # ------------------------------------------------------------------------------------------ the hot path
 
-    def queued(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+    def queued(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """The client's outbox grew by nbytes. The decision may be about any client of its pool."""
         memory = use.memory = use.memory + nbytes
         pool = use.pool
@@ -85,7 +87,7 @@ class SlowClientGuard(Roll):
             return self._memory_alarm(use, nbytes, now_ns)
         return None
 
-    def released(self, use: PoolUse, nbytes: int) -> None:
+    def released(self, use: ClientUsage, nbytes: int) -> None:
         """The client's outbox became smaller by nbytes."""
         if nbytes > use.memory:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.memory} bytes")
@@ -94,7 +96,7 @@ class SlowClientGuard(Roll):
         if use.offlined:
             use.pool.leave(-nbytes)
 
-    def spooled(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+    def spooled(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """The client's spool file grew by nbytes."""
         disk = use.disk = use.disk + nbytes
         pool = use.pool
@@ -103,19 +105,21 @@ class SlowClientGuard(Roll):
             return self._disk_alarm(use, now_ns)
         return None
 
-    def unspooled(self, use: PoolUse, nbytes: int) -> None:
+    def unspooled(self, use: ClientUsage, nbytes: int) -> None:
         """The client's spool file became smaller by nbytes, or was removed."""
         if nbytes > use.disk:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.disk} bytes of disk")
         use.disk -= nbytes
         use.pool.disk_used -= nbytes
 
-    def judge_subscription(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
+    def judge_subscription(
+        self, use: ClientUsage, watched: WatchedSubscription, now_ns: int
+    ) -> list[Decision]:
         """Its client has acknowledged something, or it is owed more than one of its alarms, or was before (`holds_on`). The
         view says what is owed now."""
         if use.closing or use.watched.get(watched.view.id) is not watched:
             return []
-        return self._heed(judge([Judged(use, (), (watched,))], (), (), now_ns, self._modes))
+        return self._heed(judge([ClientUnderRules(use, (), (watched,))], (), (), now_ns, self._modes))
 
     def left_out(self, decision: Decision, messages: int) -> None:
         """What was decided in shadow would have left out so many: fewer would wait from now on."""
@@ -128,7 +132,7 @@ class SlowClientGuard(Roll):
         use = self._uses.get(decision.client)
         return use.holds.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
 
-    def unregister(self, use: PoolUse) -> None:
+    def unregister(self, use: ClientUsage) -> None:
         """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
         before it would be done. What was only to be recorded still is."""
         if self._uses.get(use.name) is use:
@@ -154,7 +158,9 @@ class SlowClientGuard(Roll):
         decisions, self._later = self._later, []
         stirred = dict.fromkeys(self._ticking.all(now_ns))
         clients = [
-            Judged(use, use.rules, use.narrow.values()) if use in stirred else Judged(use, ())
+            ClientUnderRules(use, use.rules, use.narrow.values())
+            if use in stirred
+            else ClientUnderRules(use, ())
             for use in self._uses.values()
             if not use.closing and (use.memory or use.disk or use in stirred)
         ]
@@ -185,13 +191,17 @@ class SlowClientGuard(Roll):
                     decisions += self._judge_pool(rule, pool, now_ns)
         return decisions
 
-    def look_at(self, use: PoolUse, now_ns: int) -> list[Decision]:
+    def look_at(self, use: ClientUsage, now_ns: int) -> list[Decision]:
         """What is decided about one client, as when its turn has come."""
         use.backlog.look()
         return self._judge_own(use, now_ns)
 
     def preview(
-        self, document: PolicyDocument, now_ns: int, stage: Stage | None = None, leaving: Collection[str] = ()
+        self,
+        document: PolicyDocument,
+        now_ns: int,
+        stage: StagedRevision | None = None,
+        leaving: Collection[str] = (),
     ) -> list[Decision]:
         """Return the decisions of the `tick` that would follow `apply_policy`, each in its rule's own mode.
 
@@ -200,7 +210,7 @@ class SlowClientGuard(Roll):
         """
         book = self.book_of(document)
         pools, staged = self._pools_of(book), self.book_of(stage.document) if stage is not None else book
-        clients, succession = [], Succession()
+        clients, succession = [], RuleStateMigration()
         for use in self._uses.values():
             if use.closing or use.name in leaving:
                 continue
@@ -209,10 +219,16 @@ class SlowClientGuard(Roll):
             client.pool.take_in(use)
             given_by = staged if stage is not None and stage.covers(use.name) else book
             rules, narrow, client.holds = self._rules_for(use, given_by, succession)
-            if use.memory or use.disk or client.holds or any(narrow.values()) or beyond(rules):
+            if (
+                use.memory
+                or use.disk
+                or client.holds
+                or any(narrow.values())
+                or can_fire_without_backlog(rules)
+            ):
                 use.backlog.look()
-                ruled = [RuledView(use.watched[key].view, its) for key, its in narrow.items()]
-                clients.append(Judged(client, rules, ruled))
+                ruled = [RuledSubscriptionView(use.watched[key].view, its) for key, its in narrow.items()]
+                clients.append(ClientUnderRules(client, rules, ruled))
         seen = {pool.name: pool for pool in pools.values()}
         decisions = judge(clients, book.pool_rules, list(seen.values()), now_ns).decisions
         if stage is None:
@@ -222,7 +238,7 @@ class SlowClientGuard(Roll):
 
     def forecast(self, name: str, now_ns: int) -> ForecastEntry | None:
         """The rule that acts on a client first, or is nearest to it; None when it isn't registered or uses nothing."""
-        return soonest(self.forecasts(name, now_ns))
+        return first_to_act(self.forecasts(name, now_ns))
 
     def forecasts(self, name: str, now_ns: int) -> list[ForecastEntry]:
         """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's. [] for a client
@@ -236,18 +252,18 @@ class SlowClientGuard(Roll):
             found += one.seen(use, now_ns)
         pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
         found += [self._seen_of_pool(rule, use, now_ns) for rule in pooled]
-        return [forecast(seen, now_ns) for seen in found]
+        return [forecast_rule(seen, now_ns) for seen in found]
 
-    def _seen_of_pool(self, rule: Rule, use: PoolUse, now_ns: int) -> Seen:
+    def _seen_of_pool(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
         pool = use.pool
-        value, figure = of_pool(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
-        spares = spared(rule, use.name)
+        value, figure = pool_value(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
+        spares = exemption_reason(rule, use.name)
         if not spares and not OF_POOL[rule.signal].share(use):
             spares = "it has none of what the pool is short of"
         elif not spares and (first := self._first_choice(rule, pool, now_ns)) != use.name:
             spares = f"{first} would be chosen first"
-        hold, points = pool.holds.get(rule.name, NO_HOLD), points_of(pool.looks, figure, value, now_ns)
-        return Seen(rule, value, hold, points, spared=spares)
+        hold, points = pool.holds.get(rule.name, NO_HOLD), series_points(pool.looks, figure, value, now_ns)
+        return ForecastInput(rule, value, hold, points, spared=spares)
 
     def _first_choice(self, rule: Rule, pool: Pool, now_ns: int) -> str:
         """Who would be chosen now, as of this second at least."""
@@ -258,13 +274,13 @@ class SlowClientGuard(Roll):
             users = [
                 use
                 for use in self._uses.values()
-                if use.pool is pool and share(use) and not spared(rule, use.name)
+                if use.pool is pool and share(use) and not exemption_reason(rule, use.name)
             ]
-            first = min(users, key=lambda use: precedence(share(use), use))
+            first = min(users, key=lambda use: victim_order(share(use), use))
             known = self._first_choices[key] = (second, first.name)
         return known[1]
 
-    def _memory_alarm(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+    def _memory_alarm(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         if use.closing:
             return None
         if use.offlined:
@@ -277,7 +293,7 @@ class SlowClientGuard(Roll):
             use.pool.by_memory.enter(use)
         return self._judge_memory(use.pool, now_ns)
 
-    def _disk_alarm(self, use: PoolUse, now_ns: int) -> Decision | None:
+    def _disk_alarm(self, use: ClientUsage, now_ns: int) -> Decision | None:
         if use.closing:
             return None
         if use.disk > use.fresh.disk:
@@ -288,8 +304,10 @@ class SlowClientGuard(Roll):
             use.pool.by_disk.enter(use)
         return self._judge_disk(use.pool, now_ns)
 
-    def _judge_own(self, use: PoolUse, now_ns: int) -> list[Decision]:
-        return self._heed(judge([Judged(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes))
+    def _judge_own(self, use: ClientUsage, now_ns: int) -> list[Decision]:
+        return self._heed(
+            judge([ClientUnderRules(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes)
+        )
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
@@ -307,7 +325,7 @@ class SlowClientGuard(Roll):
         return self._judge_largest(Signal.POOL_DISK, pool, ranked, pool.disk_used, now_ns)
 
     def _judge_largest(
-        self, signal: Signal, pool: Pool, ranked: list[tuple[int, PoolClient]], observed: int, now_ns: int
+        self, signal: Signal, pool: Pool, ranked: list[tuple[int, RankedClient]], observed: int, now_ns: int
     ) -> Decision | None:
         """One decision, as evaluate() would make it of everybody, and its effect noted; the caller asks again for more.
 
@@ -322,10 +340,12 @@ class SlowClientGuard(Roll):
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
         """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
-        if rule.name not in pool.holds and not wakes(rule, of_pool(rule, pool)):
+        if rule.name not in pool.holds and not needs_check(rule, pool_value(rule, pool)):
             return []
         self._summon(pool, rule.signal, UNLIMITED)
-        clients = [Judged(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)]
+        clients = [
+            ClientUnderRules(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)
+        ]
         return self._heed(judge(clients, [rule], [pool], now_ns))
 
     def _first(self, decisions: list[Decision]) -> Decision | None:
@@ -336,7 +356,7 @@ class SlowClientGuard(Roll):
         self._later += [decision for decision in decisions if decision is not enforced]
         return enforced
 
-    def _heed(self, verdict: Verdict) -> list[Decision]:
+    def _heed(self, verdict: JudgeResult) -> list[Decision]:
         """Note what was decided and what is to be remembered; a rollout's brake is asked first."""
         brake = self.brake
         decisions = list(verdict.decisions)
@@ -351,7 +371,7 @@ class SlowClientGuard(Roll):
             self._note(decision)
         return decisions
 
-    def _hold_back(self, verdict: Verdict, brake: RolloutBrake) -> list[Decision]:
+    def _hold_back(self, verdict: JudgeResult, brake: RolloutBrake) -> list[Decision]:
         """Return what a verdict may carry out under a rollout's brake, and the first decision that it holds.
 
         Rules remember nothing of a held decision, so that the instance's revision can still act.
@@ -383,7 +403,7 @@ class SlowClientGuard(Roll):
             use.pool.offline(use)
             use.offlined_at = decision.at
 
-    def _remember(self, use: PoolUse, holds: Holds) -> None:
+    def _remember(self, use: ClientUsage, holds: Holds) -> None:
         if use.remember(holds) and not use.closing:
             use.pool.by_disk.enter(use)
             if not use.offlined:

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape
 from broker_core.documents.clients import ForecastEntry
-from broker_core.slow_clients.evaluate.holds import (
+from broker_core.slow_clients.evaluate.rule_state import (
     ASK_AGAIN_MS,
     NO_HOLD,
     NOT_APPLICABLE,
     REPEATED,
-    Hold,
-    by_the_clock,
+    RuleState,
+    is_time_driven,
 )
 from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
@@ -27,7 +27,7 @@ STEADY: Final = 0.9
 """The least share of a signal's movement that a straight line must explain."""
 FARTHEST: Final = 60
 """A forecast reaches at most so many times as far as the samples do."""
-MOST_PERCENT: Final = 1_000.0
+MAX_PERCENT: Final = 1_000.0
 """Of a floor that a rate has fallen below: it may be any number of times higher than the rate."""
 _MS: Final = 1_000_000
 
@@ -35,19 +35,19 @@ Points = Sequence[tuple[int, int]]
 """What a rule read at moments (ns), the oldest first, the last of them now."""
 
 
-class Seen(NamedTuple):
+class ForecastInput(NamedTuple):
     """What a rule sees of a client, a subscription, or a pool."""
 
     rule: Rule
     value: int
-    hold: Hold = NO_HOLD
+    hold: RuleState = NO_HOLD
     points: Points = ()
     subscription: str = ""
     spared: str = ""
     """Why the rule doesn't act on this one whatever the signal: it is protected, or somebody else comes first."""
 
 
-def soonest(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
+def first_to_act(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
     """The one that acts first; without any time, the one whose limit is used most. None where nothing is used."""
     used = [one for one in found if one.percent > 0]
     timed = [one for one in used if one.fires_in_ms is not None]
@@ -56,7 +56,7 @@ def soonest(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
     return max(used, key=lambda one: one.percent, default=None)
 
 
-def forecast(seen: Seen, now_ns: int) -> ForecastEntry:
+def forecast_rule(seen: ForecastInput, now_ns: int) -> ForecastEntry:
     """One rule's."""
     rule, hold = seen.rule, seen.hold
     counted = rule.shape is Shape.COUNT_IN_WINDOW
@@ -74,20 +74,20 @@ def forecast(seen: Seen, now_ns: int) -> ForecastEntry:
     )  # fmt: skip
 
 
-class _Found(NamedTuple):
+class _Crossing(NamedTuple):
     fires_in_ms: int | None
     per_second: float = 0.0
     why_none: str = ""
 
 
-def _found(seen: Seen, now_ns: int) -> _Found:
+def _found(seen: ForecastInput, now_ns: int) -> _Crossing:
     rule, hold = seen.rule, seen.hold
     if seen.value == NOT_APPLICABLE:
         rated = rule.shape is Shape.RATE_BELOW
         return _none("nothing has waited for long enough" if rated else "nothing of it waits in memory")
     if hold.done >= len(rule.ladder):
         if rule.ladder[-1].action is PolicyAction.ASK_TO_CLOSE and rule.mode is EnforcementMode.ENFORCE:
-            return _Found(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
+            return _Crossing(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
         return _none("it has acted, and does again only after the signal was within its limit")
     match rule.shape:
         case Shape.RATE_BELOW:
@@ -97,11 +97,11 @@ def _found(seen: Seen, now_ns: int) -> _Found:
     return _of_level(seen, now_ns)
 
 
-def _none(why: str, per_second: float = 0.0) -> _Found:
-    return _Found(None, per_second, why)
+def _none(why: str, per_second: float = 0.0) -> _Crossing:
+    return _Crossing(None, per_second, why)
 
 
-def _of_level(seen: Seen, now_ns: int) -> _Found:
+def _of_level(seen: ForecastInput, now_ns: int) -> _Crossing:
     rule, value, hold = seen.rule, seen.value, seen.hold
     rung = rule.ladder[hold.done]
     early = rung.at_percent < 100
@@ -111,46 +111,46 @@ def _of_level(seen: Seen, now_ns: int) -> _Found:
     if value > threshold or going_on:
         due = now_ns if early else (hold.over_since or now_ns) + held_ms * _MS
         if rung.action in REPEATED:
-            return _Found(max(0, due - now_ns) // _MS)
-        return _Found(_by_clock(rule, due, now_ns))
+            return _Crossing(max(0, due - now_ns) // _MS)
+        return _Crossing(_by_clock(rule, due, now_ns))
     if not value:
         return _none("nothing of it is used")
     if READINGS[rule.signal].ticking:
         due = now_ns + (threshold - value + held_ms) * _MS
-        return _Found(_by_clock(rule, due, now_ns), 1_000.0)
+        return _Crossing(_by_clock(rule, due, now_ns), 1_000.0)
     slope, why = slope_of(_since_zero(seen.points))
     if slope <= 0:
         return _none(why or "it isn't rising")
     seconds = (threshold - value) / slope
-    if too_far(seconds, seen.points):
+    if is_beyond_horizon(seconds, seen.points):
         return _none(TOO_FAR, slope)
-    return _Found(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
+    return _Crossing(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
 
 
-def _of_rate(seen: Seen, now_ns: int) -> _Found:
+def _of_rate(seen: ForecastInput, now_ns: int) -> _Crossing:
     """A rate that falls: to the floor, and then the looks at which it must still be below."""
     rule, value, hold = seen.rule, seen.value, seen.hold
     held_ms = rule.hold_ms + rule.ladder[hold.done].after_ms
     looks_ms = max(held_ms, rule.count * rule.check_ms)
     if hold.over_since:
         looked_at = hold.checked_at + (rule.count - hold.tries) * rule.check_ms * _MS
-        return _Found(max(0, hold.over_since + held_ms * _MS - now_ns, looked_at - now_ns) // _MS)
+        return _Crossing(max(0, hold.over_since + held_ms * _MS - now_ns, looked_at - now_ns) // _MS)
     if value < rule.limit:
-        return _Found(looks_ms)
+        return _Crossing(looks_ms)
     slope, why = slope_of(seen.points)
     if slope >= 0:
         return _none(why or "the rate isn't falling")
     seconds = (value - rule.limit) / -slope
-    if too_far(seconds, seen.points):
+    if is_beyond_horizon(seconds, seen.points):
         return _none(TOO_FAR, slope)
-    return _Found(round(seconds * 1_000) + looks_ms, slope)
+    return _Crossing(round(seconds * 1_000) + looks_ms, slope)
 
 
-def _of_count(seen: Seen, now_ns: int) -> _Found:
+def _of_count(seen: ForecastInput, now_ns: int) -> _Crossing:
     """At the pace at which it was counted so far."""
     rule, marks = seen.rule, seen.hold.marks
     if len(marks) >= rule.count:
-        return _Found(0)
+        return _Crossing(0)
     if len(marks) < ENOUGH_SAMPLES or marks[0] == marks[-1]:
         too_few = f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
         return _none(too_few if marks else "it was never counted")
@@ -158,12 +158,12 @@ def _of_count(seen: Seen, now_ns: int) -> _Found:
     if rule.window_ms and apart * (rule.count - 1) > rule.window_ms * _MS:
         return _none("at its pace there are never so many within the window", 1e9 / apart)
     left = marks[-1] + apart * (rule.count - len(marks)) - now_ns
-    return _Found(max(0, round(left)) // _MS, 1e9 / apart)
+    return _Crossing(max(0, round(left)) // _MS, 1e9 / apart)
 
 
 def _by_clock(rule: Rule, due_ns: int, now_ns: int) -> int:
     """Until then; with a rule that looks at certain moments only, until the first of these from then on."""
-    if by_the_clock(rule):
+    if is_time_driven(rule):
         period = rule.check_ms * _MS
         due_ns = -(-max(due_ns, now_ns + 1) // period) * period
     return max(0, due_ns - now_ns) // _MS
@@ -173,11 +173,11 @@ def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
     if read == NOT_APPLICABLE:
         return 0.0
     if rule.shape is Shape.RATE_BELOW:
-        return round(min(MOST_PERCENT, 100 * limit / value), 1) if value else MOST_PERCENT
+        return round(min(MAX_PERCENT, 100 * limit / value), 1) if value else MAX_PERCENT
     return round(100 * value / limit, 1) if limit else (100.0 if value else 0.0)
 
 
-def too_far(seconds: float, points: Points) -> bool:
+def is_beyond_horizon(seconds: float, points: Points) -> bool:
     """Whether that is farther ahead than the looks can say anything about."""
     return seconds > FARTHEST * (points[-1][0] - points[0][0]) / 1e9
 
@@ -212,7 +212,7 @@ def slope_of(points: Points) -> tuple[float, str]:
     return together / spread, ""
 
 
-def rates(rule: Rule, taken: Points, lump_bytes: int) -> list[tuple[int, int]]:
+def past_rates(rule: Rule, taken: Points, lump_bytes: int) -> list[tuple[int, int]]:
     """What a rule on a rate would have read at the looks, of what the peer had taken by then."""
     back = max(rule.look_back_ms(lump_bytes), TICK_MS // 2) * _MS
     found, first = [], 0

@@ -27,15 +27,26 @@ from broker_core.config.rule_terms import (
     Unit,
 )
 from broker_core.config.scopes import glob_matches
-from broker_core.slow_clients.evaluate.decide import Circumstances, decide, decide_largest, remaining
-from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
+from broker_core.slow_clients.evaluate.decision import (
+    Decision,
+    DecisionContext,
+    decide,
+    decide_largest,
+    remaining_backlog,
+)
+from broker_core.slow_clients.evaluate.rule_state import (
+    NO_HOLD,
+    NOT_APPLICABLE,
+    RuleState,
+    check_rule,
+    needs_check,
+)
 from broker_core.slow_clients.evaluate.signal_table import (
     OF_POOL,
     OUTBOX,
-    of_client,
-    of_pool,
-    of_subscription,
+    client_value,
+    pool_value,
+    subscription_value,
 )
 from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView
 from broker_core.slow_clients.rules.rule import Rule
@@ -45,19 +56,19 @@ RELIEVING: Final = frozenset({PolicyAction.OFFLINE, PolicyAction.CONTINUE_FROM_J
 _FREEING: Final = RELIEVING | FINAL_ACTIONS
 
 
-class Verdict(NamedTuple):
+class JudgeResult(NamedTuple):
     """Decisions in the order of carrying out, and the holds of clients and pools that changed, whole."""
 
     decisions: list[Decision]
-    holds: dict[str, dict[tuple[str, str], Hold]]
-    pool_holds: dict[str, dict[str, Hold]]
+    holds: dict[str, dict[tuple[str, str], RuleState]]
+    pool_holds: dict[str, dict[str, RuleState]]
 
 
-NOTHING: Final = Verdict([], {}, {})
+NOTHING: Final = JudgeResult([], {}, {})
 """Never written to."""
 
 
-class Ruled(Protocol):
+class RuledSubscription(Protocol):
     """A subscription with the rules that look at it."""
 
     @property
@@ -66,19 +77,19 @@ class Ruled(Protocol):
     def rules(self) -> tuple[Rule, ...]: ...
 
 
-class RuledView(NamedTuple):
+class RuledSubscriptionView(NamedTuple):
     """One that is made for a single judgement."""
 
     view: SubscriptionView
     rules: tuple[Rule, ...]
 
 
-class Judged(NamedTuple):
+class ClientUnderRules(NamedTuple):
     """A client with its rules."""
 
     client: ClientView
     rules: tuple[Rule, ...]
-    narrow: Collection[Ruled] = ()
+    narrow: Collection[RuledSubscription] = ()
     """Its subscriptions that rules look at."""
 
 
@@ -86,12 +97,12 @@ MODES: Final = (EnforcementMode.ENFORCE, EnforcementMode.SHADOW)
 
 
 def judge(
-    clients: Sequence[Judged],
+    clients: Sequence[ClientUnderRules],
     pool_rules: Sequence[Rule],
     pools: Sequence[PoolSignals],
     now_ns: int,
     modes: Sequence[EnforcementMode] = MODES,
-) -> Verdict:
+) -> JudgeResult:
     """What the rules say about these clients now, of these modes; NOTHING, and next to nothing allocated, almost always.
 
     For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
@@ -99,16 +110,16 @@ def judge(
     """
     outcome = NOTHING
     for mode in modes:
-        outcome = _Pass(mode, clients, pools, now_ns, outcome).all(pool_rules)
+        outcome = _JudgePass(mode, clients, pools, now_ns, outcome).all(pool_rules)
     return outcome
 
 
-def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
+def victim_order(used: int, client: ClientView) -> tuple[int, int, int, str]:
     """Who is chosen of a pool's users: the least comes first."""
     return -used, client.backlog.oldest_at, client.connected, client.name
 
 
-def spared(rule: Rule, client: str) -> str:
+def exemption_reason(rule: Rule, client: str) -> str:
     """Why a rule doesn't act on a client whatever it sees; "" when it does."""
     if not rule.protected:  # as about always
         return ""
@@ -116,7 +127,7 @@ def spared(rule: Rule, client: str) -> str:
 
 
 @dataclass(slots=True)
-class _Effects:
+class _PendingEffects:
     """What the decisions of one pass will bring about."""
 
     gone: set[str] = field(default_factory=set)
@@ -127,11 +138,11 @@ class _Effects:
     disk: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-_NONE: Final = _Effects()
+_NONE: Final = _PendingEffects()
 """Never written to."""
 
 
-class _Pass:
+class _JudgePass:
     """One pass over one mode's rules. What it writes to is made when there is something to write."""
 
     __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools", "_seen")
@@ -139,10 +150,10 @@ class _Pass:
     def __init__(
         self,
         mode: EnforcementMode,
-        clients: Sequence[Judged],
+        clients: Sequence[ClientUnderRules],
         pools: Sequence[PoolSignals],
         now_ns: int,
-        outcome: Verdict,
+        outcome: JudgeResult,
     ) -> None:
         self._mode = mode
         self._clients = clients
@@ -150,9 +161,9 @@ class _Pass:
         self._now = now_ns
         self._outcome = outcome
         self._effects = _NONE
-        self._seen: tuple[ClientView, Circumstances] | None = None
+        self._seen: tuple[ClientView, DecisionContext] | None = None
 
-    def all(self, pool_rules: Sequence[Rule]) -> Verdict:
+    def all(self, pool_rules: Sequence[Rule]) -> JudgeResult:
         mode = self._mode
         for client, rules, narrow in self._clients:
             for rule in rules:
@@ -170,17 +181,17 @@ class _Pass:
         return self._outcome
 
     def _judge(self, rule: Rule, client: ClientView, subscription: SubscriptionView | None) -> None:
-        if client.name in self._effects.gone or spared(rule, client.name):
+        if client.name in self._effects.gone or exemption_reason(rule, client.name):
             return
         if subscription is None:
-            value = of_client(rule, client, self._now)
+            value = client_value(rule, client, self._now)
         else:
-            value = of_subscription(rule, client, subscription, self._now)
+            value = subscription_value(rule, client, subscription, self._now)
         if client.name in self._effects.moved and rule.signal in OUTBOX:
             value = NOT_APPLICABLE
         key = (rule.name, subscription.id if subscription is not None else "")
         hold = client.holds.get(key)
-        if hold is None and not wakes(rule, value):
+        if hold is None and not needs_check(rule, value):
             return
         before, cut = hold or NO_HOLD, 0
         if before.cut and value != NOT_APPLICABLE:
@@ -188,8 +199,8 @@ class _Pass:
             waits = subscription.outbox_messages if subscription is not None else client.backlog.messages
             cut = min(before.cut, waits)
             if rule.signal in WAITING_SIGNALS:
-                value = remaining(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
-        after, rung, observed = look(rule, value, before, self._now, client.backlog.taken_bytes)
+                value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
+        after, rung, observed = check_rule(rule, value, before, self._now, client.backlog.taken_bytes)
         if rung is not None:
             found = self._look_at(client)
             decision = decide(
@@ -206,17 +217,17 @@ class _Pass:
         if after != before:
             self._remember(client, key, after)
 
-    def _look_at(self, client: ClientView) -> Circumstances:
+    def _look_at(self, client: ClientView) -> DecisionContext:
         """What its decisions say of it: nothing is done before all of them are made, so for all of them the same."""
         if self._seen is None or self._seen[0] is not client:
-            self._seen = (client, Circumstances.of(client, self._now))
+            self._seen = (client, DecisionContext.of(client, self._now))
         return self._seen[1]
 
     def _take(self, decision: Decision, client: ClientView) -> None:
         """Note a decision, and what it will bring about."""
         self._written.decisions.append(decision)
         if self._effects is _NONE:
-            self._effects = _Effects()
+            self._effects = _PendingEffects()
         name, pool, effects = client.name, client.pool_name, self._effects
         final = decision.action in FINAL_ACTIONS
         moves = final or (decision.action in RELIEVING and not decision.subscription)
@@ -229,12 +240,12 @@ class _Pass:
             effects.disk[pool] += client.disk
 
     @property
-    def _written(self) -> Verdict:
+    def _written(self) -> JudgeResult:
         if self._outcome is NOTHING:
-            self._outcome = Verdict([], {}, {})
+            self._outcome = JudgeResult([], {}, {})
         return self._outcome
 
-    def _remember(self, client: ClientView, key: tuple[str, str], hold: Hold) -> None:
+    def _remember(self, client: ClientView, key: tuple[str, str], hold: RuleState) -> None:
         holds = self._written.holds.get(client.name)
         if holds is None:
             holds = self._written.holds[client.name] = dict(client.holds)
@@ -248,12 +259,12 @@ class _Pass:
     def _judge_pool(self, rule: Rule, pool: PoolSignals) -> None:
         value = self._pressure(rule, pool)
         hold = pool.holds.get(rule.name)
-        if hold is None and not wakes(rule, value):
+        if hold is None and not needs_check(rule, value):
             return
         if rule.at_enqueue:  # nothing to remember: its acts relieve the pool
             self._choose(rule, 0, pool)
             return
-        looked = look(rule, value, hold or NO_HOLD, self._now)
+        looked = check_rule(rule, value, hold or NO_HOLD, self._now)
         if looked.hold != (hold or NO_HOLD):
             holds = self._written.pool_holds.setdefault(pool.name, dict(pool.holds))
             holds[rule.name] = looked.hold
@@ -280,11 +291,11 @@ class _Pass:
             moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
             if client.pool_name != pool.name or moved or client.name in self._effects.gone:
                 continue
-            if (used := share(client)) > 0 and not spared(rule, client.name):
+            if (used := share(client)) > 0 and not exemption_reason(rule, client.name):
                 users.append((used, client))
-        users.sort(key=lambda user: precedence(*user))
+        users.sort(key=lambda user: victim_order(*user))
         return users
 
     def _pressure(self, rule: Rule, pool: PoolSignals) -> int:
         relieved = self._effects.disk if rule.signal is Signal.POOL_DISK else self._effects.memory
-        return of_pool(rule, pool) - relieved.get(pool.name, 0)
+        return pool_value(rule, pool) - relieved.get(pool.name, 0)

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 from broker_core.config.rule_terms import SIGNALS, Signal, SignalSubject, check_complete
-from broker_core.slow_clients.evaluate.holds import NOT_APPLICABLE
+from broker_core.slow_clients.evaluate.rule_state import NOT_APPLICABLE
 from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView, age_ms
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
@@ -22,7 +22,7 @@ OfClient = Callable[[ClientView, Rule, int], int]
 OfSubscription = Callable[[SubscriptionView, ClientView, Rule, int], int]
 
 
-class Pooled(NamedTuple):
+class PoolSignalReader(NamedTuple):
     """How a pool's signal is read."""
 
     used: Callable[[PoolSignals], int]
@@ -34,7 +34,7 @@ class Pooled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SignalReader:
     """How a signal is read and said; None where it isn't measured.
 
     subject   begins the sentence that its figure ends
@@ -47,7 +47,7 @@ class Reading:
     subject: str
     of_client: OfClient | None = None
     of_subscription: OfSubscription | None = None
-    of_pool: Pooled | None = None
+    of_pool: PoolSignalReader | None = None
     _: KW_ONLY
     column: int | None
     ticking: bool
@@ -91,55 +91,55 @@ def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: 
 
 
 READINGS: Final = check_complete({
-    Signal.POOL_MEMORY: Reading("the clients of pool {pool} hold", of_pool=Pooled(
+    Signal.POOL_MEMORY: SignalReader("the clients of pool {pool} hold", of_pool=PoolSignalReader(
         lambda pool: pool.memory_used - pool.memory_leaving, lambda client: 0 if client.offlined else client.memory, "holds"),
         column=None, ticking=False, outbox=False, beyond=False),
-    Signal.POOL_DISK: Reading("the spools of pool {pool} take", of_pool=Pooled(
+    Signal.POOL_DISK: SignalReader("the spools of pool {pool} take", of_pool=PoolSignalReader(
         lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
         column=None, ticking=False, outbox=False, beyond=False),
-    Signal.OUTBOUND_BYTES: Reading(
+    Signal.OUTBOUND_BYTES: SignalReader(
         "its outbox holds", lambda client, _, __: _live(client, client.memory),
         lambda one, client, _, __: _live(client, one.outbox_bytes), column=1, ticking=False, outbox=True, beyond=False),
-    Signal.OUTBOUND_MESSAGES: Reading(
+    Signal.OUTBOUND_MESSAGES: SignalReader(
         "for it wait", lambda client, _, __: _live(client, client.backlog.messages),
         lambda one, client, _, __: _live(client, one.outbox_messages), column=None, ticking=False, outbox=True, beyond=False),
-    Signal.SPOOL_BYTES: Reading("its spool takes", lambda client, _, __: client.disk,
+    Signal.SPOOL_BYTES: SignalReader("its spool takes", lambda client, _, __: client.disk,
         column=2, ticking=False, outbox=False, beyond=False),
-    Signal.SPOOL_AGE: Reading(
+    Signal.SPOOL_AGE: SignalReader(
         "it has been offline for", lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0,
         column=None, ticking=True, outbox=False, beyond=True),
-    Signal.CONFLATION_BYTES: Reading(
+    Signal.CONFLATION_BYTES: SignalReader(
         "conflation holds for it", lambda client, _, __: client.conflation_bytes, lambda one, _, __, ___: one.conflation_bytes,
         column=None, ticking=False, outbox=False, beyond=False),
-    Signal.BACKLOG_BYTES: Reading(
+    Signal.BACKLOG_BYTES: SignalReader(
         "it is owed", lambda client, _, __: client.backlog.owed_bytes, lambda one, _, __, ___: one.backlog_bytes,
         column=None, ticking=False, outbox=False, beyond=True),
-    Signal.BACKLOG_MESSAGES: Reading(
+    Signal.BACKLOG_MESSAGES: SignalReader(
         "it is owed", lambda client, _, __: client.backlog.owed_messages, lambda one, _, __, ___: one.backlog_messages,
         column=None, ticking=False, outbox=False, beyond=True),
-    Signal.OLDEST_AGE: Reading(
+    Signal.OLDEST_AGE: SignalReader(
         "its oldest message has been waiting for",
         lambda client, _, now: age_ms(_earlier(client.backlog.oldest_at, client.backlog.unacked_at), now),
         lambda one, _, __, now: age_ms(one.oldest_at, now), column=None, ticking=False, outbox=False, beyond=True),
-    Signal.DRAIN_RATE: Reading("it takes", _drain_rate, column=None, ticking=False, outbox=False, beyond=False),
-    Signal.WRITE_BLOCKED: Reading(
+    Signal.DRAIN_RATE: SignalReader("it takes", _drain_rate, column=None, ticking=False, outbox=False, beyond=False),
+    Signal.WRITE_BLOCKED: SignalReader(
         "its connection has taken nothing for", lambda client, _, now: age_ms(client.backlog.blocked_since, now),
         lambda one, _, __, now: age_ms(one.blocked_since, now), column=None, ticking=True, outbox=False, beyond=True),
-    Signal.WINDOW_FULL: Reading("its prefetch window has been full for", None, _window_full,
+    Signal.WINDOW_FULL: SignalReader("its prefetch window has been full for", None, _window_full,
         column=None, ticking=True, outbox=False, beyond=True),
-    Signal.UNACKED_MESSAGES: Reading("it hasn't acknowledged", None, lambda one, _, __, ___: one.unacked_messages,
+    Signal.UNACKED_MESSAGES: SignalReader("it hasn't acknowledged", None, lambda one, _, __, ___: one.unacked_messages,
         column=None, ticking=False, outbox=False, beyond=True),
-    Signal.UNACKED_AGE: Reading(
+    Signal.UNACKED_AGE: SignalReader(
         "its oldest unacknowledged message was sent before", None,
         lambda one, _, __, now: age_ms(one.unacked_since, now), column=None, ticking=False, outbox=False, beyond=True),
-    Signal.ACK_SILENCE: Reading(
+    Signal.ACK_SILENCE: SignalReader(
         "it hasn't acknowledged anything for", None,
         lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
         column=None, ticking=True, outbox=False, beyond=True),
-    Signal.PINNED_BYTES: Reading(
+    Signal.PINNED_BYTES: SignalReader(
         "of the log it holds", lambda client, _, __: client.pinned_bytes, lambda one, _, __, ___: one.pinned_bytes,
         column=None, ticking=False, outbox=False, beyond=True),
-    Signal.USER_PINNED_BYTES: Reading("of the log its user holds", lambda client, _, __: client.user_pinned_bytes,
+    Signal.USER_PINNED_BYTES: SignalReader("of the log its user holds", lambda client, _, __: client.user_pinned_bytes,
         column=None, ticking=False, outbox=False, beyond=True),
 })  # fmt: skip
 OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
@@ -150,7 +150,7 @@ OF_POOL: Final = {signal: row.of_pool for signal, row in READINGS.items() if row
 OUTBOX: Final = frozenset(signal for signal, row in READINGS.items() if row.outbox)
 
 
-def check(read: dict[SignalSubject, set[Signal]]) -> None:
+def check_readers(read: dict[SignalSubject, set[Signal]]) -> None:
     """Every signal can be read off just what it is measured of. Raises LookupError otherwise."""
     for measured, signals in read.items():
         if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:
@@ -158,7 +158,7 @@ def check(read: dict[SignalSubject, set[Signal]]) -> None:
             raise LookupError(f"read and measured of a {measured} aren't the same: {names}")
 
 
-check(
+check_readers(
     {
         SignalSubject.CLIENT: set(OF_CLIENT),
         SignalSubject.SUBSCRIPTION: set(OF_SUBSCRIPTION),
@@ -167,21 +167,21 @@ check(
 )
 
 
-def beyond(rules: Iterable[Rule]) -> bool:
+def can_fire_without_backlog(rules: Iterable[Rule]) -> bool:
     """Whether one of them may be passed by a client of whom nothing is in memory or on disk."""
     return any(READINGS[rule.signal].beyond for rule in rules)
 
 
-def of_client(rule: Rule, client: ClientView, now_ns: int) -> int:
+def client_value(rule: Rule, client: ClientView, now_ns: int) -> int:
     """The signal's value for a whole client; NOT_APPLICABLE when it says nothing about it now."""
     return OF_CLIENT[rule.signal](client, rule, now_ns)
 
 
-def of_subscription(rule: Rule, client: ClientView, one: SubscriptionView, now_ns: int) -> int:
+def subscription_value(rule: Rule, client: ClientView, one: SubscriptionView, now_ns: int) -> int:
     """The signal's value for one subscription."""
     return OF_SUBSCRIPTION[rule.signal](one, client, rule, now_ns)
 
 
-def of_pool(rule: Rule, pool: PoolSignals) -> int:
+def pool_value(rule: Rule, pool: PoolSignals) -> int:
     """The signal's value for a pool."""
     return OF_POOL[rule.signal].used(pool)

@@ -14,13 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from broker_core.slow_clients.evaluate.holds import Hold
+from broker_core.slow_clients.evaluate.rule_state import RuleState
 
-Holds = Mapping[tuple[str, str], Hold]
+Holds = Mapping[tuple[str, str], RuleState]
 """What rules remember of a client: by the rule's name and the subscription's id ("" for the client itself)."""
 
 
-class Sample(NamedTuple):
+class ClientSample(NamedTuple):
     """One look at a client, taken each tick; the last 60 go into a decision."""
 
     at: int
@@ -32,14 +32,14 @@ class Sample(NamedTuple):
     """Acknowledged by the peer since the logon."""
 
 
-class Mark(NamedTuple):
+class AckedMark(NamedTuple):
     """What the peer had taken by a moment."""
 
     at: int
     taken_bytes: int
 
 
-class Waiting(NamedTuple):
+class BacklogCounts(NamedTuple):
     """What waits for a client, asked for only when a decision about it is being made."""
 
     outbox_messages: int
@@ -51,7 +51,7 @@ class Waiting(NamedTuple):
     """Where a new subscription would go on without a gap; "" when nothing of it is journaled."""
 
 
-class Backlog(Protocol):
+class BacklogView(Protocol):
     """What the guard asks of a client's session. Read at any moment; every answer is of that moment."""
 
     @property
@@ -89,7 +89,7 @@ class Backlog(Protocol):
     def look(self) -> None:
         """Note what the peer has acknowledged by now: the figures are those of the last look."""
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> BacklogCounts:
         """The counts for a decision."""
 
 
@@ -195,16 +195,16 @@ class ClientView(Protocol):
     @property
     def behind_since(self) -> int: ...
     @property
-    def backlog(self) -> Backlog: ...
+    def backlog(self) -> BacklogView: ...
     @property
     def subscriptions(self) -> Collection[SubscriptionView]: ...
     @property
     def holds(self) -> Holds: ...
 
-    def taken_by(self, until_ns: int) -> Mark | None:
+    def taken_by(self, until_ns: int) -> AckedMark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
 
-    def recent(self, now_ns: int) -> Sequence[Sample]:
+    def recent(self, now_ns: int) -> Sequence[ClientSample]:
         """The last 60 samples, the newest of now."""
 
 
@@ -217,7 +217,7 @@ class PoolSignals:
     memory_leaving: int = 0
     """The part of memory_used that belongs to offlined clients: on its way to disk, or being drained."""
     disk_used: int = 0
-    holds: Mapping[str, Hold] = field(default_factory=dict)
+    holds: Mapping[str, RuleState] = field(default_factory=dict)
     """What pool rules remember, by their name."""
 
 

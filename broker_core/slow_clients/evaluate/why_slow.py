@@ -30,7 +30,7 @@ AS_BEFORE_PERCENT: Final = 70
 """Of what it usually takes: with less it isn't the publisher alone."""
 
 
-class Cause(StrEnum):
+class SlowCause(StrEnum):
     """What holds a client up."""
 
     KEEPS_UP = "keeps_up"
@@ -49,7 +49,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SlowEvidence:
     """What is known of a client and of the broker at one moment. Rates are `Pace`'s."""
 
     unread_messages: int = 0
@@ -105,7 +105,7 @@ class Evidence:
         )
 
 
-def why_slow(seen: Evidence) -> VerdictEntry:
+def find_slow_cause(seen: SlowEvidence) -> VerdictEntry:
     """The one verdict, with the figures it rests on by name (units in the names)."""
     for applies, cause, sentence, figures in _table(seen):
         if applies:
@@ -114,52 +114,52 @@ def why_slow(seen: Evidence) -> VerdictEntry:
     raise AssertionError("the table's last row always applies")
 
 
-def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ...]:
+def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, ...]], ...]:
     """Read from the top; the first that applies is the verdict."""
     stopped, unacked, silence_ms = seen.stopped, seen.unacked_messages, seen.ack_silence_ms
     taken = f"{seen.taken_rate:,} bytes/s"
     blocked = f"its connection has taken nothing for {seen.write_blocked_ms} ms"
     return (
-        (not seen.unread_messages and not unacked, Cause.KEEPS_UP, "Nothing waits for it.", ("unread_messages",)),
-        (seen.paused, Cause.PAUSED, "It is paused: what waits for it is held back here, and it isn't behind by itself.",
+        (not seen.unread_messages and not unacked, SlowCause.KEEPS_UP, "Nothing waits for it.", ("unread_messages",)),
+        (seen.paused, SlowCause.PAUSED, "It is paused: what waits for it is held back here, and it isn't behind by itself.",
          ("unread_messages",)),
-        (seen.rate_limited and not stopped, Cause.THROTTLED,
+        (seen.rate_limited and not stopped, SlowCause.THROTTLED,
          "It gets messages at the rate it asked for, which is lower than the rate at which they come.",
          ("unread_messages", "taken_rate", "arrival_rate")),
-        (seen.loop_late_ms >= BUSY_LOOP_MS and not stopped, Cause.BROKER_BUSY,
+        (seen.loop_late_ms >= BUSY_LOOP_MS and not stopped, SlowCause.BROKER_BUSY,
          f"The broker is busy: its loop runs {seen.loop_late_ms} ms late, for all clients.", ("loop_late_ms", "unread_messages")),
-        (seen.disk_ms >= BUSY_DISK_MS and (seen.offlined or seen.replaying) and not stopped, Cause.DISK_BUSY,
+        (seen.disk_ms >= BUSY_DISK_MS and (seen.offlined or seen.replaying) and not stopped, SlowCause.DISK_BUSY,
          f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
          ("disk_ms", "unread_messages")),
-        (stopped, Cause.NOT_READING,
+        (stopped, SlowCause.NOT_READING,
          f"It doesn't read: {blocked}.",
          ("write_blocked_ms", "unread_messages", "taken_rate", "sure_rate", "lump_bytes")),
-        (seen.network_limited, Cause.SLOW_NETWORK,
+        (seen.network_limited, SlowCause.SLOW_NETWORK,
          f"The network to it is slow: {taken} get through, with room in its own buffer.",
          ("taken_rate", "arrival_rate", "network_limited", "unread_messages")),
-        (seen.no_credit_ms >= SLOW_ACK_MS, Cause.APPLICATION_SLOW,
+        (seen.no_credit_ms >= SLOW_ACK_MS, SlowCause.APPLICATION_SLOW,
          f"Its connection reads, but its application has taken nothing of a subscription for {seen.no_credit_ms} ms.",
          ("no_credit_ms", "unread_messages", "taken_rate")),
-        (unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms, Cause.APPLICATION_HANGS,
+        (unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms, SlowCause.APPLICATION_HANGS,
          f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and has given none for {silence_ms} ms.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
-        (seen.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS), Cause.SLOW_ACKS,
+        (seen.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS), SlowCause.SLOW_ACKS,
          f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged." if silence_ms < HANGS_MS else
          f"It reads, but has acknowledged nothing for {silence_ms} ms: {unacked} messages are unacknowledged.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
-        (seen.replaying, Cause.REPLAYING,
+        (seen.replaying, SlowCause.REPLAYING,
          "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
          ("unread_messages", "taken_rate")),
-        (seen.unread_messages > 0 and seen.burst, Cause.BURST,
+        (seen.unread_messages > 0 and seen.burst, SlowCause.BURST,
          f"Its publishers send more than usual: {seen.arrival_rate:,} bytes/s come for it, {seen.usual_arrival_rate:,} bytes/s "
          f"usually do, and it takes {taken}, as before.",
          ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages")),
-        (seen.unread_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), Cause.READING_SLOWLY,
+        (seen.unread_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), SlowCause.READING_SLOWLY,
          f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s come for it."
          if seen.taken_rate or seen.write_blocked_ms < BLOCKED_MS else
          f"A slow network, slow reading, or none: {blocked}, and {seen.arrival_rate:,} bytes/s come for it.",
          ("taken_rate", "arrival_rate", "unread_messages", "write_blocked_ms")),
-        (True, Cause.KEEPS_UP,
+        (True, SlowCause.KEEPS_UP,
          f"Nothing says that it is slow; {blocked}, too short a time to tell." if seen.write_blocked_ms else
          "It takes messages as fast as they come.", ("taken_rate", "arrival_rate", "unread_messages")),
     )  # fmt: skip

@@ -24,10 +24,10 @@ from broker_core.config.rule_terms import (
 from broker_core.config.rules import merge_rule_layers, rule_contradictions
 from broker_core.config.scopes import intersect_scopes, is_scope_within
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets import activemq, amps, custom, xap
-from broker_core.slow_clients.rules.presets.layers import layers
+from broker_core.slow_clients.rules import presets
+from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS
-from broker_core.slow_clients.rules.scopes import Subject, subject_of
+from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 from broker_core.subscriptions.topics import TopicPattern
 
 ONE_MESSAGE = 1_024
@@ -41,7 +41,7 @@ class Severity(StrEnum):
     WARN = "warn"
 
 
-class Finding(NamedTuple):
+class PolicyFinding(NamedTuple):
     """One thing to know about a policy: where it is, what it means, what to do."""
 
     severity: Severity
@@ -50,22 +50,22 @@ class Finding(NamedTuple):
     fix: str
 
 
-def review(document: PolicyDocument, host_memory: int | None = None) -> list[Finding]:
+def review_policy(document: PolicyDocument, host_memory: int | None = None) -> list[PolicyFinding]:
     """All findings, those that refuse first. With the host's memory (bytes), default limits are looked at too."""
     looks = (_scopes, _pools, _clients, _rules, _clashing, _masked, _xap, _activemq, _qpid)
     found = [finding for look in looks for finding in look(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
 
 
-def _refuse(where: str, sentence: str, fix: str) -> Finding:
-    return Finding(Severity.REFUSE, where, sentence, fix)
+def _refuse(where: str, sentence: str, fix: str) -> PolicyFinding:
+    return PolicyFinding(Severity.REFUSE, where, sentence, fix)
 
 
-def _warn(where: str, sentence: str, fix: str) -> Finding:
-    return Finding(Severity.WARN, where, sentence, fix)
+def _warn(where: str, sentence: str, fix: str) -> PolicyFinding:
+    return PolicyFinding(Severity.WARN, where, sentence, fix)
 
 
-def _scopes(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Patterns that aren't any, and scopes that match nothing."""
     transports = {transport.name for transport in document.transports}
     scoped = [
@@ -92,8 +92,8 @@ def _bad_pattern(topic: str) -> str:
     return ""
 
 
-def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Finding]:
-    resolved = amps.resolve_pools(document, host_memory or 1 << 40, None, "/spool")
+def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[PolicyFinding]:
+    resolved = presets.resolve_pools(document, host_memory or 1 << 40, None, "/spool")
     known = {limits.name: limits for limits in resolved.values()}
     for limits in known.values():
         where = f"pool {limits.name}"
@@ -116,7 +116,7 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Findin
                         "one.", "Raise message_memory_limit or client_max_capacity.")  # fmt: skip
 
 
-def _clients(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     for where, policy in (
         ("instance", document.client_policy),
         *((f"transport {t.name}", t.client_policy) for t in document.transports),
@@ -130,7 +130,7 @@ def _clients(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
                         "Set a second or more.")  # fmt: skip
 
 
-def _rules(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     for rule in document.rules:
         where = f"rule {rule.name} ({rule.scope})"
         age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
@@ -160,9 +160,9 @@ _BYTES = (
 )
 
 
-def _clashing(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
-    named = custom.own_rules(document)
+    named = presets.custom_rules(document)
     for one, other in combinations(document.rules, 2):
         if (
             one.name != other.name
@@ -179,14 +179,14 @@ def _clashing(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
                         "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
 
 
-def _masked(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """A rule in shadow that enforced ones don't let see what it waits for."""
-    pool = amps.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
-    named = custom.own_rules(document)
+    pool = presets.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
+    named = presets.custom_rules(document)
     whole = []
     for rule in document.rules:
         own = named[rule.name]
-        settings = own.layers.values(subject_of(rule.scope))
+        settings = own.layers.values(example_subject(rule.scope))
         made = own.rule(settings, pool, 1)
         whole.append((rule, settings, float("inf") if made is None else made.limit + made.hold_ms))
     for rule, settings, limit in whole:
@@ -201,27 +201,27 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
                             "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
 
 
-def _xap(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
-    entries = layers(document, "xap")
+def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    entries = preset_layers(document, "xap")
     for name in {"", *(entry.transport for entry in document.xap)}:
-        found = entries.values(Subject(name))
-        rules = list(xap.rules(found, document.revision))
+        found = entries.values(RuleSubject(name))
+        rules = list(presets.xap_rules(found, document.revision))
         if rules and rules[0].count * rules[0].check_ms > found["latency"]:
             yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
-                        f"every {xap.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                        f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
                         "Lower retries or raise latency.")  # fmt: skip
 
 
-def _activemq(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
-    entries = layers(document, "activemq")
+def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    entries = preset_layers(document, "activemq")
     for entry in document.activemq:
         where = f"activemq {entry.topic}"
-        found = entries.values(Subject(entry.transport, topic=entry.topic))
+        found = entries.values(RuleSubject(entry.transport, topic=entry.topic))
         off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 1
         if found["abort_slow_consumer_strategy"] and off:
             yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
                           "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
-        if found["abort_slow_ack_consumer_strategy"] and activemq.looks_until_abort(found) is None:
+        if found["abort_slow_ack_consumer_strategy"] and presets.looks_until_abort(found) is None:
             yield _refuse(
                 where,
                 "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
@@ -235,7 +235,7 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
             )
 
 
-def _qpid(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     for topic in document.qpid:
         where = f"qpid {topic.topic}"
         age = document.client_policy_of(topic.transport).client_message_age_limit_ms

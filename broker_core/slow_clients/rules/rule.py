@@ -166,7 +166,7 @@ NO_LIMITS: Final = ClientLimits()
 _LIMITED: Final = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES)
 
 
-def limits_client(rule: Rule) -> bool:
+def is_client_limit(rule: Rule) -> bool:
     """Whether it is one of a client's, and all that it asks is in `client_limits`."""
     return rule.at_enqueue and rule.signal in _LIMITED
 
@@ -175,6 +175,6 @@ def client_limits(rules: Iterable[Rule]) -> ClientLimits:
     """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
     lowest = dict.fromkeys(_LIMITED, UNLIMITED)
     for rule in rules:
-        if limits_client(rule):
+        if is_client_limit(rule):
             lowest[rule.signal] = min(lowest[rule.signal], rule.limit)
     return ClientLimits(*lowest.values())

@@ -1,21 +1,26 @@
 """A rule book: all rules of a revision, resolved for whoever asks. The most specific setting wins, field by field.
 
 Immutable but for a memory of answers: clients and subscriptions for whom the same settings hold share their rules.
+
+A staged policy: a revision whose limits and rules are in force for some clients first. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import EnforcementMode, SignalSubject
-from broker_core.slow_clients.rules.presets import activemq, amps, custom, qpid, quotas, xap
-from broker_core.slow_clients.rules.presets.layers import layers
+from broker_core.config.scopes import glob_matches
+from broker_core.errors import OperatorError
+from broker_core.slow_clients.rules import presets
+from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
-from broker_core.slow_clients.rules.scopes import Effective, Layers, Subject
+from broker_core.slow_clients.rules.scopes import EffectiveValue, LayeredSettings, RuleSubject
 
-MOST_KNOWN: Final = 20_000
+MAX_KNOWN: Final = 20_000
 """Subscriptions whose rules are remembered; then all are forgotten, since topics come and go."""
 
 
@@ -27,10 +32,10 @@ class RuleBook:
         self.pools = pools
         self._document = document
         self._xap, self._activemq, self._qpid = (
-            layers(document, name) for name in ("xap", "activemq", "qpid")
+            preset_layers(document, name) for name in ("xap", "activemq", "qpid")
         )
-        self._quotas = layers(document, "quotas")
-        own = custom.own_rules(document).values()
+        self._quotas = preset_layers(document, "quotas")
+        own = presets.custom_rules(document).values()
         self._wide = [one for one in own if one.measured is SignalSubject.CLIENT]
         self._narrow = [one for one in own if one.measured is SignalSubject.SUBSCRIPTION]
         self._pooled = [one for one in own if one.measured is SignalSubject.POOL]
@@ -41,7 +46,7 @@ class RuleBook:
         self._known: dict[tuple[object, ...], tuple[Rule, ...]] = {}
         """By all of a subscription that a scope of this policy speaks of."""
         groups = (self._activemq, self._qpid, *(one.layers for one in self._narrow))
-        self._of_subscriptions = Layers(layer for group in groups for layer in group)
+        self._of_subscriptions = LayeredSettings(layer for group in groups for layer in group)
         scoped = [layer.scope for layer in self._of_subscriptions]
         self._by_user, self._by_client, self._by_subscription = (
             any(getattr(scope, field) for scope in scoped) for field in ("user", "client", "subscription")
@@ -56,7 +61,7 @@ class RuleBook:
             modes += [entry.mode or EnforcementMode.ENFORCE for entry in entries]
         return EnforcementMode.SHADOW in modes
 
-    def of_client(self, subject: Subject) -> tuple[Rule, ...]:
+    def of_client(self, subject: RuleSubject) -> tuple[Rule, ...]:
         """The rules about a client itself, in the order of judging."""
         groups = (self._xap, self._quotas, *(one.layers for one in self._wide))
         key = ("client", subject.transport, *_matching(groups, subject))
@@ -65,7 +70,7 @@ class RuleBook:
         return self._answers[key]
 
     def of_subscription(
-        self, subject: Subject, *, durable: bool = False, prefetch: int = 0
+        self, subject: RuleSubject, *, durable: bool = False, prefetch: int = 0
     ) -> tuple[Rule, ...]:
         """The rules about one of its subscriptions."""
         if not self._of_subscriptions:
@@ -76,7 +81,7 @@ class RuleBook:
         )  # fmt: skip
         known = self._known.get(asked)
         if known is None:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             key = (subject.transport, durable, prefetch, *_matching((self._of_subscriptions,), subject))
             if key not in self._answers:
@@ -84,18 +89,18 @@ class RuleBook:
             known = self._known[asked] = self._answers[key]
         return known
 
-    def prefetch_of(self, subject: Subject) -> int | None:
+    def prefetch_of(self, subject: RuleSubject) -> int | None:
         """The prefetch that policy sets for a subscription; None: what it asks for."""
         prefetch: int | None = self._activemq.values(subject)["prefetch"]
         return prefetch
 
-    def pool_of(self, subject: Subject) -> PoolLimits:
+    def pool_of(self, subject: RuleSubject) -> PoolLimits:
         """Of its transport, or the instance's."""
         return self.pools.get(subject.transport) or self.pools[INSTANCE]
 
-    def effective(self, subject: Subject) -> dict[str, Effective]:
+    def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
         """Every setting in force for a client, or with a topic for its subscription: value and origin."""
-        settings = amps.settings(self._document, subject.transport)
+        settings = presets.amps_settings(self._document, subject.transport)
         found = {f"amps.{key}": value for key, value in settings.items()}
         groups = [("xap", self._xap), ("quotas", self._quotas)]
         if subject.topic:
@@ -107,28 +112,32 @@ class RuleBook:
 
     # ------------------------------------------------------------------------------------------ compiling
 
-    def _client_rules(self, subject: Subject) -> Iterator[Rule]:
+    def _client_rules(self, subject: RuleSubject) -> Iterator[Rule]:
         own = subject.transport if subject.transport in self.pools else INSTANCE
-        yield from amps.client_rules(self._document, own, self.pools[own])
-        yield from xap.rules(self._xap.values(subject), self.revision)
-        yield from quotas.rules(self._quotas.values(subject), self.revision)
+        yield from presets.client_rules(self._document, own, self.pools[own])
+        yield from presets.xap_rules(self._xap.values(subject), self.revision)
+        yield from presets.quota_rules(self._quotas.values(subject), self.revision)
         yield from self._own_rules(self._wide, subject, self.pools[own])
 
-    def _subscription_rules(self, subject: Subject, durable: bool, prefetch: int) -> Iterator[Rule]:
+    def _subscription_rules(self, subject: RuleSubject, durable: bool, prefetch: int) -> Iterator[Rule]:
         settings = self._activemq.values(subject)
-        yield from activemq.rules(settings, self.revision, durable=durable, prefetch=prefetch)
-        yield from qpid.rules(self._qpid.values(subject), self.revision, durable=durable)
+        yield from presets.activemq_rules(settings, self.revision, durable=durable, prefetch=prefetch)
+        yield from presets.qpid_rules(self._qpid.values(subject), self.revision, durable=durable)
         yield from self._own_rules(self._narrow, subject, self.pool_of(subject))
 
     def _pool_rules(self) -> Iterator[Rule]:
         """AMPS's, then each pool's own, with the settings of the instance or of the transport whose own pool it is."""
         pools = {limits.name: limits for limits in self.pools.values()}.values()
         for limits in pools:
-            yield from amps.pool_rules(limits, self.revision)
+            yield from presets.pool_rules(limits, self.revision)
         for limits in pools:
-            yield from self._own_rules(self._pooled, Subject(amps.transport_of_pool(limits.name)), limits)
+            yield from self._own_rules(
+                self._pooled, RuleSubject(presets.transport_of_pool(limits.name)), limits
+            )
 
-    def _own_rules(self, rules: Iterable[custom.Own], subject: Subject, pool: PoolLimits) -> Iterator[Rule]:
+    def _own_rules(
+        self, rules: Iterable[presets.CustomRule], subject: RuleSubject, pool: PoolLimits
+    ) -> Iterator[Rule]:
         for one in rules:
             if rule := one.rule(one.layers.values(subject), pool, self.revision):
                 yield rule
@@ -138,6 +147,49 @@ def _without_off(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule.mode is not EnforcementMode.OFF)
 
 
-def _matching(groups: Iterable[Layers], subject: Subject) -> tuple[int, ...]:
+def _matching(groups: Iterable[LayeredSettings], subject: RuleSubject) -> tuple[int, ...]:
     """Which layers apply: what the memory of answers goes by. They live as long as the book."""
     return tuple(id(layer) for group in groups for layer in group.of(subject))
+
+
+class StagedRevision(NamedTuple):
+    """A staged revision, its clients (a name pattern, or a share in percent), and its allowance here."""
+
+    document: PolicyDocument
+    client: str = ""
+    share: int = 0
+    allowed: int | None = None
+    """Decisions that the revision may carry out on this broker; None: any number."""
+    made: int = 0
+    """Decisions of it that the control plane knows this broker has carried out."""
+
+    def covers(self, name: str) -> bool:
+        """Whether a client is one of the first. A share takes the same clients each time, by their names."""
+        if self.client:
+            return glob_matches(self.client, name)
+        return crc32(name.encode()) % 100 < self.share
+
+
+def parse_stage(source: Mapping[str, Any] | None, member: str = "") -> StagedRevision | None:
+    """Return the stage of an apply request: `policy`, and `client` or `share`. None when nothing is staged.
+
+    `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
+    name may carry out nothing, so that all members together stay within what the operator allowed.
+    Raises OperatorError bad_policy_error.
+    """
+    if source is None:
+        return None
+    client, share = source.get("client") or "", source.get("share") or 0
+    if (
+        not isinstance(client, str)
+        or isinstance(share, bool)
+        or not isinstance(share, int)
+        or bool(client) == bool(share)
+    ):
+        raise OperatorError(
+            "bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them."
+        )
+    allowances, made = source.get("allowances"), source.get("made") or {}
+    allowed = None if allowances is None else allowances.get(member, 0)
+    document = PolicyDocument.from_dict(source.get("policy") or {})
+    return StagedRevision(document, client, share, allowed, made.get(member, 0))

@@ -14,7 +14,7 @@ from broker_core.subscriptions.registry import PatternIndex
 from broker_core.subscriptions.topics import TopicPattern
 
 
-class Subject(NamedTuple):
+class RuleSubject(NamedTuple):
     """A client, or with a topic one of its subscriptions."""
 
     transport: str
@@ -27,7 +27,7 @@ class Subject(NamedTuple):
     """Of a durable subscription."""
 
 
-class Layer(NamedTuple):
+class SettingsLayer(NamedTuple):
     """Settings for a scope. `origin` is how an operator finds them."""
 
     origin: str
@@ -35,40 +35,40 @@ class Layer(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class Effective(NamedTuple):
+class EffectiveValue(NamedTuple):
     """A value in force, and where it comes from."""
 
     value: Any
     origin: str
 
 
-def effective(layers: Iterable[Layer], defaults: Mapping[str, Any]) -> dict[str, Effective]:
+def merge_layers(layers: Iterable[SettingsLayer], defaults: Mapping[str, Any]) -> dict[str, EffectiveValue]:
     """The layers (the least specific first) laid over each other field by field, over the defaults."""
-    merged = {field: Effective(value, "default") for field, value in defaults.items()}
+    merged = {field: EffectiveValue(value, "default") for field, value in defaults.items()}
     for layer in layers:
         for field, value in layer.fields.items():
-            merged[field] = Effective(value, layer.origin)
+            merged[field] = EffectiveValue(value, layer.origin)
     return merged
 
 
-def by_specificity(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+def sort_by_specificity(layers: Iterable[SettingsLayer]) -> tuple[SettingsLayer, ...]:
     """The least specific first; of equals, the one that stands later in the policy wins."""
     return tuple(sorted(layers, key=lambda layer: specificity(layer.scope)))
 
 
-def matches(scope: Scope, subject: Subject) -> bool:
+def scope_matches(scope: Scope, subject: RuleSubject) -> bool:
     """Whether the scope is about that client or subscription."""
     return (
         scope.transport in ("", subject.transport)
         and scope.user in ("", subject.user)
         and (not scope.client or glob_matches(scope.client, subject.client))
         and scope.subscription in ("", subject.subscription, subject.name)
-        and (not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic)))
+        and (not scope.topic or (subject.topic != "" and topic_pattern_covers(scope.topic, subject.topic)))
     )
 
 
 @lru_cache(maxsize=8_192)
-def covers(pattern: str, topic: str) -> bool:
+def topic_pattern_covers(pattern: str, topic: str) -> bool:
     """Whether a pattern names every topic that a subscription's topic or pattern names, expressions included."""
     return scopes.pattern_covers(pattern, topic, _expressed)
 
@@ -80,19 +80,21 @@ def _expressed(pattern: str, topic: str) -> bool:
         return False  # review() has refused it, or it comes from an older revision
 
 
-def subject_of(scope: Scope) -> Subject:
+def example_subject(scope: Scope) -> RuleSubject:
     """Anybody to whom a scope applies: what matches it applies wherever the scope does."""
-    return Subject(
+    return RuleSubject(
         scope.transport, scope.user, scope.client, scope.topic, scope.subscription, scope.subscription
     )
 
 
-class Layers:
+class LayeredSettings:
     """Layers by scope, over defaults. Who asks for a subscription's goes down its topic's levels and meets few of the others."""
 
-    def __init__(self, layers: Iterable[Layer], defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(
+        self, layers: Iterable[SettingsLayer], defaults: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._defaults = defaults
-        self._all = by_specificity(layers)
+        self._all = sort_by_specificity(layers)
         self._anywhere: list[int] = []
         """Those that no level tells: without a topic, or with an expression."""
         self._index = PatternIndex[int]()
@@ -109,19 +111,21 @@ class Layers:
     def __bool__(self) -> bool:
         return bool(self._all)
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[SettingsLayer]:
         return iter(self._all)
 
-    def of(self, subject: Subject) -> list[Layer]:
+    def of(self, subject: RuleSubject) -> list[SettingsLayer]:
         """Those that apply, the least specific first."""
         places = [*self._anywhere, *(self._index.candidates(subject.topic) if subject.topic else ())]
-        return [self._all[place] for place in sorted(places) if matches(self._all[place].scope, subject)]
+        return [
+            self._all[place] for place in sorted(places) if scope_matches(self._all[place].scope, subject)
+        ]
 
-    def effective(self, subject: Subject) -> dict[str, Effective]:
+    def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
         """What holds for a client or subscription, with where it comes from."""
-        return effective(self.of(subject), self._defaults)
+        return merge_layers(self.of(subject), self._defaults)
 
-    def values(self, subject: Subject) -> Mapping[str, Any]:
+    def values(self, subject: RuleSubject) -> Mapping[str, Any]:
         """What holds for it."""
         if not self._all:
             return self._defaults

@@ -7,49 +7,51 @@ from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import PolicyAction
-from broker_core.slow_clients.rules.presets import activemq, custom, qpid, xap
-from broker_core.slow_clients.rules.presets.layers import layers
+from broker_core.slow_clients.rules import presets
+from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.rule import PoolLimits, Rule
-from broker_core.slow_clients.rules.scopes import Subject, subject_of
+from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 
 _ANY_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
 """How soon a rule acts doesn't depend on its pool's limits."""
 
 
-class Act(NamedTuple):
+class WorstCaseAction(NamedTuple):
     """One act of an entry, and the longest from crossing the limit to it; 0 is in the same turn of the broker's loop."""
 
     action: PolicyAction
     worst_case_ms: int
 
 
-def worst_cases(document: PolicyDocument) -> dict[str, list[list[Act]]]:
+def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCaseAction]]]:
     """For each entry of `rules`, `xap`, `activemq` and `qpid`, laid over those that apply wherever it does: its ladder.
     Of subscriptions that aren't durable."""
-    named = custom.own_rules(document)
-    found: dict[str, list[list[Act]]] = {"rules": []}
+    named = presets.custom_rules(document)
+    found: dict[str, list[list[WorstCaseAction]]] = {"rules": []}
     for entry in document.rules:
         own = named[entry.name]
-        rule = own.rule(own.layers.values(subject_of(entry.scope)), _ANY_POOL, 1)
+        rule = own.rule(own.layers.values(example_subject(entry.scope)), _ANY_POOL, 1)
         found["rules"].append(_acts([rule] if rule is not None else ()))
-    over = layers(document, "xap")
-    found["xap"] = [_acts(xap.rules(over.values(Subject(one.transport)), 1)) for one in document.xap]
-    over, found["activemq"] = layers(document, "activemq"), []
+    over = preset_layers(document, "xap")
+    found["xap"] = [
+        _acts(presets.xap_rules(over.values(RuleSubject(one.transport)), 1)) for one in document.xap
+    ]
+    over, found["activemq"] = preset_layers(document, "activemq"), []
     for policy in document.activemq:
-        settings = over.values(Subject(policy.transport, topic=policy.topic))
-        rules = activemq.rules(settings, 1, durable=False, prefetch=settings["prefetch"] or 1)
+        settings = over.values(RuleSubject(policy.transport, topic=policy.topic))
+        rules = presets.activemq_rules(settings, 1, durable=False, prefetch=settings["prefetch"] or 1)
         found["activemq"].append(_acts(rules))
-    over, found["qpid"] = layers(document, "qpid"), []
+    over, found["qpid"] = preset_layers(document, "qpid"), []
     for topic in document.qpid:
-        settings = over.values(Subject(topic.transport, topic=topic.topic))
-        found["qpid"].append(_acts(qpid.rules(settings, 1, durable=False)))
+        settings = over.values(RuleSubject(topic.transport, topic=topic.topic))
+        found["qpid"].append(_acts(presets.qpid_rules(settings, 1, durable=False)))
     return found
 
 
-def _acts(rules: Iterable[Rule]) -> list[Act]:
+def _acts(rules: Iterable[Rule]) -> list[WorstCaseAction]:
     """The slowest for each action: several limits of an entry may end in the same one."""
     found: dict[PolicyAction, int] = {}
     for rule in rules:
         for number, rung in enumerate(rule.ladder):
             found[rung.action] = max(found.get(rung.action, 0), rule.worst_case_ms(number))
-    return [Act(action, worst) for action, worst in found.items()]
+    return [WorstCaseAction(action, worst) for action, worst in found.items()]

@@ -24,7 +24,7 @@ from django.db import transaction
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.rules.review import Severity, review
+from broker_core.slow_clients.rules.review import Severity, review_policy
 from console.access.policy_secrets import kept
 from console.management.safe_command import SafeCommand
 from console.models import Action, Instance
@@ -103,7 +103,7 @@ class Command(SafeCommand):
 
     def _check(self, options: dict[str, Any]) -> None:
         document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})
-        findings = review(document)
+        findings = review_policy(document)
         for one in findings:
             self.stdout.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
         if any(one.severity is Severity.REFUSE for one in findings):

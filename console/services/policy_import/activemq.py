@@ -18,7 +18,7 @@ from broker_core.config.presets import MAX_ENTRIES, read_activemq
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
+from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_words import nbytes
 from console.services.policy_import.imported import (
@@ -39,7 +39,7 @@ ABORT: Final = "abort_slow_consumer_strategy"
 ABORT_ACK: Final = "abort_slow_ack_consumer_strategy"
 _ABORTS: Final = {"abortSlowConsumerStrategy": ABORT, "abortSlowAckConsumerStrategy": ABORT_ACK}
 _SILENT: Final[dict[str, Any]] = {
-    **DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": EnforcementMode.ENFORCE.value,
+    **ACTIVEMQ_DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": EnforcementMode.ENFORCE.value,
 }  # fmt: skip
 """What an entry that says nothing means in ActiveMQ. The prefetch is that of topics; no rate is one never met."""
 _LIMITS: Final = {
@@ -468,7 +468,7 @@ def _abort(imported: Imported, entry: _Entry, strategy: Element, key: str) -> No
         settings[setting] = value
         remark = "; ".join(filter(None, (remark, _DIFFERS.get(setting))))
         taken.append(_Found(leaf, f"{setting}; {remark}" if remark else setting))
-    if settings[key] and not _ever_aborts({**DEFAULTS, **settings}, key):
+    if settings[key] and not _ever_aborts({**ACTIVEMQ_DEFAULTS, **settings}, key):
         settings[key] = False
     if strategy.text is not None and not strategy.text.value:
         taken.append(_Found(strategy.text, f"{key} true"))

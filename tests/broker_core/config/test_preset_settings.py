@@ -23,7 +23,7 @@ from broker_core.config.preset_settings import (
     Table,
 )
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.presets import activemq, amps, qpid, xap
+from broker_core.slow_clients.rules import presets
 
 NUMBERS = [
     (system, row)
@@ -53,7 +53,8 @@ def test_a_document_is_held_to_the_bounds_and_no_tighter(system: str, row: Prese
 
 
 @pytest.mark.parametrize(
-    ("table", "compiled"), [(XAP, xap.DEFAULTS), (ACTIVEMQ, activemq.DEFAULTS), (QPID, qpid.DEFAULTS)]
+    ("table", "compiled"),
+    [(XAP, presets.XAP_DEFAULTS), (ACTIVEMQ, presets.ACTIVEMQ_DEFAULTS), (QPID, presets.QPID_DEFAULTS)],
 )
 def test_rules_compile_with_the_defaults(table: Table, compiled: dict[str, Any]) -> None:
     assert compiled == {name: row.default for name, row in table.items() if name != "confirm_delete"}
@@ -61,7 +62,7 @@ def test_rules_compile_with_the_defaults(table: Table, compiled: dict[str, Any])
 
 def test_a_new_instance_has_the_default_capacity_and_a_pool_has_its_limits() -> None:
     assert default_policy("here").client_policy.client_max_capacity == AMPS["client_max_capacity"].default
-    pool = amps.pool_limits("instance", PoolSettings(), 16 << 30, 4 << 30, "/spool")
+    pool = presets.pool_limits("instance", PoolSettings(), 16 << 30, 4 << 30, "/spool")
     assert AMPS["message_memory_limit"].default_text.startswith("the lower of 10 %")
     assert pool.memory == (4 << 30) // 10
     assert AMPS["message_disk_limit"].default_text.startswith("1 GB or the memory limit, whichever is higher")

@@ -9,7 +9,7 @@ import pytest
 from broker_core.control.health import FLAPPING_NS, LOOKS, CaughtUp, Lags, Look, Seen, health_of, worst
 from broker_core.documents.clients import DeliveryState, Health
 from broker_core.slow_clients.evaluate.forecast import TOO_FEW
-from broker_core.slow_clients.evaluate.why_slow import Cause
+from broker_core.slow_clients.evaluate.why_slow import SlowCause
 
 SECOND = 1_000_000_000
 
@@ -20,29 +20,29 @@ SECOND = 1_000_000_000
         (Seen(0, None), Health.KEEPS_UP),
         (Seen(9, None), Health.UNKNOWN),
         (Seen(9, 9), Health.KEEPS_UP),
-        (Seen(12, 9, cause=Cause.REPLAYING), Health.FALLING_BEHIND),
-        (Seen(3, 9, cause=Cause.REPLAYING), Health.KEEPS_UP),
+        (Seen(12, 9, cause=SlowCause.REPLAYING), Health.FALLING_BEHIND),
+        (Seen(3, 9, cause=SlowCause.REPLAYING), Health.KEEPS_UP),
         (Seen(12, 9), Health.KEEPS_UP),
-        (Seen(9, 9, cause=Cause.READING_SLOWLY), Health.FALLING_BEHIND),
-        (Seen(9, None, cause=Cause.READING_SLOWLY), Health.UNKNOWN),
-        (Seen(8, 9, cause=Cause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
-        (Seen(12, 9, cause=Cause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (Seen(110_000, 101_000, 10_000, cause=Cause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (Seen(101_900, 101_000, 10_000, cause=Cause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
-        (Seen(110_000, 101_000, 10_000, cause=Cause.SLOW_ACKS), Health.FALLING_BEHIND),
-        (Seen(9, 9, cause=Cause.BURST), Health.FALLING_BEHIND),
-        (Seen(12, 9, cause=Cause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
-        (Seen(0, None, in_flight=3, unacked=3, cause=Cause.BROKER_BUSY), Health.KEEPS_UP),
+        (Seen(9, 9, cause=SlowCause.READING_SLOWLY), Health.FALLING_BEHIND),
+        (Seen(9, None, cause=SlowCause.READING_SLOWLY), Health.UNKNOWN),
+        (Seen(8, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
+        (Seen(12, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
+        (Seen(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
+        (Seen(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
+        (Seen(110_000, 101_000, 10_000, cause=SlowCause.SLOW_ACKS), Health.FALLING_BEHIND),
+        (Seen(9, 9, cause=SlowCause.BURST), Health.FALLING_BEHIND),
+        (Seen(12, 9, cause=SlowCause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
+        (Seen(0, None, in_flight=3, unacked=3, cause=SlowCause.BROKER_BUSY), Health.KEEPS_UP),
         (Seen(9, 9, blocked_ms=1_000), Health.FALLING_BEHIND),
-        (Seen(9, 9, cause=Cause.NOT_READING, blocked_ms=30_000), Health.STALLED),
+        (Seen(9, 9, cause=SlowCause.NOT_READING, blocked_ms=30_000), Health.STALLED),
         (Seen(9, None, window_full_ms=5_000), Health.STALLED),
-        (Seen(0, None, in_flight=3, unacked=3, cause=Cause.APPLICATION_HANGS), Health.STALLED),
-        (Seen(0, None, in_flight=3, cause=Cause.APPLICATION_HANGS), Health.KEEPS_UP),
+        (Seen(0, None, in_flight=3, unacked=3, cause=SlowCause.APPLICATION_HANGS), Health.STALLED),
+        (Seen(0, None, in_flight=3, cause=SlowCause.APPLICATION_HANGS), Health.KEEPS_UP),
         (Seen(0, None, in_flight=3), Health.KEEPS_UP),
         (Seen(0, None, in_flight=3, blocked_ms=1_000), Health.FALLING_BEHIND),
-        (Seen(0, None, in_flight=3, cause=Cause.NOT_READING, blocked_ms=9_000), Health.STALLED),
-        (Seen(0, None, cause=Cause.NOT_READING, blocked_ms=9_000), Health.KEEPS_UP),
-        (Seen(99, 9, paced=True, cause=Cause.THROTTLED), Health.KEEPS_UP),
+        (Seen(0, None, in_flight=3, cause=SlowCause.NOT_READING, blocked_ms=9_000), Health.STALLED),
+        (Seen(0, None, cause=SlowCause.NOT_READING, blocked_ms=9_000), Health.KEEPS_UP),
+        (Seen(99, 9, paced=True, cause=SlowCause.THROTTLED), Health.KEEPS_UP),
         (Seen(99, 9, paced=True, blocked_ms=2_000), Health.FALLING_BEHIND),
         (Seen(99, 9, paused=True, blocked_ms=2_000), Health.PAUSED),
         (Seen(0, None, flapping=True), Health.FLAPPING),
@@ -121,5 +121,5 @@ def test_a_lag_that_grows_steadily_is_never_called_noise() -> None:
         lag, matched = 900 * second, 1_000 * second
         lags.note("c", second * SECOND, {"s": Look(lag, matched)})
         if (before := lags.before("c", "s")) is not None:
-            seen = Seen(lag, before.lag, matched - before.matched, cause=Cause.REPLAYING)
+            seen = Seen(lag, before.lag, matched - before.matched, cause=SlowCause.REPLAYING)
             assert health_of(seen) is Health.FALLING_BEHIND

@@ -14,12 +14,12 @@ from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.control.policy_file import PolicyFile, StoredPolicy, encode_policy, to_staged
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from tests.support.brokers import address_of, running_broker, tcp_policy
 from tests.support.failpoints import Failpoint, Failpoints
 
 
-def stored_policy(policy: PolicyDocument | None = None, stage: Stage | None = None) -> StoredPolicy:
+def stored_policy(policy: PolicyDocument | None = None, stage: StagedRevision | None = None) -> StoredPolicy:
     document = policy or tcp_policy()
     return StoredPolicy(
         instance=document.instance.name, stored_at=7, policy=document.to_dict(), staged=to_staged(stage),
@@ -34,7 +34,7 @@ def file_in(home: Path) -> PolicyFile:
 def test_what_is_saved_is_loaded_for_its_owner_alone(tmp_path: Path) -> None:
     policy, file = tcp_policy(), file_in(tmp_path)
     assert file.load() is None
-    stage = Stage(replace(policy, revision=9), client="slow.*")
+    stage = StagedRevision(replace(policy, revision=9), client="slow.*")
     stored = stored_policy(policy, stage)
     file.save(stored)
     assert file.load() == stored and stored.revision == 9
@@ -107,7 +107,7 @@ async def test_a_disk_that_refuses_the_policy_keeps_none_from_being_in_force(tmp
 
 async def test_a_broker_that_was_killed_counts_its_whole_allowance_as_used(tmp_path: Path) -> None:
     policy, file = tcp_policy(), file_in(tmp_path)
-    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=3)
+    stage = StagedRevision(replace(policy, revision=9), client="desk-*", allowed=3)
     async with running_broker(tmp_path, policy, policy_file=file) as broker:
         await broker.apply(policy, stage)
         killed = file.load()
@@ -121,7 +121,7 @@ async def test_a_broker_that_was_killed_counts_its_whole_allowance_as_used(tmp_p
 
 async def test_an_allowance_that_may_be_used_stays_so_while_the_next_broker_starts(tmp_path: Path) -> None:
     policy, file = tcp_policy(), file_in(tmp_path)
-    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=3, made=3)
+    stage = StagedRevision(replace(policy, revision=9), client="desk-*", allowed=3, made=3)
     seen: list[int] = []
     save = file.save
 
@@ -140,7 +140,7 @@ async def test_a_stage_that_was_withdrawn_is_not_begun_anew_while_the_database_i
     tmp_path: Path,
 ) -> None:
     policy, file = tcp_policy(), file_in(tmp_path)
-    stage = Stage(replace(policy, revision=9), client="desk-*", allowed=1)
+    stage = StagedRevision(replace(policy, revision=9), client="desk-*", allowed=1)
     async with running_broker(tmp_path, policy, policy_file=file) as broker:
         await broker.apply(policy, stage)
         broker.engine.guard.brake.made = 1  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import ClientError
-from broker_core.slow_clients.evaluate import holds
+from broker_core.slow_clients.evaluate import rule_state
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
@@ -313,7 +313,7 @@ async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
 async def test_one_that_ignores_it_is_asked_again_and_never_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "ASK_AGAIN_MS", 50)
+    monkeypatch.setattr(rule_state, "ASK_AGAIN_MS", 50)
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
         for number in range(3):

@@ -1,1 +1,406 @@
-"""Presets: the settings of a system that operators know, compiled to rules."""
+"""Presets: the settings of a system that operators know, compiled to rules.
+
+ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
+
+    constantPendingMessageLimitStrategy      limit: messages kept in memory beyond the prefetch, hence not dispatched; the
+                                             oldest are discarded. -1, the default, keeps all. Not for durable
+                                             subscriptions. What was dispatched and isn't acknowledged counts
+                                             with what waits, so the limit is prefetch and limit together. A
+                                             subscription without a window has the policy's prefetch
+    prefetchRatePendingMessageLimitStrategy  multiplier of the prefetch, likewise; where both are set the lower counts
+    abortSlowConsumerStrategy                a consumer is slow from when there is something to dispatch and its
+                                             prefetch window is full until dispatch resumes. Aborted when it was slow
+      maxSlowCount      -1                   that often (-1: any number of times),
+      maxSlowDuration   30000 ms             or that long without a pause (0 or -1: any time),
+      checkPeriod       30000 ms             looked at that often: so the worst case is their sum
+      abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
+                                             and removes the consumer itself a second later); true: its
+                                             connection is closed
+    abortSlowAckConsumerStrategy             a consumer is slow while it owes acknowledgements and its last
+                                             one is too long ago. Aborted when it was slow at enough looks,
+                                             one `checkPeriod` apart. Both limits below count looks
+      maxTimeSinceLastAck  30000 ms          so long ago (-1: never slow),
+      maxSlowCount      -1                   so many looks one after the other (0 or -1: any number),
+      maxSlowDuration   30000 ms             or so many that their periods come to it (0 or -1: any number)
+
+A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
+until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
+
+What presets share: their entries as layers.
+
+AMPS's slow-client settings: their defaults, the pools they make, and the rules they compile to.
+
+    MessageMemoryLimit     the pool's memory: over it the largest user is offlined
+    MessageDiskLimit       the pool's disk: over it the largest user is disconnected and its spool removed
+    MessageDiskPath        where the spools are
+    ClientMaxCapacity      percent of the memory limit for one client, over it offlined; then percent of the
+                           disk limit, over it disconnected
+    ClientMessageAgeLimit  the oldest message waits longer, in memory or on disk: disconnected
+
+A client or a pool exactly at a limit is within it.
+
+The operator's own rules: entries of one name laid over each other, compiled with the pool their percents are of.
+
+Qpid's slow consumers (seed 004): limits by topic key, compiled to rules for each subscription.
+
+    depth          bytes that wait for the subscription
+    messageAge     milliseconds its oldest message has waited, since the broker accepted it
+    messageCount   messages that wait for it
+
+Any one of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions are
+kept, and their clients let alone, unless `delete-persistent` is set: then they are deleted with what they are owed.
+The operators are told of a durable subscription that passes a limit and is kept.
+
+The quotas that what is there can outgrow, compiled to rules; what is new is refused by `connections.quotas`.
+
+Nothing is taken away because of a quota: a client that has come to hold more of the log than it may is warned, and the operators are told; of a user's
+quota each of its clients is.
+
+XAP's slow consumers (seed 001): its settings compiled to one rule.
+
+A client that takes less than `throughput` while there is something for it is suspected. It has `latency` to recover,
+and is looked at `retries` times within: still below at each of them, and its subscriptions are cancelled.
+
+A subscription is a lease: the client learns that it is gone, takes a snapshot of the current state and subscribes
+again. Its connection stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from broker_core.config import PolicyDocument, PoolSettings, RuleSettings, Scope, TransportSettings
+from broker_core.config.preset_settings import (
+    ACTIVEMQ,
+    AMPS,
+    AMPS_CLIENT,
+    AMPS_POOL,
+    DEFAULT_CLIENT_MAX_CAPACITY,
+    DEFAULT_DISK_LIMIT,
+    DEFAULT_MEMORY_PERCENT,
+    MAX_PREFETCH,
+    PRESETS,
+    QPID,
+    XAP,
+    default_settings,
+)
+from broker_core.config.rule_terms import (
+    POOL_SIGNALS,
+    DecisionReason,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+    SignalSubject,
+    TargetSelection,
+)
+from broker_core.config.rules import RULE_FIELDS, Rung, is_per_subscription, rule_contradictions
+from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, PoolLimits, Rule
+from broker_core.slow_clients.rules.scopes import EffectiveValue, LayeredSettings, SettingsLayer, merge_layers
+
+BLOCKED_MS: Final = 1_000
+"""Without a window: how long the socket must have taken nothing for the subscription to count as slow once."""
+
+ACTIVEMQ_DEFAULTS: Final = default_settings(ACTIVEMQ)
+
+
+def activemq_rules(
+    settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch: int
+) -> Iterable[Rule]:
+    """The rules of effective settings for a subscription with that prefetch (0: it has no window)."""
+    common = {"mode": settings["mode"], "per_subscription": True}
+    if (pending := pending_limit(settings, prefetch)) is not None and not durable:
+        setting, limit = pending
+        yield Rule(
+            "activemq.pending_message_limit", setting, "", Signal.BACKLOG_MESSAGES, Shape.HARD,
+            limit + (prefetch or settings["prefetch"] or 0),
+            (Rung(PolicyAction.DISCARD_OLDEST),), revision, **common,
+        )  # fmt: skip
+    if settings["abort_slow_ack_consumer_strategy"]:
+        yield from _ack_rules(settings, revision, prefetch)
+    if not settings["abort_slow_consumer_strategy"]:
+        return
+    ladder = _abort(settings)
+    count, duration, period = (
+        settings[key] for key in ("max_slow_count", "max_slow_duration", "check_period")
+    )
+    signal = Signal.WINDOW_FULL if prefetch else Signal.WRITE_BLOCKED
+    if count > 0:
+        yield Rule(
+            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, ladder, revision,
+            # A window that was full is counted by the subscription; that the socket took nothing is seen by looking.
+            count=count, check_ms=period if prefetch else TICK_MS, **common,
+        )  # fmt: skip
+    lasting = {"activemq.max_slow_duration": signal}
+    if prefetch:
+        lasting["activemq.max_slow_duration.blocked"] = Signal.WRITE_BLOCKED
+    for name, measured in lasting.items() if duration > 0 else ():
+        yield Rule(
+            name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
+        )  # fmt: skip
+
+
+def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
+    """Return at how many consecutive looks a consumer must be slow to be aborted; None is never.
+
+    abortSlowAckConsumerStrategy counts looks: `max_slow_duration` is divided by `check_period`.
+    """
+    if settings["max_time_since_last_ack"] < 0:
+        return None
+    looks = []
+    if (count := settings["max_slow_count"]) > 0:
+        looks.append(count)
+    if (duration := settings["max_slow_duration"]) > 0:
+        looks.append(-(-duration // settings["check_period"]))
+    return min(looks, default=None)
+
+
+def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Iterable[Rule]:
+    """Yield the rule of abortSlowAckConsumerStrategy, if it ever aborts.
+
+    Where no application acknowledges, the peer's kernel does: then what it has not taken is owed.
+    """
+    looks, period = looks_until_abort(settings), settings["check_period"]
+    if looks is None:
+        return
+    # Looks are up to a tick late, each by another time. A hold that is a tick shorter needs as many.
+    spare = TICK_MS if period > 2 * TICK_MS else 0
+    hold = max((looks - 1) * period - spare, 0)
+    yield Rule(
+        "activemq.max_time_since_last_ack", "maxTimeSinceLastAck", "",
+        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED, Shape.SOFT_FOR if hold else Shape.HARD,
+        settings["max_time_since_last_ack"], _abort(settings), revision, hold_ms=hold, check_ms=period,
+        mode=settings["mode"], per_subscription=True,
+    )  # fmt: skip
+
+
+def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
+    """Return the ladder of both abort strategies."""
+    return (
+        Rung(PolicyAction.DISCONNECT if settings["abort_connection"] else PolicyAction.CANCEL_SUBSCRIPTION),
+    )
+
+
+def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:
+    """Return the strategy that counts and how many messages it keeps beyond the prefetch; None keeps all.
+
+    `prefetch` is the subscription's window, 0 without one.
+    """
+    limits = []
+    if (constant := settings["constant_pending_message_limit_strategy"]) >= 0:
+        limits.append((constant, "constantPendingMessageLimitStrategy"))
+    if (multiplier := settings["prefetch_rate_pending_message_limit_strategy"]) is not None:
+        window = prefetch or settings["prefetch"] or MAX_PREFETCH
+        limits.append((int(multiplier * window), "prefetchRatePendingMessageLimitStrategy"))
+    if not limits:
+        return None
+    limit, setting = min(limits)
+    return setting, limit
+
+
+def set_fields(entry: object, names: Iterable[str]) -> dict[str, Any]:
+    """The fields that an entry sets."""
+    return {name: value for name in names if (value := getattr(entry, name)) is not None}
+
+
+def preset_layers(document: PolicyDocument, system: str) -> LayeredSettings:
+    """The document's entries of `xap`, `activemq`, `qpid` or `quotas` by scope, over that system's defaults."""
+    known, found = default_settings(PRESETS[system]), []
+    for entry in getattr(document, system):
+        topic, user, transport = getattr(entry, "topic", ""), getattr(entry, "user", ""), entry.transport
+        origin = " ".join(filter(None, (system, topic, user, transport)))
+        found.append(SettingsLayer(origin, Scope(transport, topic, user), set_fields(entry, known)))
+    return LayeredSettings(found, known)
+
+
+INSTANCE_POOL: Final = "instance"
+_OWN_POOL: Final = "transport:"
+
+
+def transport_of_pool(pool: str) -> str:
+    """The transport whose own pool it is; INSTANCE for the shared one."""
+    return pool.removeprefix(_OWN_POOL) if pool != INSTANCE_POOL else INSTANCE
+
+
+def pool_limits(
+    name: str, settings: PoolSettings, host_memory: int, ulimit: int | None, default_disk_path: str
+) -> PoolLimits:
+    """A pool's numbers, with AMPS's defaults for what isn't set. Bytes; ulimit None is "unlimited"."""
+    # The limits are at least 1 and a path isn't empty, so that `or` means "unless set", here and below.
+    usable = host_memory if ulimit is None else min(host_memory, ulimit)
+    memory = settings.message_memory_limit or max(1, usable * DEFAULT_MEMORY_PERCENT // 100)
+    disk = settings.message_disk_limit or max(DEFAULT_DISK_LIMIT, memory)
+    return PoolLimits(name, memory, disk, settings.message_disk_path or default_disk_path)
+
+
+def resolve_pools(
+    document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
+) -> dict[str, PoolLimits]:
+    """Each transport's pool; INSTANCE is the shared one.
+
+    A transport that sets a value that differs from the instance's gets a pool of its own, with the instance's
+    values for what it doesn't set; one that repeats the instance's values shares the instance's pool.
+    """
+    host = (host_memory, ulimit, default_disk_path)
+    shared = pool_limits(INSTANCE_POOL, document.pool, *host)
+    pools = {INSTANCE: shared}
+    for transport in document.transports:
+        merged = PoolSettings(
+            **{key: getattr(transport.pool, key) or getattr(document.pool, key) for key in AMPS_POOL}
+        )
+        own = pool_limits(_OWN_POOL + transport.name, merged, *host)
+        pools[transport.name] = shared if own[1:] == shared[1:] else own
+    return pools
+
+
+def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> list[Rule]:
+    """The rules about a transport's clients, in the order of judging: a client over two of its limits is acted on once,
+    by the first."""
+    policy = document.client_policy_of(transport)
+    age, percent = (
+        policy.client_message_age_limit_ms,
+        policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY,
+    )
+    rules = []
+    if age is not None:
+        rules.append(Rule("amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE, Shape.HARD,
+                          age, (Rung(PolicyAction.DISCONNECT),), document.revision))  # fmt: skip
+    for name, signal, whole, action in (
+        ("disk", Signal.SPOOL_BYTES, pool.disk, PolicyAction.DISCONNECT),
+        ("memory", Signal.OUTBOUND_BYTES, pool.memory, PolicyAction.OFFLINE),
+    ):
+        rules.append(Rule(f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
+                          whole * percent // 100, (Rung(action),), document.revision))  # fmt: skip
+    return rules
+
+
+def pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
+    """The rules that choose the largest user of a pool."""
+    return [
+        Rule(f"amps.{name}", setting, pool.name, signal, Shape.LARGEST_WHEN_POOL_OVER, limit, (Rung(action),), revision)
+        for name, setting, signal, limit, action in (
+            ("message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk, PolicyAction.DISCONNECT),
+            ("message_memory_limit", "MessageMemoryLimit", Signal.POOL_MEMORY, pool.memory, PolicyAction.OFFLINE),
+        )
+    ]  # fmt: skip
+
+
+def amps_settings(document: PolicyDocument, transport: str) -> dict[str, EffectiveValue]:
+    """AMPS's settings of a transport, each with where it is set."""
+    layers = [_layer("instance", document)]
+    layers += [_layer(f"transport {own.name}", own) for own in document.transports if own.name == transport]
+    return merge_layers(layers, dict.fromkeys(AMPS))
+
+
+def _layer(origin: str, source: PolicyDocument | TransportSettings) -> SettingsLayer:
+    fields = set_fields(source.pool, AMPS_POOL) | set_fields(source.client_policy, AMPS_CLIENT)
+    return SettingsLayer(origin, Scope(), fields)
+
+
+CUSTOM_DEFAULTS: Final[dict[str, Any]] = {
+    "mode": EnforcementMode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
+    "window_ms": 0, "count": 0, "clear": 0, "guard_bytes": 1, "check_ms": TICK_MS, "cooldown_ms": 0,
+    "choose": TargetSelection.SELF, "protected": (), "ladder": (), "confirm_delete": False,
+}  # fmt: skip
+_AS_SET: Final = (
+    "signal", "shape", "ladder", "mode", "hold_ms", "window_ms", "count", "clear", "check_ms", "cooldown_ms", "guard_bytes", "protected",
+)  # fmt: skip
+
+
+class CustomRule(NamedTuple):
+    """One rule of the operator's own: its entries, and what it measures."""
+
+    name: str
+    layers: LayeredSettings
+    measured: SignalSubject
+
+    def rule(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
+        """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
+        that neither lies within the other's scope are laid over each other only for those whom both are about."""
+        narrow, pooled = self.measured is SignalSubject.SUBSCRIPTION, self.measured is SignalSubject.POOL
+        if any(rule_contradictions(RuleSettings(self.name, **settings), narrow)):
+            return None
+        limit = settings["limit"]
+        if settings["shape"] is Shape.PERCENT_OF:
+            on_disk = settings["signal"] in (Signal.SPOOL_BYTES, Signal.POOL_DISK)
+            limit = (pool.disk if on_disk else pool.memory) * settings["percent"] // 100
+        return Rule(
+            self.name, self.name, pool.name if pooled else "", limit=limit, revision=revision, per_subscription=narrow,
+            at_tick=pooled, **{key: settings[key] for key in _AS_SET},
+        )  # fmt: skip
+
+
+def custom_rules(document: PolicyDocument) -> dict[str, CustomRule]:
+    """The operator's rules by name."""
+    named: dict[str, list[RuleSettings]] = {}
+    for entry in document.rules:
+        named.setdefault(entry.name, []).append(entry)
+    return {name: _own(name, entries) for name, entries in named.items()}
+
+
+def _own(name: str, entries: list[RuleSettings]) -> CustomRule:
+    layers = [
+        SettingsLayer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
+        for entry in entries
+    ]
+    if any(entry.signal in POOL_SIGNALS for entry in entries):
+        measured = SignalSubject.POOL
+    else:
+        measured = SignalSubject.SUBSCRIPTION if is_per_subscription(entries) else SignalSubject.CLIENT
+    return CustomRule(name, LayeredSettings(layers, CUSTOM_DEFAULTS), measured)
+
+
+QPID_DEFAULTS: Final = default_settings(QPID)
+_LIMITS: Final = {
+    "depth": Signal.BACKLOG_BYTES,
+    "message_age": Signal.OLDEST_AGE,
+    "message_count": Signal.BACKLOG_MESSAGES,
+}
+
+
+def qpid_rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
+    """The rules of effective settings for a subscription."""
+    if not durable:
+        action = PolicyAction.DISCONNECT
+    else:
+        action = PolicyAction.DELETE_DURABLE if settings["delete_persistent"] else PolicyAction.NOTIFY
+    for name, signal in _LIMITS.items():
+        if settings[name] is not None:
+            yield Rule(
+                f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], (Rung(action),), revision,
+                DecisionReason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
+            )  # fmt: skip
+
+
+OUTGROWN: Final = {
+    "client_pinned_bytes": Signal.PINNED_BYTES,
+    "user_pinned_bytes": Signal.USER_PINNED_BYTES,
+}
+"""By setting, what a quota limits."""
+
+
+def quota_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
+    """The rules of effective settings; none without a quota."""
+    for quota, signal in OUTGROWN.items():
+        if (limit := settings[quota]) is not None:
+            yield Rule(
+                f"quotas.{quota}", quota, "", signal, Shape.HARD, limit, (Rung(PolicyAction.WARN),), revision
+            )
+
+
+XAP_DEFAULTS: Final = default_settings(XAP)
+PART_MS: Final = 125
+"""The shortest time between two looks at one client."""
+
+
+def xap_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
+    """The rule of effective settings; none while it isn't enabled."""
+    if not settings["enabled"]:
+        return
+    latency, retries = settings["latency"], settings["retries"]
+    yield Rule(
+        "xap.throughput", "throughput", "", Signal.DRAIN_RATE, Shape.RATE_BELOW, settings["throughput"],
+        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
+        count=retries, check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
+    )  # fmt: skip

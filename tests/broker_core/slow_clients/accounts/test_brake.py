@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.rules.staging import Stage, read_stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from tests.broker_core.slow_clients.accounts.test_coming_into_force import BIG, NOTIFY
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -31,8 +31,10 @@ def waiting(names: str, **rules: Any) -> SlowClientGuard:
     return made
 
 
-def staged(allowed: int | None, revision: int = 2, **rules: Any) -> Stage:
-    return Stage(policy(BIG, revision=revision, **(rules or {"rules": [OLD]})), client="*", allowed=allowed)
+def staged(allowed: int | None, revision: int = 2, **rules: Any) -> StagedRevision:
+    return StagedRevision(
+        policy(BIG, revision=revision, **(rules or {"rules": [OLD]})), client="*", allowed=allowed
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,5 +109,5 @@ def test_each_member_reads_its_own_part(member: str, allowed: int, made: int) ->
         "allowances": {"a": 2, "b": 1},
         "made": {"a": 1},
     }
-    stage = read_stage(source, member)
+    stage = parse_stage(source, member)
     assert stage is not None and (stage.allowed, stage.made) == (allowed, made)

@@ -12,8 +12,8 @@ from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.signals import Waiting
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -31,7 +31,7 @@ def essence(decisions: list[Decision]) -> list[tuple[Any, ...]]:
     )  # fmt: skip
 
 
-def apply(made: SlowClientGuard, document: PolicyDocument, stage: Stage | None = None) -> None:
+def apply(made: SlowClientGuard, document: PolicyDocument, stage: StagedRevision | None = None) -> None:
     made.apply_policy(document, stage)
 
 
@@ -99,7 +99,7 @@ def at(ms: int) -> int:
 def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
     made = guard(document)
     for number, (memory, disk, age, blocked, owed, offlined, subscriptions) in enumerate(clients):
-        backlog = Still(0, Waiting(owed, disk // 40, owed // 2, "s|3|"))
+        backlog = Still(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
         backlog.blocked_since, backlog.owed_messages = at(blocked), owed
         use = made.register(f"c{number}", "ab"[number % 2], backlog)
         for place, (topic, durable, messages, unacked, old, full, prefetch) in enumerate(subscriptions):
@@ -120,14 +120,18 @@ def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
 
 
 STAGES = st.one_of(st.none(), st.builds(
-    lambda document, share: Stage(document, share=share), POLICIES, st.integers(1, 99)
-), st.builds(lambda document: Stage(document, client="c*"), POLICIES))  # fmt: skip
+    lambda document, share: StagedRevision(document, share=share), POLICIES, st.integers(1, 99)
+), st.builds(lambda document: StagedRevision(document, client="c*"), POLICIES))  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
 @given(POLICIES, POLICIES, STAGES, CLIENTS, st.integers(0, 3))
 def test_a_preview_is_what_then_happens(
-    before: PolicyDocument, after: PolicyDocument, stage: Stage | None, clients: list[Any], seconds: int
+    before: PolicyDocument,
+    after: PolicyDocument,
+    stage: StagedRevision | None,
+    clients: list[Any],
+    seconds: int,
 ) -> None:
     made = scene(before, clients)
     for second in range(seconds + 1):
@@ -166,7 +170,7 @@ def test_it_acts_at_once_on_the_quiet_too(
         "s", "quiet", prefetch=9, backlog_messages=9, unacked_messages=9, window_full_since=at(40_000)
     ))  # fmt: skip
     new = policy(BIG, revision=2, **rules)
-    apply(made, *((policy(BIG), Stage(new, client="c")) if staged else (new, None)))
+    apply(made, *((policy(BIG), StagedRevision(new, client="c")) if staged else (new, None)))
     assert [(one.action, one.revision) for one in made.tick(START)] == [(expected, 2)]
 
 

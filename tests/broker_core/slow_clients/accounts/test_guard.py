@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Signal
 from broker_core.documents.system_records import DecisionCandidate
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.signals import Sample, Waiting
-from broker_core.slow_clients.evaluate.telling import decision_entry
+from broker_core.slow_clients.evaluate.signals import BacklogCounts, ClientSample
+from broker_core.slow_clients.evaluate.wording import decision_entry
 from tests.support.signals import evaluate
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 
 
-def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> PoolUse:
+def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> ClientUsage:
     account = made.register(name, "tcp", Still(START))
     decision = made.queued(account, memory, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE
@@ -196,7 +196,7 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     for second in range(4, 99):
         made.tick(START + second * SECOND)
     assert decision.samples == before and before == decision.samples
-    assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(
+    assert before[1:] == decision.samples[1:] and decision.samples[-1] == ClientSample(
         START + 3 * SECOND, 600_000, 0, 3_000
     )
     assert decision_entry(decision).samples[0] == [START // 1_000_000, 100_000, 0, 0, 0]
@@ -266,7 +266,7 @@ def test_clients_of_a_transport_that_is_gone_fall_to_the_instance() -> None:
 
 def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
     made = guard(policy(SMALL))
-    accounts = [made.register(name, "tcp", Still(START, Waiting(5, 0, 2, "s|3|"))) for name in "ab"]
+    accounts = [made.register(name, "tcp", Still(START, BacklogCounts(5, 0, 2, "s|3|"))) for name in "ab"]
     for account, size in zip(accounts, (300, 200), strict=True):
         made.queued(account, size, START)
     stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
@@ -311,7 +311,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
 
 
 def _expected(
-    made: SlowClientGuard, uses: list[PoolUse], account: PoolUse, size: int
+    made: SlowClientGuard, uses: list[ClientUsage], account: ClientUsage, size: int
 ) -> tuple[object, ...] | None:
     """What the judge says to all clients once this one has grown."""
     field, total = ("disk", "disk_used") if account.offlined else ("memory", "memory_used")
@@ -336,7 +336,7 @@ def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
     _carry_out(made, made.spooled(account, 40, START))
 
 
-def _check_sums(made: SlowClientGuard, accounts: list[PoolUse]) -> None:
+def _check_sums(made: SlowClientGuard, accounts: list[ClientUsage]) -> None:
     pool, counted = made.pool_of("tcp"), [account for account in accounts if not account.closing]
     assert pool.memory_used == sum(account.memory for account in counted) >= 0
     assert pool.memory_leaving == sum(account.memory for account in counted if account.offlined)

@@ -7,9 +7,9 @@ import pytest
 
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
 from broker_core.documents.system_records import DecisionCandidate
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -23,17 +23,17 @@ def warns(signal: str, limit: int, **more: object) -> dict[str, object]:
     return {**rule, "ladder": [{"action": "warn"}], **more}
 
 
-def registered(made: SlowClientGuard, *names: str) -> list[PoolUse]:
-    return [made.register(name, "tcp", Still(START, Waiting(3, 0, 0, "s|3|"))) for name in names]
+def registered(made: SlowClientGuard, *names: str) -> list[ClientUsage]:
+    return [made.register(name, "tcp", Still(START, BacklogCounts(3, 0, 0, "s|3|"))) for name in names]
 
 
-def offlined(made: SlowClientGuard, use: PoolUse, memory: int) -> None:
+def offlined(made: SlowClientGuard, use: ClientUsage, memory: int) -> None:
     """By a decision that is under way: its memory is on its way to the disk."""
     decision = made.queued(use, memory, START)
     assert decision is not None and (decision.client, decision.action) == (use.name, PolicyAction.OFFLINE)
 
 
-def spooled(made: SlowClientGuard, use: PoolUse, disk: int) -> None:
+def spooled(made: SlowClientGuard, use: ClientUsage, disk: int) -> None:
     """Offlined, with all of it on disk."""
     offlined(made, use, 1_001)
     made.released(use, 1_001)
@@ -117,7 +117,7 @@ def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
 
-def both(document_mode: str) -> tuple[SlowClientGuard, PoolUse]:
+def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
     """A guard with two rules that pass together: one acts at once, the other's word comes with the next tick."""
     rules = [
         {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "warn"}]},
@@ -148,7 +148,7 @@ def test_what_was_decided_about_others_stays() -> None:
     made, use = both("enforce")
     (other,) = registered(made, "b")
     made.unregister(other)
-    made.unregister(PoolUse("a", "tcp", "", Still(), use.pool, 99, lambda name: 0))
+    made.unregister(ClientUsage("a", "tcp", "", Still(), use.pool, 99, lambda name: 0))
     assert [d.client for d in made.tick(START)] == ["a"], "neither another name's end nor another a's"
 
 

@@ -19,15 +19,19 @@ from broker_core.config.rule_terms import (
 from broker_core.documents.system_records import DecisionCandidate
 from broker_core.protocols.close_codes import CLOSE_CODES, is_permanent
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import quantity, sentence
-from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.evaluate.telling import decision_entry, notice_fields
+from broker_core.slow_clients.evaluate.signals import ClientSample
+from broker_core.slow_clients.evaluate.wording import (
+    decision_entry,
+    decision_sentence,
+    format_quantity,
+    notice_fields,
+)
 from tests.support.slow_clients import START
 
 AGE = Decision(
     START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE, "amps.client_message_age_limit",
     "ClientMessageAgeLimit", 7, EnforcementMode.ENFORCE, TargetSelection.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
-    Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (Sample(START, 10, 20, 30),),
+    Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (ClientSample(START, 10, 20, 30),),
 )  # fmt: skip
 POOL = replace(
     AGE, action=PolicyAction.OFFLINE, reason=DecisionReason.POOL_MEMORY, rule="amps.message_memory_limit",
@@ -37,7 +41,7 @@ POOL = replace(
 
 
 def test_a_disconnect_names_the_setting_the_figures_and_the_way_back() -> None:
-    assert sentence(AGE) == (
+    assert decision_sentence(AGE) == (
         "Client fix-1 was disconnected: its oldest message has been waiting for 30.5 s, over "
         "ClientMessageAgeLimit (30.0 s). 1,200 messages are in the journal and can be replayed from "
         "sluice-1|41|."
@@ -45,26 +49,26 @@ def test_a_disconnect_names_the_setting_the_figures_and_the_way_back() -> None:
 
 
 def test_what_is_lost_is_said() -> None:
-    assert sentence(replace(AGE, lost=1)).endswith(
+    assert decision_sentence(replace(AGE, lost=1)).endswith(
         "replayed from sluice-1|41|; 1 message is lost, being of topics that aren't journaled."
     )
-    assert sentence(replace(AGE, kept=0, lost=2, resume_bookmark="")).endswith(
+    assert decision_sentence(replace(AGE, kept=0, lost=2, resume_bookmark="")).endswith(
         "2 messages are lost, being of topics that aren't journaled."
     )
-    assert sentence(replace(AGE, kept=0)).endswith("Nothing was waiting for it.")
+    assert decision_sentence(replace(AGE, kept=0)).endswith("Nothing was waiting for it.")
 
 
 def test_a_choice_names_the_share_and_who_came_next() -> None:
-    assert sentence(POOL) == (
+    assert decision_sentence(POOL) == (
         "Client fix-1 was offlined: the clients of pool instance hold 2.0 MiB, over MessageMemoryLimit "
         "(1.0 MiB), and it holds 585.9 KiB, more than any other client; next is fix-2 with 500 bytes. "
         "1 message is kept in its spool and will be sent in order when it reads again."
     )
-    assert "next is" not in sentence(replace(POOL, chosen_over=None))
+    assert "next is" not in decision_sentence(replace(POOL, chosen_over=None))
 
 
 def test_a_decision_in_shadow_is_conditional() -> None:
-    assert sentence(replace(POOL, mode=EnforcementMode.SHADOW)).startswith(
+    assert decision_sentence(replace(POOL, mode=EnforcementMode.SHADOW)).startswith(
         "Client fix-1 would have been offlined: "
     )
 
@@ -81,7 +85,7 @@ def test_a_document_is_json_in_milliseconds() -> None:
 def test_the_notice_has_what_a_client_needs_to_return() -> None:
     notice = notice_fields(AGE)
     assert notice == {
-        "code": "slow_client_age", "message": sentence(AGE), "observed": 30_500, "limit": 30_000,
+        "code": "slow_client_age", "message": decision_sentence(AGE), "observed": 30_500, "limit": 30_000,
         "unit": "ms", "resume": "sluice-1|41|", "kept": 1_200, "lost": 0,
     }  # fmt: skip
 
@@ -91,7 +95,7 @@ def test_the_notice_has_what_a_client_needs_to_return() -> None:
 def test_every_signal_has_a_sentence(signal: Signal, choose: TargetSelection) -> None:
     pooled = signal in (Signal.POOL_MEMORY, Signal.POOL_DISK)
     if pooled == (choose is TargetSelection.LARGEST_IN_POOL):
-        assert "{" not in sentence(replace(POOL, signal=signal, choose=choose))
+        assert "{" not in decision_sentence(replace(POOL, signal=signal, choose=choose))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_every_signal_has_a_sentence(signal: Signal, choose: TargetSelection) ->
     ],
 )
 def test_quantities(value: int, unit: Unit, text: str) -> None:
-    assert quantity(value, unit) == text
+    assert format_quantity(value, unit) == text
 
 
 @pytest.mark.parametrize("reason", DecisionReason)

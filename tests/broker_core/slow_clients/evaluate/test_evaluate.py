@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Shape, Signal
 from broker_core.config.rules import Rung
 from broker_core.documents.system_records import DecisionCandidate
-from broker_core.slow_clients.evaluate.decide import Circumstances, decide
-from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.judge import NOTHING, spared
-from broker_core.slow_clients.evaluate.signals import PoolSignals, Waiting
+from broker_core.slow_clients.evaluate.decision import Decision, DecisionContext, decide
+from broker_core.slow_clients.evaluate.judge import NOTHING, exemption_reason
+from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
 from tests.support.slow_clients import START, policy, rule_book
 
@@ -70,7 +69,7 @@ def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_u
     class Counted(ClientSignals):
         __slots__ = ()
 
-        def waiting(self) -> Waiting:
+        def waiting(self) -> BacklogCounts:
             looks.append(self.name)
             return super().waiting()
 
@@ -169,10 +168,10 @@ def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_no
 
 def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
     (rule,) = rules(None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]).of_client(
-        Subject("tcp", "", "a1")
+        RuleSubject("tcp", "", "a1")
     )[-1:]
-    assert [spared(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
-    assert spared(replace(rule, protected=()), "a1") == ""
+    assert [exemption_reason(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
+    assert exemption_reason(replace(rule, protected=()), "a1") == ""
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
     rule = Rule("r", "r", "", Signal.OLDEST_AGE, Shape.HARD, 1_000, (Rung(wanted),), 1)
     view = SubscriptionSignals("s", "t", **figures) if figures is not None else None
     judged = client("a", **of_client)
-    found = Circumstances.of(judged, START)
+    found = DecisionContext.of(judged, START)
     decision = decide(rule, 0, judged, view, 1_001, 1_001, None, START, found)
     assert (decision.action if decision is not None else None) == done
 

@@ -11,11 +11,11 @@ from broker_core.slow_clients.evaluate.signal_table import (
     OF_POOL,
     OF_SUBSCRIPTION,
     READINGS,
-    Reading,
-    check,
-    of_client,
-    of_pool,
-    of_subscription,
+    SignalReader,
+    check_readers,
+    client_value,
+    pool_value,
+    subscription_value,
 )
 from broker_core.slow_clients.evaluate.signals import PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
@@ -52,17 +52,17 @@ def rule(signal: Signal) -> Rule:
 
 @pytest.mark.parametrize("signal", OF_CLIENT)
 def test_a_client_is_read(signal: Signal) -> None:
-    assert of_client(rule(signal), CLIENT, START) == LIVE[signal]
+    assert client_value(rule(signal), CLIENT, START) == LIVE[signal]
 
 
 @pytest.mark.parametrize("signal", OF_SUBSCRIPTION)
 def test_a_subscription_is_read(signal: Signal) -> None:
-    assert of_subscription(rule(signal), CLIENT, SLOW, START) == NARROW[signal]
+    assert subscription_value(rule(signal), CLIENT, SLOW, START) == NARROW[signal]
 
 
 def test_a_pool_is_read() -> None:
     pool = PoolSignals("instance", 100, 30, 7)
-    assert {signal: of_pool(rule(signal), pool) for signal in OF_POOL} == {
+    assert {signal: pool_value(rule(signal), pool) for signal in OF_POOL} == {
         Signal.POOL_MEMORY: 70,
         Signal.POOL_DISK: 7,
     }
@@ -77,9 +77,9 @@ def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_mad
 
 def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="beyond"):
-        Reading("it has", None, None, None, column=None, ticking=False, outbox=False)  # type: ignore[call-arg]
+        SignalReader("it has", None, None, None, column=None, ticking=False, outbox=False)  # type: ignore[call-arg]
 
 
 def test_a_signal_is_read_off_just_what_it_is_measured_of() -> None:
     with pytest.raises(LookupError, match="a subscription aren't the same: spool_bytes"):
-        check({SignalSubject.SUBSCRIPTION: {*OF_SUBSCRIPTION, Signal.SPOOL_BYTES}})
+        check_readers({SignalSubject.SUBSCRIPTION: {*OF_SUBSCRIPTION, Signal.SPOOL_BYTES}})

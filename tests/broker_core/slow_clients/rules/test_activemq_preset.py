@@ -7,30 +7,33 @@ from typing import Any
 import pytest
 
 from broker_core.config.rule_terms import DecisionReason, PolicyAction
+from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import sentence
-from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, looks_until_abort
+from broker_core.slow_clients.evaluate.wording import decision_sentence
+from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 GRID = START - START % (30 * SECOND)
 
 
-def scene(*entries: dict[str, Any], **subscription: Any) -> tuple[SlowClientGuard, PoolUse, Watched]:
+def scene(
+    *entries: dict[str, Any], **subscription: Any
+) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
     made = guard(policy(activemq=list(entries)))
     account = made.register("c", "tcp", Still(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", "prices.usd", **subscription))
 
 
-def figures(one: Watched) -> SubscriptionSignals:
+def figures(one: WatchedSubscription) -> SubscriptionSignals:
     assert isinstance(one.view, SubscriptionSignals)
     return one.view
 
 
-def pend(made: SlowClientGuard, account: PoolUse, one: Watched, count: int) -> Decision | None:
+def pend(
+    made: SlowClientGuard, account: ClientUsage, one: WatchedSubscription, count: int
+) -> Decision | None:
     """So many messages wait for the subscription, not yet dispatched; its window is full of others."""
     seen = figures(one)
     seen.unacked_messages, seen.outbox_messages = seen.prefetch, count
@@ -41,7 +44,7 @@ def pend(made: SlowClientGuard, account: PoolUse, one: Watched, count: int) -> D
 
 
 def slow_until(
-    made: SlowClientGuard, one: Watched, seconds: int, start: int = GRID + 7 * SECOND
+    made: SlowClientGuard, one: WatchedSubscription, seconds: int, start: int = GRID + 7 * SECOND
 ) -> list[tuple[int, Decision]]:
     """The window stays full from `start` on; the guard ticks each second."""
     seen = figures(one)
@@ -70,7 +73,7 @@ def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_o
         10 + 50,
     )
     assert (decision.kept, decision.lost, decision.setting) == (50, 3, "constantPendingMessageLimitStrategy")
-    assert sentence(decision) == (
+    assert decision_sentence(decision) == (
         "Subscription s1 of client c was cut back to its limit: it is owed 63 messages, over "
         "constantPendingMessageLimitStrategy (60 messages). 3 messages are discarded, the oldest first; "
         "50 messages are kept."
@@ -163,7 +166,7 @@ def test_slow_that_many_times_is_aborted() -> None:
         30,
         "times",
     )
-    assert "passed the limit 30 times, reaching maxSlowCount (30 times)" in sentence(acts[0])
+    assert "passed the limit 30 times, reaching maxSlowCount (30 times)" in decision_sentence(acts[0])
 
 
 @pytest.mark.parametrize("never", [-1, 0])
@@ -215,7 +218,7 @@ def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
         "maxSlowDuration",
     )
     assert 30 < second <= 60 and account.closing
-    assert "its connection has taken nothing for" in sentence(decision)
+    assert "its connection has taken nothing for" in decision_sentence(decision)
 
 
 def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_is_aborted() -> None:
@@ -239,7 +242,7 @@ def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_
         3,
         DecisionReason.WRITE_BLOCKED,
     )
-    assert "write blocked passed the limit 3 times" in sentence(acts[0])
+    assert "write blocked passed the limit 3 times" in decision_sentence(acts[0])
 
 
 def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_never_slow() -> None:
@@ -263,7 +266,12 @@ def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_neve
 def test_limits_of_the_strategy_for_acknowledgements_count_looks(
     count: int, duration: int, period: int, looks: int | None
 ) -> None:
-    settings = {**DEFAULTS, "max_slow_count": count, "max_slow_duration": duration, "check_period": period}
+    settings = {
+        **ACTIVEMQ_DEFAULTS,
+        "max_slow_count": count,
+        "max_slow_duration": duration,
+        "check_period": period,
+    }
     assert looks_until_abort(settings) == looks
     assert looks_until_abort({**settings, "max_time_since_last_ack": -1}) is None
 

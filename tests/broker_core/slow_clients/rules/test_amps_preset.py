@@ -6,9 +6,9 @@ import pytest
 
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
-from broker_core.slow_clients.rules.presets.amps import client_rules, pool_rules, resolve_pools
+from broker_core.slow_clients.rules.presets import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
 from tests.support.slow_clients import policy, rule_book
 
 GIB = 1 << 30
@@ -107,5 +107,5 @@ def test_pool_rules_exist_once_for_each_pool() -> None:
 def test_limits_for_the_hot_path_are_those_judged_at_enqueue() -> None:
     document = policy({"message_memory_limit": 1_000, "message_disk_limit": 4_000}, age_ms=9)
     book = rule_book(document)
-    assert client_limits(book.of_client(Subject("tcp"))) == ClientLimits(500, 2_000)
-    assert client_limits(book.of_client(Subject("unheard-of"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.of_client(RuleSubject("tcp"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.of_client(RuleSubject("unheard-of"))) == ClientLimits(500, 2_000)

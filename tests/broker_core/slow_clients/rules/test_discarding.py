@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.delivery.would_be import WouldBe
+from broker_core.slow_clients.accounts.client_usage import WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.signals import Waiting
+from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 
 def scene(
     signal: str, limit: int, mode: str = "enforce", action: str = "discard_oldest", **figures: int
-) -> tuple[SlowClientGuard, Watched]:
+) -> tuple[SlowClientGuard, WatchedSubscription]:
     own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
            "ladder": [{"action": action}]}  # fmt: skip
     made = guard(policy(rules=[own]))
-    use = made.register("c", "tcp", Still(START, Waiting(5, 0, 0, "")))
+    use = made.register("c", "tcp", Still(START, BacklogCounts(5, 0, 0, "")))
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
 
 

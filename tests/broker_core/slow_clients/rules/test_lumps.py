@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rule import SAMPLES
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
 from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
 FLOOR = 5_000
@@ -70,7 +70,7 @@ def test_a_steady_reader_above_the_floor_is_never_acted_on(
 def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int, phase: float) -> None:
     (rule,) = [
         rule
-        for rule in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp"))
+        for rule in rule_book(policy(xap=[{"enabled": True}])).of_client(RuleSubject("tcp"))
         if rule.name == "xap.throughput"
     ]
     worst = rule.worst_case_ms(0, lump) / 1_000

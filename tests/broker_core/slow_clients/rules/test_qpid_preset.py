@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from broker_core.config.rule_terms import DecisionReason, PolicyAction
+from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import sentence
+from broker_core.slow_clients.evaluate.wording import decision_sentence
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -21,13 +20,15 @@ STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "m
 
 def scene(
     *topics: dict[str, Any], topic: str = "stocks.us.ibm", **subscription: Any
-) -> tuple[SlowClientGuard, PoolUse, Watched]:
+) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
     made = guard(policy(qpid=list(topics)))
     account = made.register("c", "tcp", Still(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", topic, **subscription))
 
 
-def judged(made: SlowClientGuard, account: PoolUse, one: Watched, **figures: int) -> Decision | None:
+def judged(
+    made: SlowClientGuard, account: ClientUsage, one: WatchedSubscription, **figures: int
+) -> Decision | None:
     for name, value in figures.items():
         setattr(one.view, name, value)
     if one.alarmed:
@@ -52,7 +53,7 @@ def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int],
         DecisionReason.RESOURCE_ERROR,
         setting,
     )
-    assert sentence(decision).startswith("506 resource error. Client c was disconnected: ")
+    assert decision_sentence(decision).startswith("506 resource error. Client c was disconnected: ")
     assert decision.topic == "stocks.us.ibm"
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker_core.slow_clients.rules.review import Finding, Severity, review
+from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
 from tests.support.slow_clients import policy
 
 OWN = {"name": "own", "signal": "oldest_age", "limit": 5_000, "ladder": [{"action": "disconnect"}]}
 ABORT = {"topic": ">", "abort_slow_consumer_strategy": True}
 
 
-def findings(host_memory: int | None = None, **settings: Any) -> list[Finding]:
-    return review(policy(**settings), host_memory)
+def findings(host_memory: int | None = None, **settings: Any) -> list[PolicyFinding]:
+    return review_policy(policy(**settings), host_memory)
 
 
 def test_the_defaults_have_nothing_against_them() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import sentence
-from broker_core.slow_clients.evaluate.signals import PoolSignals, Waiting
+from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
+from broker_core.slow_clients.evaluate.wording import decision_sentence
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
 from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
@@ -35,9 +35,11 @@ def do(action: str, **more: int) -> dict[str, Any]:
     return {"action": action, **more}
 
 
-def scene(*rules: dict[str, Any], waiting: Waiting | None = None) -> tuple[SlowClientGuard, PoolUse, Still]:
+def scene(
+    *rules: dict[str, Any], waiting: BacklogCounts | None = None
+) -> tuple[SlowClientGuard, ClientUsage, Still]:
     made = guard(policy(BIG, rules=list(rules)))
-    backlog = Still(START, waiting or Waiting(5, 0, 0, "s|3|"))
+    backlog = Still(START, waiting or BacklogCounts(5, 0, 0, "s|3|"))
     return made, made.register("c", "tcp", backlog, user="ann"), backlog
 
 
@@ -95,7 +97,7 @@ def test_the_blocked_socket() -> None:
         30_000,
         DecisionReason.WRITE_BLOCKED,
     )
-    assert "disconnected and its name refused for 30.0 s" in sentence(decision)
+    assert "disconnected and its name refused for 30.0 s" in decision_sentence(decision)
 
 
 def test_continue_from_the_journal_only_if_all_is_there() -> None:
@@ -107,7 +109,7 @@ def test_continue_from_the_journal_only_if_all_is_there() -> None:
         and decision.action is PolicyAction.CONTINUE_FROM_JOURNAL
         and not account.offlined
     )
-    made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=Waiting(5, 0, 1, "s|3|"))
+    made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|"))
     decision = made.queued(account, 200, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE and account.offlined
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from broker_core.config import Scope
 from broker_core.config.scopes import glob_matches, specificity
-from broker_core.slow_clients.rules.review import review
+from broker_core.slow_clients.rules.review import review_policy
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import (
-    Layer,
-    Layers,
-    Subject,
-    by_specificity,
-    covers,
-    matches,
+    LayeredSettings,
+    RuleSubject,
+    SettingsLayer,
+    scope_matches,
+    sort_by_specificity,
+    topic_pattern_covers,
 )
 from tests.support.slow_clients import policy, rule_book
 
@@ -52,7 +52,7 @@ from tests.support.slow_clients import policy, rule_book
 def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
     pattern: str, topic: str, expected: bool
 ) -> None:
-    assert covers(pattern, topic) is expected
+    assert topic_pattern_covers(pattern, topic) is expected
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_client_name_patterns(pattern: str, name: str, expected: bool) -> None:
 
 
 def test_everything_that_is_set_must_match() -> None:
-    subject = Subject("ws", "ann", "trader-7", "prices.usd", "s1", "book")
-    assert matches(Scope(), subject)
-    assert matches(Scope("ws", "prices.>", "ann", "trader-*", "s1"), subject)
-    assert matches(Scope(subscription="book"), subject), "a durable subscription is known by its name"
+    subject = RuleSubject("ws", "ann", "trader-7", "prices.usd", "s1", "book")
+    assert scope_matches(Scope(), subject)
+    assert scope_matches(Scope("ws", "prices.>", "ann", "trader-*", "s1"), subject)
+    assert scope_matches(Scope(subscription="book"), subject), "a durable subscription is known by its name"
     for other in (
         Scope(transport="tcp"),
         Scope(user="bob"),
@@ -78,8 +78,10 @@ def test_everything_that_is_set_must_match() -> None:
         Scope(topic="fx.>"),
         Scope(subscription="s2"),
     ):
-        assert not matches(other, subject)
-    assert not matches(Scope(topic=">"), Subject("ws", "ann", "trader-7")), "a client isn't a subscription"
+        assert not scope_matches(other, subject)
+    assert not scope_matches(Scope(topic=">"), RuleSubject("ws", "ann", "trader-7")), (
+        "a client isn't a subscription"
+    )
 
 
 def test_from_the_instance_to_the_subscription() -> None:
@@ -92,8 +94,8 @@ def test_from_the_instance_to_the_subscription() -> None:
 
 
 def test_of_equally_specific_entries_the_later_counts() -> None:
-    one, other = Layer("1", Scope(topic="a.*"), {}), Layer("2", Scope(topic="*.b"), {})
-    assert [layer.origin for layer in by_specificity([other, one])] == ["2", "1"]
+    one, other = SettingsLayer("1", Scope(topic="a.*"), {}), SettingsLayer("2", Scope(topic="*.b"), {})
+    assert [layer.origin for layer in sort_by_specificity([other, one])] == ["2", "1"]
 
 
 OLD = {
@@ -120,7 +122,7 @@ def test_the_most_specific_wins_field_by_field() -> None:
     ])  # fmt: skip
 
     def old(*subject: str) -> list[tuple[int, str]]:
-        rules = made.of_client(Subject(*subject))
+        rules = made.of_client(RuleSubject(*subject))
         return [(rule.limit, rule.ladder[0].action.value) for rule in rules if rule.name == "old"]
 
     assert old("ws") == [(5_000, "disconnect")]
@@ -135,7 +137,7 @@ def test_each_value_knows_where_it_comes_from() -> None:
         xap=[{"enabled": True}, {"transport": "tcp", "latency": 900}],
         activemq=[{"topic": ">", "max_slow_count": 3}, {"topic": "prices.>", "prefetch": 10}],
     )
-    found = made.effective(Subject("tcp", client="ab", topic="prices.usd"))
+    found = made.effective(RuleSubject("tcp", client="ab", topic="prices.usd"))
     assert found["amps.client_max_capacity"] == (30, "transport tcp")
     assert found["amps.message_memory_limit"] == (None, "default")
     assert found["old.limit"] == (7, "rule old (client a*)")
@@ -144,16 +146,16 @@ def test_each_value_knows_where_it_comes_from() -> None:
     assert found["xap.latency"] == (900, "xap tcp") and found["xap.enabled"] == (True, "xap")
     assert found["activemq.max_slow_count"] == (3, "activemq >")
     assert found["activemq.prefetch"] == (10, "activemq prices.>")
-    assert made.effective(Subject("ws"))["amps.client_max_capacity"] == (50, "instance")
+    assert made.effective(RuleSubject("ws"))["amps.client_max_capacity"] == (50, "instance")
 
 
 def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"topic": "bulk.>"}, "limit": 60_000}])
-    assert all(rule.name != "old" for rule in made.of_client(Subject("tcp")))
+    assert all(rule.name != "old" for rule in made.of_client(RuleSubject("tcp")))
     limits = {
         topic: [
             rule.limit
-            for rule in made.of_subscription(Subject("tcp", client="c", topic=topic, subscription="1"))
+            for rule in made.of_subscription(RuleSubject("tcp", client="c", topic=topic, subscription="1"))
         ]
         for topic in ("bulk.x", "prices.x")
     }
@@ -162,8 +164,10 @@ def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() 
 
 def test_clients_of_the_same_settings_share_their_rules() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"client": "a*"}, "limit": 7}])
-    assert made.of_client(Subject("ws", client="b1")) is made.of_client(Subject("ws", client="b2"))
-    assert made.of_client(Subject("ws", client="a1")) is not made.of_client(Subject("ws", client="b1"))
+    assert made.of_client(RuleSubject("ws", client="b1")) is made.of_client(RuleSubject("ws", client="b2"))
+    assert made.of_client(RuleSubject("ws", client="a1")) is not made.of_client(
+        RuleSubject("ws", client="b1")
+    )
 
 
 def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
@@ -178,7 +182,7 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
         {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
     ))  # fmt: skip
     limits = [
-        rule.limit for name in ("a", "b") for rule in made.of_client(Subject(name)) if rule.name == "half"
+        rule.limit for name in ("a", "b") for rule in made.of_client(RuleSubject(name)) if rule.name == "half"
     ]
     assert limits == [100, 500]
 
@@ -210,18 +214,18 @@ SCOPES = st.builds(
     st.sampled_from(["", "s1", "book"]),
 )  # fmt: skip
 SUBJECTS = st.builds(
-    Subject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
+    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
     TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
 )  # fmt: skip
 
 
 @given(st.lists(SCOPES, max_size=12), SUBJECTS)
 def test_going_down_the_levels_finds_what_looking_at_everything_finds(
-    scopes: list[Scope], subject: Subject
+    scopes: list[Scope], subject: RuleSubject
 ) -> None:
-    layers = [Layer(str(place), scope, {}) for place, scope in enumerate(scopes)]
-    assert Layers(layers).of(subject) == [
-        one for one in by_specificity(layers) if matches(one.scope, subject)
+    layers = [SettingsLayer(str(place), scope, {}) for place, scope in enumerate(scopes)]
+    assert LayeredSettings(layers).of(subject) == [
+        one for one in sort_by_specificity(layers) if scope_matches(one.scope, subject)
     ]
 
 
@@ -229,7 +233,7 @@ def test_going_down_the_levels_finds_what_looking_at_everything_finds(
 @given(st.lists(st.tuples(SCOPES, st.integers(1, 9), st.sampled_from([None, "enforce", "off"])), max_size=6,
                 unique_by=lambda entry: entry[0]), SUBJECTS)  # fmt: skip
 def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
-    entries: list[tuple[Scope, int, str | None]], subject: Subject
+    entries: list[tuple[Scope, int, str | None]], subject: RuleSubject
 ) -> None:
     whole = {
         "name": "own",
@@ -243,7 +247,7 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
     limit, mode = 100, "shadow"
     for scope, its, own in sorted(entries, key=lambda entry: specificity(entry[0])):
-        if scope != Scope() and matches(scope, subject):
+        if scope != Scope() and scope_matches(scope, subject):
             limit, mode = its, own or mode
     narrow = any(scope.per_subscription for scope, *_ in entries)
     if narrow and not subject.topic:
@@ -262,7 +266,7 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     ])  # fmt: skip
 
     def old(transport: str, topic: str) -> list[tuple[int, str]]:
-        rules = made.of_subscription(Subject(transport, client="c", topic=topic, subscription="1"))
+        rules = made.of_subscription(RuleSubject(transport, client="c", topic=topic, subscription="1"))
         return [(rule.limit, rule.mode.value) for rule in rules]
 
     assert old("tcp", "bulk.z") == [(5_000, "enforce")]
@@ -280,12 +284,14 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     document = policy(rules=[slow, other])
     made = rule_book(document)
     shapes = {
-        subject: [rule.shape.value for rule in made.of_client(Subject("tcp", *subject)) if rule.name == "own"]
+        subject: [
+            rule.shape.value for rule in made.of_client(RuleSubject("tcp", *subject)) if rule.name == "own"
+        ]
         for subject in (("ann", "x"), ("bob", "t-1"), ("ann", "t-1"))
     }
     assert shapes == {("ann", "x"): ["rate_below"], ("bob", "t-1"): ["hard"], ("ann", "t-1"): []}
-    (finding,) = [one for one in review(document) if one.where.startswith("rule own")]
+    (finding,) = [one for one in review_policy(document) if one.where.startswith("rule own")]
     assert finding.sentence == (
         "For whom both entries are about, rate_below and drain_rate belong together: there the rule doesn't act."
     )
-    assert not review(policy(rules=[slow, {**other, "shape": "hard"}]))
+    assert not review_policy(policy(rules=[slow, {**other, "shape": "hard"}]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_core.config.rule_terms import PolicyAction
-from broker_core.slow_clients.rules.scopes import Subject
-from broker_core.slow_clients.rules.worst_case import worst_cases
+from broker_core.slow_clients.rules.scopes import RuleSubject
+from broker_core.slow_clients.rules.worst_case import worst_case_actions
 from tests.support.slow_clients import policy, rule_book
 
 RULES: list[dict[str, Any]] = [
@@ -21,10 +21,12 @@ RULES: list[dict[str, Any]] = [
 
 def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None:
     document = policy(rules=RULES)
-    behind, desk, full, pool = worst_cases(document)["rules"]
+    behind, desk, full, pool = worst_case_actions(document)["rules"]
     book = rule_book(document)
     for acts, client in ((behind, "other"), (desk, "desk-1")):
-        (rule,) = [rule for rule in book.of_client(Subject("tcp", client=client)) if rule.name == "behind"]
+        (rule,) = [
+            rule for rule in book.of_client(RuleSubject("tcp", client=client)) if rule.name == "behind"
+        ]
         assert acts == [(rung.action, rule.worst_case_ms(number)) for number, rung in enumerate(rule.ladder)]
     assert full == [(PolicyAction.OFFLINE, 0)]
     (rule,) = [rule for rule in book.pool_rules if rule.name == "pool"]
@@ -44,14 +46,14 @@ def test_the_presets_say_theirs() -> None:
         ],
         qpid=[{"topic": "a.*", "message_age": 600_000}, {"topic": "b"}],
     )
-    (usual,), (slower,) = worst_cases(document)["xap"]
+    (usual,), (slower,) = worst_case_actions(document)["xap"]
     assert (usual.action, round(usual.worst_case_ms, -2)) == (
         PolicyAction.CANCEL_SUBSCRIPTION,
         2_600,
     )  # docs/slow-clients.md
     assert slower.worst_case_ms > usual.worst_case_ms
-    (aborted,) = worst_cases(document)["activemq"][0]
+    (aborted,) = worst_case_actions(document)["activemq"][0]
     assert aborted.action is PolicyAction.CANCEL_SUBSCRIPTION and 30_000 < aborted.worst_case_ms <= 61_000
-    age, nothing = worst_cases(document)["qpid"]
+    age, nothing = worst_case_actions(document)["qpid"]
     assert [act.action for act in age] == [PolicyAction.DISCONNECT]
     assert nothing == []

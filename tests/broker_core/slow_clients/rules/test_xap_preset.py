@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction
+from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.sentences import sentence
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.evaluate.wording import decision_sentence
+from broker_core.slow_clients.rules.scopes import RuleSubject
 from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
 PART = SECOND // 8
 
 
-def scene(**settings: Any) -> tuple[SlowClientGuard, PoolUse, Still]:
+def scene(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, Still]:
     made = guard(policy(xap=[{"enabled": True, **settings}]))
     backlog = Still(START)
     return made, made.register("c", "tcp", backlog), backlog
@@ -38,15 +38,15 @@ def run(
 def test_the_documents_defaults() -> None:
     (rule,) = [
         r
-        for r in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp"))
+        for r in rule_book(policy(xap=[{"enabled": True}])).of_client(RuleSubject("tcp"))
         if r.name == "xap.throughput"
     ]
     assert (rule.limit, rule.hold_ms, rule.count, rule.check_ms) == (5_000, 500, 3, 125)
     assert rule.worst_case_ms() == 2_625
-    assert not any(r.name.startswith("xap") for r in rule_book(policy()).of_client(Subject("tcp")))
-    assert not any(r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(Subject("tcp"))), (
-        "enabled is false"
-    )
+    assert not any(r.name.startswith("xap") for r in rule_book(policy()).of_client(RuleSubject("tcp")))
+    assert not any(
+        r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(RuleSubject("tcp"))
+    ), "enabled is false"
 
 
 def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() -> None:
@@ -61,7 +61,9 @@ def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() 
     assert (decision.limit, decision.unit) == (5_000, "bytes/s") and decision.observed < 5_000
     assert not account.closing
     assert at * 1_000 <= decision.worst_case_ms <= 4_000
-    assert "it takes" in sentence(decision) and "under throughput (5,000 bytes/s)" in sentence(decision)
+    assert "it takes" in decision_sentence(
+        decision
+    ) and "under throughput (5,000 bytes/s)" in decision_sentence(decision)
 
 
 def test_a_client_that_takes_nothing_at_all_is_below_the_floor() -> None:
@@ -116,7 +118,7 @@ def test_a_transport_may_differ_field_by_field() -> None:
         policy(transports={"a": {}, "b": {}}, xap=[{"enabled": True}, {"transport": "b", "throughput": 9}])
     )
     limits = {
-        name: [r.limit for r in book.of_client(Subject(name)) if r.name == "xap.throughput"]
+        name: [r.limit for r in book.of_client(RuleSubject(name)) if r.name == "xap.throughput"]
         for name in ("a", "b")
     }
     assert limits == {"a": [5_000], "b": [9]}
@@ -126,4 +128,6 @@ def test_in_shadow_it_says_what_it_would_have_done_and_does_nothing() -> None:
     made, account, backlog = scene(mode="shadow")
     made.queued(account, 50_000, START)
     ((_, decision),) = run(made, backlog, 6, 0)
-    assert decision.mode is EnforcementMode.SHADOW and "would have been cancelled" in sentence(decision)
+    assert decision.mode is EnforcementMode.SHADOW and "would have been cancelled" in decision_sentence(
+        decision
+    )

@@ -10,8 +10,8 @@ import pytest
 from broker_core.config import PolicyDocument, Scope, default_policy
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Signal
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules.presets.activemq import DEFAULTS, pending_limit
-from broker_core.slow_clients.rules.review import Severity, review
+from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, pending_limit
+from broker_core.slow_clients.rules.review import Severity, review_policy
 from console.services import policy_import
 from console.services.actions.definition import checked_steps, checked_triggers
 from console.services.policy_import import Imported
@@ -546,7 +546,7 @@ def test_a_strategy_that_aborts_nobody_in_activemq_is_off(strategy: str, never: 
     (entry,) = document.activemq
     on = {entry.abort_slow_consumer_strategy, entry.abort_slow_ack_consumer_strategy} - {None}
     assert on == {not never}
-    assert not [finding for finding in review(document) if finding.severity is Severity.REFUSE]
+    assert not [finding for finding in review_policy(document) if finding.severity is Severity.REFUSE]
 
 
 def test_an_entry_has_one_strategy_the_first() -> None:
@@ -565,8 +565,8 @@ def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(p
     imported = activemq_entries(f'<policyEntry topic="y" topicPrefetch="50000">{text}</policyEntry>')
     (entry,) = taken(imported).activemq
     settings = {
-        **DEFAULTS,
-        **{key: getattr(entry, key) for key in DEFAULTS if getattr(entry, key) is not None},
+        **ACTIVEMQ_DEFAULTS,
+        **{key: getattr(entry, key) for key in ACTIVEMQ_DEFAULTS if getattr(entry, key) is not None},
     }
     found = pending_limit(settings, 32_767)
     assert found is not None and entry.prefetch == 32_767

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from broker_core.config import PolicyDocument
-from broker_core.slow_clients.rules.presets import activemq, qpid
-from broker_core.slow_clients.rules.presets.layers import layers
-from broker_core.slow_clients.rules.review import Severity, review
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules import presets
+from broker_core.slow_clients.rules.presets import preset_layers
+from broker_core.slow_clients.rules.review import Severity, review_policy
+from broker_core.slow_clients.rules.scopes import RuleSubject
 from console.services import policy_import
 from console.services.actions.definition import checked_steps, checked_triggers
 from console.services.policy_import import Imported
@@ -37,7 +37,7 @@ def imported(system: str, name: str) -> Imported:
 
 def in_force(document: PolicyDocument, system: str, topic: str) -> dict[str, Any]:
     """The settings for a subscription to a topic."""
-    return layers(document, system).values(Subject("tcp", topic=topic))
+    return preset_layers(document, system).values(RuleSubject("tcp", topic=topic))
 
 
 @pytest.mark.parametrize(("system", "name"), XML)
@@ -65,7 +65,7 @@ def test_each_leaf_has_its_line_and_says_why(system: str, name: str) -> None:
 @pytest.mark.parametrize(("system", "name"), [*XML, ("xap", "setenv-overrides.sh")])
 def test_the_policy_of_a_whole_file_can_be_published(system: str, name: str) -> None:
     document: PolicyDocument = taken(imported(system, name))
-    assert not [finding for finding in review(document) if finding.severity is Severity.REFUSE]
+    assert not [finding for finding in review_policy(document) if finding.severity is Severity.REFUSE]
 
 
 def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
@@ -76,17 +76,21 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
 
     # What the entry of `>` says, and what ActiveMQ means where it says nothing.
     assert settings("other") == {
-        **activemq.DEFAULTS, "prefetch": 500, "constant_pending_message_limit_strategy": 1_000, "abort_slow_consumer_strategy": True,
+        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 500, "constant_pending_message_limit_strategy": 1_000, "abort_slow_consumer_strategy": True,
         "max_slow_duration": 45_000, "check_period": 15_000, "abort_connection": True,
     }  # fmt: skip
     # 32767 is ActiveMQ's prefetch of topics.
-    prices = {**activemq.DEFAULTS, "prefetch": 32_767, "prefetch_rate_pending_message_limit_strategy": 2.5}
+    prices = {
+        **presets.ACTIVEMQ_DEFAULTS,
+        "prefetch": 32_767,
+        "prefetch_rate_pending_message_limit_strategy": 2.5,
+    }
     assert settings("prices.eurusd.bid") == settings("prices") == settings("prices.>") == prices
-    orders = {**activemq.DEFAULTS, "prefetch": 50, "abort_slow_consumer_strategy": True}
+    orders = {**presets.ACTIVEMQ_DEFAULTS, "prefetch": 50, "abort_slow_consumer_strategy": True}
     assert settings("orders.fx.eu") == settings("orders.fx.us") == orders
     assert settings("orders.fx.jp") == settings("other")
     assert settings("audit") == {
-        **activemq.DEFAULTS, "prefetch": 32_767, "abort_slow_ack_consumer_strategy": True, "max_time_since_last_ack": 20_000,
+        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 32_767, "abort_slow_ack_consumer_strategy": True, "max_time_since_last_ack": 20_000,
     }  # fmt: skip
 
 
@@ -98,7 +102,7 @@ def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:
     document = taken(policy_import.read("activemq", text))
 
     def limit(topic: str, prefetch: int) -> tuple[str, int] | None:
-        return activemq.pending_limit(in_force(document, "activemq", topic), prefetch)
+        return presets.pending_limit(in_force(document, "activemq", topic), prefetch)
 
     assert limit("x", 100) == ("prefetchRatePendingMessageLimitStrategy", 50)
     assert limit("a.b", 100) == ("constantPendingMessageLimitStrategy", 40_000)
@@ -111,7 +115,7 @@ def test_in_qpid_a_topics_limits_replace_those_of_all_topics() -> None:
     document = taken(imported("qpid", "qpid-virtualhosts.xml"))
 
     def limits(topic: str) -> dict[str, Any]:
-        rules = qpid.rules(in_force(document, "qpid", topic), 1, durable=False)
+        rules = presets.qpid_rules(in_force(document, "qpid", topic), 1, durable=False)
         return {rule.setting: rule.limit for rule in rules if rule.limit < 10**10}  # more is no limit
 
     assert limits("other") == {"messageCount": 5_000, "messageAge": 120_000}

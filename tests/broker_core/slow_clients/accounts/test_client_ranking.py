@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.slow_clients.accounts import ranking as ranking_module
-from broker_core.slow_clients.accounts.ranking import PARTS, Ranking
+from broker_core.slow_clients.accounts import pools as ranking_module
+from broker_core.slow_clients.accounts.pools import PARTS, UsageRanking
 from broker_core.slow_clients.rules.rule import UNLIMITED
 
 
@@ -31,14 +31,14 @@ def bounded(user: User, bound: int) -> None:
     user.bound = bound
 
 
-def ranking(*users: User) -> Ranking:
-    made = Ranking(lambda user: user.memory, bounded)  # type: ignore[arg-type, attr-defined, return-value]
+def ranking(*users: User) -> UsageRanking:
+    made = UsageRanking(lambda user: user.memory, bounded)  # type: ignore[arg-type, attr-defined, return-value]
     for user in users:
         made.enter(user)  # type: ignore[arg-type]
     return made
 
 
-def use(made: Ranking, user: User, used: int, ranked: bool = True) -> None:
+def use(made: UsageRanking, user: User, used: int, ranked: bool = True) -> None:
     user.memory = used
     if ranked and used > user.bound:
         made.enter(user)  # type: ignore[arg-type]

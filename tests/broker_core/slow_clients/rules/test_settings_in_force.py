@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from broker_core.documents.clients import EffectiveSetting
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision
 from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import START, Still, guard, policy
 
@@ -68,7 +68,7 @@ def test_who_is_judged_by_a_staged_revision_has_its_values_and_who_isnt_there_ha
     for name in ("desk-1", "other"):
         made.register(name, "tcp", Still(START))
     staged = policy(capacity=20, revision=5)
-    made.apply_policy(DOCUMENT, Stage(staged, client="desk-*"))
+    made.apply_policy(DOCUMENT, StagedRevision(staged, client="desk-*"))
     told = {}
     for name in ("desk-1", "other"):
         told[name] = (made.revision_of(name), of(made.effective(name), "")["amps.client_max_capacity"][0])

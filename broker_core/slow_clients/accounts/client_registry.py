@@ -1,39 +1,139 @@
-"""The roll: who is connected and subscribed, in which pool, under which rules. The guard judges by it."""
+"""The tick: who is worth a judgement now. Each client is looked at once a second, all at once or in parts.
+
+The roll: who is connected and subscribed, in which pool, under which rules. The guard judges by it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.accounts.brake import RolloutBrake
-from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.pools import Pool, build_pools
-from broker_core.slow_clients.accounts.ticking import Ticking
-from broker_core.slow_clients.accounts.watched import Watched
-from broker_core.slow_clients.evaluate.holds import Hold, Succession
 from broker_core.slow_clients.evaluate.judge import MODES
-from broker_core.slow_clients.evaluate.signals import Backlog, SubscriptionView
-from broker_core.slow_clients.rules.in_force import settings_of
-from broker_core.slow_clients.rules.presets.amps import resolve_pools
-from broker_core.slow_clients.rules.rule import INSTANCE, UNLIMITED, PoolLimits, Rule
-from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Subject
-from broker_core.slow_clients.rules.staging import Stage
+from broker_core.slow_clients.evaluate.rule_state import RuleState, RuleStateMigration, next_check_at
+from broker_core.slow_clients.evaluate.samples import SampleHistory
+from broker_core.slow_clients.evaluate.signal_table import BEHIND_MS
+from broker_core.slow_clients.evaluate.signals import BacklogView, SubscriptionView, age_ms
+from broker_core.slow_clients.rules.effective import describe_settings
+from broker_core.slow_clients.rules.presets import resolve_pools
+from broker_core.slow_clients.rules.rule import INSTANCE, SAMPLES, TICK_MS, UNLIMITED, PoolLimits, Rule
+from broker_core.slow_clients.rules.rulebook import RuleBook, StagedRevision
+from broker_core.slow_clients.rules.scopes import RuleSubject
+
+MOMENTS: Final = 40
+"""Into which a second is divided."""
+MAX_DUE: Final = 250
+"""Looks at holds that end, in one part: where thousands end at once they come late rather than stop the loop."""
+_SECOND: Final = TICK_MS * 1_000_000
+_MOMENT: Final = _SECOND // MOMENTS
+WORTH_A_SAMPLE: Final = 64 * 1024
+"""A client with less waiting in memory, and not for long, isn't slow and has no history."""
 
 
-class RulesFor(NamedTuple):
+class TickSchedule:
+    """Every client has its moment in each second, so that the time between two looks at it is a second whatever the
+    others do; and the clients of one moment are few."""
+
+    def __init__(self) -> None:
+        self._moments: list[dict[ClientUsage, None]] = [{} for _ in range(MOMENTS)]
+        self._last = 0
+        """The moment that was looked at last, counted from 1970."""
+        self._due: list[tuple[int, int, ClientUsage]] = []
+        """Clients whose hold ends before their next moment: when, and which."""
+        self._serial = count()
+
+    def add(self, use: ClientUsage) -> None:
+        """A client has connected."""
+        self._moments[use.connected % MOMENTS][use] = None
+
+    def remove(self, use: ClientUsage) -> None:
+        """A client has gone."""
+        self._moments[use.connected % MOMENTS].pop(use, None)
+
+    def all(self, now_ns: int) -> list[ClientUsage]:
+        """Take everybody's sample; those that rules should look at."""
+        return [use for moment in self._moments for use in moment if self._look_at(use, now_ns)]
+
+    def part(self, now_ns: int) -> list[ClientUsage]:
+        """The same for those whose moment has come since the last call, and for those whose hold ends."""
+        moment = now_ns // _MOMENT
+        begun = 0 < self._last <= moment  # neither the first call, nor has the clock gone back
+        first = max(self._last + 1, moment - MOMENTS + 1) if begun else moment
+        self._last = moment
+        suspects = [
+            use
+            for passed in range(first, moment + 1)
+            for use in self._moments[passed % MOMENTS]
+            if self._look_at(use, now_ns)
+        ]
+        return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
+
+    def again(self, use: ClientUsage, now_ns: int) -> None:
+        """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
+        soonest = next_moment = now_ns + _SECOND
+        for (name, identity), hold in use.holds.items():
+            for rule in use.narrow[identity].rules if identity in use.narrow else use.rules:
+                if rule.name == name:
+                    at = next_check_at(rule, hold)
+                    soonest = at if now_ns < at < soonest else soonest
+                    break
+        if soonest < next_moment:
+            heappush(self._due, (soonest, next(self._serial), use))
+
+    def _falling_due(self, now_ns: int) -> Iterator[ClientUsage]:
+        for _ in range(MAX_DUE):
+            if not self._due or self._due[0][0] > now_ns:
+                return
+            use = heappop(self._due)[2]
+            use.backlog.look()
+            yield use
+
+    def _look_at(self, use: ClientUsage, now_ns: int) -> bool:
+        memory, disk, history = use.memory, use.disk, use.history
+        if use.closing or not (memory or disk or history or use.narrow or use.holds or use.beyond):
+            return False
+        use.backlog.look()
+        if memory or disk or history:
+            _sample(use, now_ns)
+        stirs = use.stirs(now_ns)
+        for one in use.narrow.values():
+            stirs |= one.stirs(use, now_ns)  # all of them: looking keeps what was seen
+        return stirs or bool(use.holds)
+
+
+def _sample(use: ClientUsage, now_ns: int) -> None:
+    memory, disk, age = use.memory, use.disk, age_ms(use.backlog.oldest_at, now_ns)
+    history = use.history
+    if history is None:
+        watched = memory and use.rates
+        if not (memory >= WORTH_A_SAMPLE or disk or age >= BEHIND_MS or watched):
+            return
+        history = use.history = SampleHistory()
+    look_back = 0
+    if use.rates:
+        lump = use.backlog.lump_bytes
+        look_back = max([rule.look_back_ms(lump) for rule in use.rates])
+    history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, look_back)
+    if history.idle >= SAMPLES:
+        use.history = None
+
+
+class RulesOfClient(NamedTuple):
     """The rules of a client and of each of its subscriptions, by their ids, and what they remember."""
 
     rules: tuple[Rule, ...]
     narrow: dict[str, tuple[Rule, ...]]
-    holds: dict[tuple[str, str], Hold]
+    holds: dict[tuple[str, str], RuleState]
 
 
-class Roll:
+class ClientRegistry:
     """All clients of an instance with what they use, its pools, and the rules in force."""
 
     def __init__(
@@ -45,19 +145,19 @@ class Roll:
         user_holds: Callable[[str], int],
     ) -> None:
         self._host = (host_memory, ulimit, default_disk_path)
-        self._uses: dict[str, PoolUse] = {}
+        self._uses: dict[str, ClientUsage] = {}
         self._pools: dict[str, Pool] = {}
         self._written_off = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
         """For clients that no longer count."""
         self._connected = count(1)
         self._user_holds = user_holds
-        self._ticking = Ticking()
+        self._ticking = TickSchedule()
         self.brake: RolloutBrake | None = None
         self.apply_policy(document)
 
     # ------------------------------------------------------------------------------------------ policies
 
-    def apply_policy(self, document: PolicyDocument, stage: Stage | None = None) -> None:
+    def apply_policy(self, document: PolicyDocument, stage: StagedRevision | None = None) -> None:
         """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
 
         With a stage the clients it covers are judged by that revision's limits and rules; pools stay the instance's.
@@ -74,7 +174,7 @@ class Roll:
         self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
         self._staged_book = self.book_of(stage.document) if stage is not None else book
         self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (EnforcementMode.ENFORCE,)
-        succession = Succession()
+        succession = RuleStateMigration()
         for use in self._uses.values():
             self._put_in_force(use, self._rules_for(use, self._book_for(use.name), succession))
             if not use.closing:
@@ -92,7 +192,7 @@ class Roll:
         """The staged revision that has used up its allowance here; 0 when there is none."""
         return self.brake.revision if self.brake is not None and self.brake.exhausted else 0
 
-    def follows(self, stage: Stage | None) -> bool:
+    def follows(self, stage: StagedRevision | None) -> bool:
         """Return whether a stage is in force here, or withdrawn because it has used up its allowance."""
         if stage is None:
             return self.stage is None and not self.withdrawn
@@ -100,7 +200,7 @@ class Roll:
             return self.withdrawn == stage.document.revision
         return (stage.document, stage.client, stage.share) == self.stage[:3]
 
-    def _brake_for(self, stage: Stage | None) -> RolloutBrake | None:
+    def _brake_for(self, stage: StagedRevision | None) -> RolloutBrake | None:
         """Return the brake of a stage; the one that counts already when the stage is of the same revision."""
         if stage is None:
             return None
@@ -118,7 +218,7 @@ class Roll:
             asked, asks = (
                 [rule for rule in rules if rule.scope == name] for rules in (before, book.pool_rules)
             )
-            pool.holds = Succession().holds(asked, asks, known[name].holds if name in known else {})
+            pool.holds = RuleStateMigration().holds(asked, asks, known[name].holds if name in known else {})
         return pools
 
     def pool_of(self, transport: str) -> Pool:
@@ -141,17 +241,17 @@ class Roll:
         if use is None:
             return []
         book, limits = self._book_for(name), self.pool_of(use.transport).limits
-        own = settings_of(book.effective(use.subject), limits)
+        own = describe_settings(book.effective(use.subject), limits)
         known = {(one.setting, one.origin) for one in own}
         for watched in use.watched.values():
             view = watched.view
-            found = settings_of(book.effective(use.subject_of(view)), limits, view.id)
+            found = describe_settings(book.effective(use.subject_of(view)), limits, view.id)
             own += [one for one in found if (one.setting, one.origin) not in known]
         return own
 
-    def prefetch_of(self, use: PoolUse, topic: str) -> int | None:
+    def prefetch_of(self, use: ClientUsage, topic: str) -> int | None:
         """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
-        return self._book_for(use.name).prefetch_of(Subject(use.transport, use.user, use.name, topic))
+        return self._book_for(use.name).prefetch_of(RuleSubject(use.transport, use.user, use.name, topic))
 
     def book_of(self, document: PolicyDocument) -> RuleBook:
         """The rules that another policy would make here."""
@@ -164,7 +264,7 @@ class Roll:
         """The revision that a client is judged by."""
         return self._book_for(name).revision
 
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[RuleSubject]:
         """Every client, each followed by its subscriptions."""
         return [
             subject
@@ -174,12 +274,12 @@ class Roll:
 
     # ------------------------------------------------------------------------------------------ clients
 
-    def register(self, name: str, transport: str, backlog: Backlog, user: str = "") -> PoolUse:
+    def register(self, name: str, transport: str, backlog: BacklogView, user: str = "") -> ClientUsage:
         """Enter a client. Raises ValueError when the name is entered: unregister a replaced client first."""
         if name in self._uses:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
-        use = PoolUse(name, transport, user, backlog, pool, next(self._connected), self._user_holds)
+        use = ClientUsage(name, transport, user, backlog, pool, next(self._connected), self._user_holds)
         use.give(self._book_for(name).of_client(use.subject))
         use.freshen()
         pool.open(use)
@@ -187,7 +287,7 @@ class Roll:
         self._ticking.add(use)
         return use
 
-    def unregister(self, use: PoolUse) -> None:
+    def unregister(self, use: ClientUsage) -> None:
         """Take a client out and give back all it uses. May be called twice."""
         if self._uses.get(use.name) is use:
             del self._uses[use.name]
@@ -195,7 +295,7 @@ class Roll:
             if not use.closing:
                 self._write_off(use)
 
-    def rest(self, use: PoolUse) -> None:
+    def rest(self, use: ClientUsage) -> None:
         """No tick looks at a client until it is roused, nor is it anything to its pool: for who knows that no rule of its own would
         see anything meanwhile, as a back-test does. Its samples are forgotten; its place in the order of connecting stays."""
         self._ticking.remove(use)
@@ -203,17 +303,17 @@ class Roll:
         use.memory = use.disk = 0
         use.history = None
 
-    def rouse(self, use: PoolUse, memory: int, disk: int) -> None:
+    def rouse(self, use: ClientUsage, memory: int, disk: int) -> None:
         """It holds so much by now, and ticks look at it again. Judges nothing."""
         use.memory, use.disk = memory, disk
         use.pool.open(use)
         self._ticking.add(use)
 
-    def use_of(self, name: str) -> PoolUse | None:
+    def use_of(self, name: str) -> ClientUsage | None:
         """What that client takes of its pool; None when it isn't registered."""
         return self._uses.get(name)
 
-    def returned(self, use: PoolUse) -> None:
+    def returned(self, use: ClientUsage) -> None:
         """The client's spool is empty and it is live again. Raises ValueError while its spool takes disk."""
         if use.disk:
             raise ValueError(f"client {use.name} can't be live with {use.disk} bytes in its spool")
@@ -223,33 +323,33 @@ class Roll:
             use.offlined_at = 0
             use.pool.open(use)
 
-    def subscribe(self, use: PoolUse, view: SubscriptionView) -> Watched:
+    def subscribe(self, use: ClientUsage, view: SubscriptionView) -> WatchedSubscription:
         """A subscription begins. The view is read whenever it is judged, until it is unsubscribed."""
-        watched = use.watched[view.id] = Watched(view)
+        watched = use.watched[view.id] = WatchedSubscription(view)
         use.watch(watched, use.ask(self._book_for(use.name), view))
         return watched
 
-    def unsubscribe(self, use: PoolUse, subscription_id: str) -> None:
+    def unsubscribe(self, use: ClientUsage, subscription_id: str) -> None:
         """A subscription has ended; what rules remember of it is forgotten."""
         watched = use.watched.pop(subscription_id, None)
         use.narrow.pop(subscription_id, None)
         if watched is not None:
             use.forget((rule.name, subscription_id) for rule in watched.rules)
 
-    def _rules_for(self, use: PoolUse, book: RuleBook, succession: Succession) -> RulesFor:
+    def _rules_for(self, use: ClientUsage, book: RuleBook, succession: RuleStateMigration) -> RulesOfClient:
         """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
         rules = book.of_client(use.subject)
         narrow = {identity: use.ask(book, one.view) for identity, one in use.watched.items()}
         changed = [("", use.rules, rules)]
         changed += [(key, one.rules, narrow[key]) for key, one in use.watched.items()]
-        holds: dict[tuple[str, str], Hold] = {}
+        holds: dict[tuple[str, str], RuleState] = {}
         for identity, before, after in changed:
             held = use.held(identity, before) if use.holds else {}
             for name, hold in succession.holds(before, after, held).items():
                 holds[name, identity] = hold
-        return RulesFor(rules, narrow, holds)
+        return RulesOfClient(rules, narrow, holds)
 
-    def _put_in_force(self, use: PoolUse, given: RulesFor) -> None:
+    def _put_in_force(self, use: ClientUsage, given: RulesOfClient) -> None:
         use.give(given.rules)
         use.narrow.clear()  # those that rules look at are judged in the order of subscribing
         for identity, rules in given.narrow.items():
@@ -257,7 +357,7 @@ class Roll:
         use.holds = given.holds
         use.freshen()
 
-    def _write_off(self, use: PoolUse) -> None:
+    def _write_off(self, use: ClientUsage) -> None:
         use.pool.close(use)
         use.pool = self._written_off
         use.closing = True

@@ -21,7 +21,7 @@ ASK_AGAIN_MS: Final = 10_000
 """How long a client that was asked to close has, before it may be asked again."""
 
 
-class Hold(NamedTuple):
+class RuleState(NamedTuple):
     """The memory of one rule about one client or subscription. All moments are ns; 0 is never."""
 
     over_since: int = 0
@@ -38,47 +38,47 @@ class Hold(NamedTuple):
     """DISCARD_OLDEST and CONFLATE in shadow: by how many messages fewer would wait if it were enforced."""
 
 
-NO_HOLD: Final = Hold()
+NO_HOLD: Final = RuleState()
 
 
-class Look(NamedTuple):
+class RuleCheck(NamedTuple):
     """What came of a look: what to remember, the rung that is due (None: none), and the figure that says so."""
 
-    hold: Hold
+    hold: RuleState
     rung: int | None
     observed: int
 
 
-def by_the_clock(rule: Rule) -> bool:
+def is_time_driven(rule: Rule) -> bool:
     """Whether it is looked at at certain moments only. A rate has checks of its own."""
     return rule.check_ms > TICK_MS and rule.shape is not Shape.RATE_BELOW
 
 
-def wakes(rule: Rule, value: int) -> bool:
+def needs_check(rule: Rule, value: int) -> bool:
     """Whether a value is worth a `look` when nothing is remembered. Cheap: it is asked of everybody at each tick."""
     if rule.shape is Shape.RATE_BELOW:
         return NOT_APPLICABLE < value < rule.limit
-    return value > calm_upto(rule)
+    return value > quiet_limit(rule)
 
 
-def calm_upto(rule: Rule) -> int:
+def quiet_limit(rule: Rule) -> int:
     """The greatest value that isn't worth a `look` when nothing is remembered; of a rate the small ones are worth it."""
     if rule.shape is Shape.RATE_BELOW:
         return UNLIMITED
     # The grid of a clock's checks starts when there is something to check.
-    return 0 if by_the_clock(rule) else rule.wakes_at
+    return 0 if is_time_driven(rule) else rule.wakes_at
 
 
-def look(rule: Rule, value: int, hold: Hold, now_ns: int, taken_bytes: int = 0) -> Look:
+def check_rule(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int = 0) -> RuleCheck:
     """One look at one value."""
     if value == NOT_APPLICABLE:
-        return Look(_after(rule, hold, now_ns), None, value)
-    if by_the_clock(rule):
+        return RuleCheck(_after(rule, hold, now_ns), None, value)
+    if is_time_driven(rule):
         if value == 0:
-            return Look(_after(rule, hold, now_ns), None, value)
+            return RuleCheck(_after(rule, hold, now_ns), None, value)
         grid = now_ns - now_ns % (rule.check_ms * _MS)
         if hold.checked_at == grid or not hold.checked_at:
-            return Look(hold._replace(checked_at=grid), None, value)
+            return RuleCheck(hold._replace(checked_at=grid), None, value)
         hold = hold._replace(checked_at=grid)
     match rule.shape:
         case Shape.RATE_BELOW:
@@ -88,9 +88,9 @@ def look(rule: Rule, value: int, hold: Hold, now_ns: int, taken_bytes: int = 0) 
     return _above(rule, value, hold, now_ns)
 
 
-def next_look(rule: Rule, hold: Hold) -> int:
+def next_check_at(rule: Rule, hold: RuleState) -> int:
     """When the next rung, or the next look at a rate, comes due if nothing changes, ns; 0: with the tick is soon enough."""
-    if not hold.over_since or hold.done >= len(rule.ladder) or by_the_clock(rule):
+    if not hold.over_since or hold.done >= len(rule.ladder) or is_time_driven(rule):
         return 0
     if rule.shape is Shape.RATE_BELOW:
         return hold.checked_at + rule.check_ms * _MS
@@ -98,7 +98,7 @@ def next_look(rule: Rule, hold: Hold) -> int:
     return hold.over_since + (rule.hold_ms + rung.after_ms) * _MS if rung.at_percent >= 100 else 0
 
 
-class Succession:
+class RuleStateMigration:
     """What is remembered when other rules come into force.
 
     A rule that stays as it was goes on. One that asks the same as before, and does something else about it, knows since
@@ -108,17 +108,17 @@ class Succession:
     """
 
     def __init__(self) -> None:
-        self._heirs: dict[tuple[int, int], _Heirs] = {}
+        self._heirs: dict[tuple[int, int], _CarriedOverRules] = {}
 
     def holds(
-        self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, Hold]
-    ) -> dict[str, Hold]:
+        self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, RuleState]
+    ) -> dict[str, RuleState]:
         """By the rules' names, of somebody whom these rules are about, after those."""
         key = (id(before), id(after))
         heirs = self._heirs.get(key)
         if heirs is None:
             heirs = self._heirs[key] = _heirs(before, after)
-        kept = dict.fromkeys(heirs.anew, Hold(checked_at=_DUE))
+        kept = dict.fromkeys(heirs.anew, RuleState(checked_at=_DUE))
         kept |= {name: held[name] for name in heirs.same if name in held}
         for name in heirs.asked:
             if (hold := held.get(name)) is not None:
@@ -127,7 +127,7 @@ class Succession:
         return kept
 
 
-class _Heirs(NamedTuple):
+class _CarriedOverRules(NamedTuple):
     """Rules by their names: those that stay as they were, that ask the same, and that are due whatever the clock."""
 
     same: list[str]
@@ -137,9 +137,9 @@ class _Heirs(NamedTuple):
     """What the key is of: as long as it is held, it is nobody else's."""
 
 
-def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _Heirs:
+def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _CarriedOverRules:
     known = {rule.name: rule for rule in before}
-    made = _Heirs([], [], [], (before, after))
+    made = _CarriedOverRules([], [], [], (before, after))
     for rule in after:
         old = known.get(rule.name)
         if old is not None and replace(old, revision=rule.revision) == rule:
@@ -147,7 +147,7 @@ def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _Heirs:
             continue
         if old is not None and _asks(old) == _asks(rule):
             made.asked.append(rule.name)
-        if by_the_clock(rule):
+        if is_time_driven(rule):
             made.anew.append(rule.name)
     return made
 
@@ -163,7 +163,7 @@ def _asks(rule: Rule) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+def _above(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
     going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
     if value > rule.limit or going_on:
         hold = hold if hold.over_since else hold._replace(over_since=now_ns)
@@ -171,14 +171,14 @@ def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
         early = sum(value * 100 > rule.limit * rung.at_percent for rung in rule.ladder)
         hold = hold._replace(over_since=0, done=min(hold.done, early))
     else:
-        return Look(_after(rule, hold, now_ns), None, value)
+        return RuleCheck(_after(rule, hold, now_ns), None, value)
     return _due(rule, value, hold, now_ns)
 
 
-def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+def _due(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
     """The widest rung that is due and hasn't acted; narrower ones that are due as well are passed over."""
     if not hold.done and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
-        return Look(hold, None, value)
+        return RuleCheck(hold, None, value)
     due = None
     for place in range(hold.done, len(rule.ladder)):
         rung = rule.ladder[place]
@@ -193,36 +193,36 @@ def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
     if due is None and _asks_again(rule, hold, now_ns):
         due = hold.done - 1
     if due is None:
-        return Look(hold, None, value)
+        return RuleCheck(hold, None, value)
     done = due if rule.ladder[due].action in REPEATED else due + 1
-    return Look(hold._replace(done=done, acted_at=now_ns), due, value)
+    return RuleCheck(hold._replace(done=done, acted_at=now_ns), due, value)
 
 
-def _asks_again(rule: Rule, hold: Hold, now_ns: int) -> bool:
+def _asks_again(rule: Rule, hold: RuleState, now_ns: int) -> bool:
     """A request to close is repeated for as long as it is ignored (seed 003: the broker doesn't force it)."""
     asked = hold.done > 0 and rule.ladder[hold.done - 1].action is PolicyAction.ASK_TO_CLOSE
     return asked and rule.mode is EnforcementMode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
 
 
-def _rate(rule: Rule, value: int, hold: Hold, now_ns: int, taken_bytes: int) -> Look:
+def _rate(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int) -> RuleCheck:
     """`value` is the rate over the window. Once suspected, each check asks what was taken since the last one."""
     if not hold.over_since:
         if value >= rule.limit:
-            return Look(_after(rule, hold, now_ns), None, value)
-        return Look(Hold(now_ns, 0, hold.acted_at, now_ns, taken_bytes), None, value)
+            return RuleCheck(_after(rule, hold, now_ns), None, value)
+        return RuleCheck(RuleState(now_ns, 0, hold.acted_at, now_ns, taken_bytes), None, value)
     if hold.done == len(rule.ladder):  # all is done that can be: only a recovery changes anything
-        return Look(hold if value < rule.limit else _after(rule, hold, now_ns), None, value)
+        return RuleCheck(hold if value < rule.limit else _after(rule, hold, now_ns), None, value)
     passed = now_ns - hold.checked_at
     if passed < rule.check_ms * _MS:
-        return Look(hold, None, value)
+        return RuleCheck(hold, None, value)
     rate = (taken_bytes - hold.seen) * 1_000_000_000 // passed
     if rate >= rule.limit:
-        return Look(_after(rule, hold, now_ns), None, rate)
+        return RuleCheck(_after(rule, hold, now_ns), None, rate)
     hold = hold._replace(checked_at=now_ns, seen=taken_bytes, tries=hold.tries + 1)
-    return _due(rule, rate, hold, now_ns) if hold.tries >= rule.count else Look(hold, None, rate)
+    return _due(rule, rate, hold, now_ns) if hold.tries >= rule.count else RuleCheck(hold, None, rate)
 
 
-def _count(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+def _count(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
     """How often the limit was passed; a full window is counted by the subscription itself, also between two looks."""
     if rule.counted:
         new, hold = value - hold.seen, hold._replace(seen=value)
@@ -234,18 +234,18 @@ def _count(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
         marks = tuple(at for at in marks if now_ns - at <= rule.window_ms * _MS)
     hold = hold._replace(marks=marks[-rule.count :])
     if len(hold.marks) < rule.count:
-        return Look(hold._replace(done=0), None, len(marks))
+        return RuleCheck(hold._replace(done=0), None, len(marks))
     if hold.done == len(rule.ladder) and not new:  # all is done that can be, until it is counted once more
-        return Look(hold, None, len(marks))
+        return RuleCheck(hold, None, len(marks))
     looked = _due(rule, rule.limit + 1, hold._replace(over_since=hold.marks[-1]), now_ns)
     kept = looked.hold._replace(over_since=hold.over_since)
-    return Look(kept, looked.rung, max(value, len(marks)) if rule.counted else len(marks))
+    return RuleCheck(kept, looked.rung, max(value, len(marks)) if rule.counted else len(marks))
 
 
-def _after(rule: Rule, hold: Hold, now_ns: int) -> Hold:
+def _after(rule: Rule, hold: RuleState, now_ns: int) -> RuleState:
     """Within again: nothing is remembered but, for the cooldown, when it last acted."""
     if rule.cooldown_ms and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
-        return Hold(acted_at=hold.acted_at)
+        return RuleState(acted_at=hold.acted_at)
     if rule.shape is Shape.COUNT_IN_WINDOW and hold.marks:
         return hold._replace(over_since=0)
     return NO_HOLD

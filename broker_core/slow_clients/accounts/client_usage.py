@@ -1,4 +1,7 @@
-"""What one client takes of its pool, and its recent history. Plain numbers, kept exact by the guard."""
+"""What the guard knows of one subscription besides its figures: which rules look at it, and when to ask them at once.
+
+What one client takes of its pool, and its recent history. Plain numbers, kept exact by the guard.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,106 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import gt
 
-from broker_core.config.rule_terms import Shape
-from broker_core.slow_clients.accounts.history import History, Samples
+from broker_core.config.rule_terms import Shape, Unit
 from broker_core.slow_clients.accounts.pools import Pool
-from broker_core.slow_clients.accounts.watched import Watched
-from broker_core.slow_clients.evaluate.forecast import Seen, rates
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold, calm_upto, wakes
-from broker_core.slow_clients.evaluate.judge import spared
-from broker_core.slow_clients.evaluate.signal_table import OF_CLIENT, READINGS, OfClient, beyond, of_client
-from broker_core.slow_clients.evaluate.signals import Backlog, Holds, Mark, SubscriptionView, age_ms
-from broker_core.slow_clients.evaluate.trail import Trail, extended, points_of
+from broker_core.slow_clients.evaluate.forecast import ForecastInput, past_rates
+from broker_core.slow_clients.evaluate.judge import exemption_reason
+from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleState, needs_check, quiet_limit
+from broker_core.slow_clients.evaluate.samples import (
+    SampleHistory,
+    SampleSequence,
+    TimeSeries,
+    append_sample,
+    series_points,
+)
+from broker_core.slow_clients.evaluate.signal_table import (
+    OF_CLIENT,
+    READINGS,
+    OfClient,
+    can_fire_without_backlog,
+    client_value,
+    subscription_value,
+)
+from broker_core.slow_clients.evaluate.signals import (
+    AckedMark,
+    BacklogView,
+    ClientView,
+    Holds,
+    SubscriptionView,
+    age_ms,
+)
 from broker_core.slow_clients.rules.rule import (
     NO_LIMITS,
     SAMPLES,
+    UNLIMITED,
     ClientLimits,
     Rule,
     client_limits,
-    limits_client,
+    is_client_limit,
 )
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
+
+
+class WatchedSubscription:
+    """A subscription that the guard was told of. The guard alone writes it, also when a policy comes into force; whoever
+    subscribed asks `SlowClientGuard.waiting` when its backlog passes an alarm."""
+
+    __slots__ = ("_trail", "alarm_bytes", "alarm_messages", "rules", "view")
+
+    def __init__(self, view: SubscriptionView) -> None:
+        self.view = view
+        self.rules: tuple[Rule, ...] = ()
+        """Those that look at it; none: nobody need measure it."""
+        self.alarm_messages = UNLIMITED
+        """With a `backlog_messages` greater than this there is something to judge at once."""
+        self.alarm_bytes = UNLIMITED
+        """The same of `backlog_bytes`."""
+        self._trail: TimeSeries | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether any rule looks at it."""
+        return bool(self.rules)
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether there is something to judge at once."""
+        view = self.view
+        return view.backlog_messages > self.alarm_messages or view.backlog_bytes > self.alarm_bytes
+
+    def stirs(self, client: ClientView, now_ns: int) -> bool:
+        """Look at it: whether a rule that remembers nothing of it should be asked. What was read is kept for a while."""
+        values = [subscription_value(rule, client, self.view, now_ns) for rule in self.rules]
+        self._trail = append_sample(self._trail, now_ns, values)
+        return self._trail is not None and any(map(needs_check, self.rules, values))
+
+    def seen(self, client: ClientView, now_ns: int) -> Iterator[ForecastInput]:
+        """What each of its rules sees of it, for forecasts."""
+        identity = self.view.id
+        for place, rule in enumerate(self.rules):
+            value = subscription_value(rule, client, self.view, now_ns)
+            hold = client.holds.get((rule.name, identity), NO_HOLD)
+            points = series_points(self._trail, place, value, now_ns)
+            yield ForecastInput(rule, value, hold, points, identity, exemption_reason(rule, client.name))
+
+    def give(self, rules: tuple[Rule, ...]) -> None:
+        """These rules look at it from now on."""
+        self.rules = rules
+        self._trail = None
+        messages = nbytes = UNLIMITED
+        for rule in rules:
+            if rule.at_enqueue:
+                # What waits in memory is part of the backlog: passing a limit of it, the backlog has passed it too.
+                if rule.unit is Unit.MESSAGES:
+                    messages = min(messages, rule.limit)
+                else:
+                    nbytes = min(nbytes, rule.limit)
+        self.alarm_messages, self.alarm_bytes = messages, nbytes
 
 
 @dataclass(slots=True, eq=False)
-class PoolUse:
+class ClientUsage:
     """What a client takes from its pool. Only the guard writes it; everybody may read. The judge sees it as a client.
 
     `memory_alarm` and `disk_alarm` are the one number each that the hot path compares with: the client's
@@ -40,7 +119,7 @@ class PoolUse:
     name: str
     transport: str
     user: str
-    backlog: Backlog
+    backlog: BacklogView
     pool: Pool
     connected: int
     user_holds: Callable[[str], int]
@@ -59,11 +138,11 @@ class PoolUse:
     limits: ClientLimits = NO_LIMITS
     fresh: ClientLimits = NO_LIMITS
     """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
-    history: History | None = None
-    holds: dict[tuple[str, str], Hold] = field(default_factory=dict)
-    watched: dict[str, Watched] = field(default_factory=dict)
+    history: SampleHistory | None = None
+    holds: dict[tuple[str, str], RuleState] = field(default_factory=dict)
+    watched: dict[str, WatchedSubscription] = field(default_factory=dict)
     """Its subscriptions by their ids."""
-    narrow: dict[str, Watched] = field(default_factory=dict)
+    narrow: dict[str, WatchedSubscription] = field(default_factory=dict)
     """Those that rules look at."""
     _reads: tuple[tuple[OfClient, Rule], ...] = ()
     """Those of its rules that its limits don't say all of, each with what reads its signal."""
@@ -71,16 +150,16 @@ class PoolUse:
     """For each of these the value up to which it needn't be asked."""
     _places: tuple[int, ...] = ()
     """Of those of these whose signal its samples don't have."""
-    _trail: Trail | None = None
+    _trail: TimeSeries | None = None
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> RuleSubject:
         """Whom scopes are matched with."""
-        return Subject(self.transport, self.user, self.name)
+        return RuleSubject(self.transport, self.user, self.name)
 
-    def subject_of(self, view: SubscriptionView) -> Subject:
+    def subject_of(self, view: SubscriptionView) -> RuleSubject:
         """The same of one of its subscriptions."""
-        return Subject(self.transport, self.user, self.name, view.topic, view.id, view.name)
+        return RuleSubject(self.transport, self.user, self.name, view.topic, view.id, view.name)
 
     def ask(self, book: RuleBook, view: SubscriptionView) -> tuple[Rule, ...]:
         """A book's rules for one of its subscriptions."""
@@ -90,19 +169,19 @@ class PoolUse:
         """These are its rules from now on."""
         self.rules = rules
         self.limits = client_limits(rules)
-        self.beyond = beyond(rules)
+        self.beyond = can_fire_without_backlog(rules)
         self.rates = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
-        asked = [rule for rule in rules if not limits_client(rule)]
+        asked = [rule for rule in rules if not is_client_limit(rule)]
         self._places = tuple(
             place
             for place, rule in enumerate(asked)
             if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
         self._reads = tuple((OF_CLIENT[rule.signal], rule) for rule in asked)
-        self._calm = tuple(map(calm_upto, asked))
+        self._calm = tuple(map(quiet_limit, asked))
         self._trail = None
 
-    def watch(self, watched: Watched, rules: tuple[Rule, ...]) -> None:
+    def watch(self, watched: WatchedSubscription, rules: tuple[Rule, ...]) -> None:
         """These are the rules of one of its subscriptions from now on."""
         watched.give(rules)
         if rules:
@@ -110,11 +189,11 @@ class PoolUse:
         else:
             self.narrow.pop(watched.view.id, None)
 
-    def holds_on(self, watched: Watched) -> bool:
+    def holds_on(self, watched: WatchedSubscription) -> bool:
         """Whether rules remember something of one of its subscriptions: it may be within their limits again."""
         return bool(self.holds and self.held(watched.view.id, watched.rules))
 
-    def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, Hold]:
+    def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
         """What these rules remember of one of its subscriptions, or with "" of itself."""
         return {
             rule.name: hold for rule in rules if (hold := self.holds.get((rule.name, identity))) is not None
@@ -145,29 +224,29 @@ class PoolUse:
         if self._reads:
             values = [read(self, rule, now_ns) for read, rule in self._reads]
             if self._places:
-                self._trail = extended(self._trail, now_ns, [values[place] for place in self._places])
+                self._trail = append_sample(self._trail, now_ns, [values[place] for place in self._places])
             stirred = any(map(gt, values, self._calm))
             if self.rates and not stirred:
                 stirred = any(
-                    wakes(rule, value) for (_, rule), value in zip(self._reads, values, strict=True)
+                    needs_check(rule, value) for (_, rule), value in zip(self._reads, values, strict=True)
                 )
         return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.offlined)
 
-    def seen(self, now_ns: int) -> Iterator[Seen]:
+    def seen(self, now_ns: int) -> Iterator[ForecastInput]:
         """What each of its rules sees of it, for forecasts."""
         samples = tuple(self.recent(now_ns))
         kept = [self._reads[place][1] for place in self._places]
         for rule in self.rules:
-            value, column = of_client(rule, self, now_ns), READINGS[rule.signal].column
+            value, column = client_value(rule, self, now_ns), READINGS[rule.signal].column
             if rule.shape is Shape.RATE_BELOW:
                 taken = [(one.at, one.taken_bytes) for one in samples]
-                points = rates(rule, taken, self.backlog.lump_bytes)
+                points = past_rates(rule, taken, self.backlog.lump_bytes)
             elif column is not None:
                 points = [(one.at, one[column]) for one in samples]
             else:
-                points = points_of(self._trail, kept.index(rule), value, now_ns)
+                points = series_points(self._trail, kept.index(rule), value, now_ns)
             hold = self.holds.get((rule.name, ""), NO_HOLD)
-            yield Seen(rule, value, hold, points, spared=spared(rule, self.name))
+            yield ForecastInput(rule, value, hold, points, spared=exemption_reason(rule, self.name))
 
     # As the judge reads a client.
 
@@ -195,13 +274,13 @@ class PoolUse:
     def user_pinned_bytes(self) -> int:
         return self.user_holds(self.name)
 
-    def taken_by(self, until_ns: int) -> Mark | None:
+    def taken_by(self, until_ns: int) -> AckedMark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
         return self.history.taken_by(until_ns) if self.history is not None else None
 
-    def recent(self, now_ns: int) -> Samples:
+    def recent(self, now_ns: int) -> SampleSequence:
         """The last 60 samples, the newest of now."""
         values = self.history.samples.newest(SAMPLES - 1) if self.history is not None else array("q")
         age = age_ms(self.backlog.oldest_at, now_ns)
         values.extend((now_ns, self.memory, self.disk, age, self.backlog.taken_bytes))
-        return Samples(values)
+        return SampleSequence(values)

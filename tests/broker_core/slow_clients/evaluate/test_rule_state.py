@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal
 from broker_core.config.rules import Rung
-from broker_core.slow_clients.evaluate.holds import (
+from broker_core.slow_clients.evaluate.rule_state import (
     ASK_AGAIN_MS,
     NO_HOLD,
     NOT_APPLICABLE,
-    Hold,
-    Succession,
-    calm_upto,
-    look,
-    next_look,
-    wakes,
+    RuleState,
+    RuleStateMigration,
+    check_rule,
+    needs_check,
+    next_check_at,
+    quiet_limit,
 )
 from broker_core.slow_clients.rules.rule import UNLIMITED, Rule
 
@@ -48,9 +48,9 @@ def run(
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
         now = NOW + int(place * step_s * SECOND)
-        if hold == NO_HOLD and not wakes(one, value):
+        if hold == NO_HOLD and not needs_check(one, value):
             continue
-        hold, rung, _ = look(one, value, hold, now, sent[place] if sent else 0)
+        hold, rung, _ = check_rule(one, value, hold, now, sent[place] if sent else 0)
         if rung is not None:
             acts.append((place, one.ladder[rung].action))
     return acts
@@ -212,22 +212,22 @@ def test_no_act_comes_before_its_hold_or_after_the_stated_worst_case(values: lis
 def test_within_again_nothing_is_remembered(values: list[int]) -> None:
     hold = NO_HOLD
     for place, value in enumerate(values):
-        hold = look(rule(Shape.SOFT_FOR, hold_ms=2_000), value, hold, NOW + place * SECOND).hold
-    assert look(rule(Shape.SOFT_FOR, hold_ms=2_000), 0, hold, NOW + 99 * SECOND).hold == Hold()
+        hold = check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), value, hold, NOW + place * SECOND).hold
+    assert check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), 0, hold, NOW + 99 * SECOND).hold == RuleState()
 
 
 def test_what_has_no_rate_or_is_at_its_floor_is_not_looked_at() -> None:
     slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, check_ms=500, count=3)
-    assert [wakes(slow, value) for value in (NOT_APPLICABLE, 0, 99, 100)] == [False, True, True, False]
+    assert [needs_check(slow, value) for value in (NOT_APPLICABLE, 0, 99, 100)] == [False, True, True, False]
 
 
 def test_a_rule_that_asks_something_else_inherits_nothing() -> None:
-    held = {"r": Hold(over_since=NOW, done=1, acted_at=NOW)}
+    held = {"r": RuleState(over_since=NOW, done=1, acted_at=NOW)}
     before = rule(limit=100)
     same, other = rule(Shape.HARD, Rung(PolicyAction.OFFLINE), limit=100), rule(limit=200)
-    assert Succession().holds([before], [before], held) == held
-    assert Succession().holds([before], [same], held) == {"r": Hold(over_since=NOW)}
-    assert Succession().holds([before], [other], held) == {}
+    assert RuleStateMigration().holds([before], [before], held) == held
+    assert RuleStateMigration().holds([before], [same], held) == {"r": RuleState(over_since=NOW)}
+    assert RuleStateMigration().holds([before], [other], held) == {}
 
 
 def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
@@ -237,17 +237,17 @@ def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
         Rung(PolicyAction.ASK_TO_CLOSE),
         mode=EnforcementMode.ENFORCE,
     )
-    once = look(asks, 101, NO_HOLD, NOW)
+    once = check_rule(asks, 101, NO_HOLD, NOW)
     assert once.rung == 1
-    again = look(asks, 101, once.hold, NOW + ASK_AGAIN_MS * 1_000_000)
+    again = check_rule(asks, 101, once.hold, NOW + ASK_AGAIN_MS * 1_000_000)
     assert (again.rung, again.hold.done) == (1, 2)
 
 
 def test_within_again_a_count_forgets_since_when_it_was_over() -> None:
     counts = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
-    once = look(counts, 101, NO_HOLD, NOW).hold
+    once = check_rule(counts, 101, NO_HOLD, NOW).hold
     assert once.over_since == NOW and once.marks == (NOW,)
-    idle = look(counts, NOT_APPLICABLE, once, NOW + SECOND).hold
+    idle = check_rule(counts, NOT_APPLICABLE, once, NOW + SECOND).hold
     assert (idle.over_since, idle.marks) == (0, (NOW,))
 
 
@@ -261,21 +261,23 @@ def test_the_next_look_is_when_the_next_rung_is_due() -> None:
         Rung(PolicyAction.DISCONNECT, after_ms=9_000),
     )
     soft = rule(Shape.SOFT_FOR, *ladder, hold_ms=3_000)
-    over = Hold(over_since=NOW, done=1)
-    assert next_look(soft, over) == NOW + 5 * SECOND
-    assert next_look(soft, over._replace(done=2)) == NOW + 12 * SECOND
-    assert next_look(soft, over._replace(done=0)) == 0, "a warning depends on the value, not on time"
-    assert next_look(soft, over._replace(done=3)) == 0, "all is done"
-    assert next_look(soft, Hold(done=1)) == 0, "it isn't over"
+    over = RuleState(over_since=NOW, done=1)
+    assert next_check_at(soft, over) == NOW + 5 * SECOND
+    assert next_check_at(soft, over._replace(done=2)) == NOW + 12 * SECOND
+    assert next_check_at(soft, over._replace(done=0)) == 0, "a warning depends on the value, not on time"
+    assert next_check_at(soft, over._replace(done=3)) == 0, "all is done"
+    assert next_check_at(soft, RuleState(done=1)) == 0, "it isn't over"
 
 
 def test_a_rule_that_goes_by_the_clock_is_looked_at_with_the_tick() -> None:
-    assert next_look(rule(check_ms=30_000), Hold(over_since=NOW)) == 0
+    assert next_check_at(rule(check_ms=30_000), RuleState(over_since=NOW)) == 0
 
 
 def test_a_suspected_rate_is_looked_at_again_after_its_check_period() -> None:
     slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, check_ms=125, count=3, hold_ms=7_000)
-    assert next_look(slow, Hold(over_since=NOW, checked_at=NOW + SECOND)) == NOW + SECOND + 125_000_000
+    assert (
+        next_check_at(slow, RuleState(over_since=NOW, checked_at=NOW + SECOND)) == NOW + SECOND + 125_000_000
+    )
 
 
 # What is worth a look when nothing is remembered.
@@ -283,19 +285,19 @@ def test_a_suspected_rate_is_looked_at_again_after_its_check_period() -> None:
 
 def test_what_no_rung_is_about_is_calm() -> None:
     warned = rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT))
-    assert calm_upto(warned) == 60
-    assert [wakes(warned, value) for value in (59, 60, 61)] == [False, False, True]
-    assert calm_upto(rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE)) == UNLIMITED
+    assert quiet_limit(warned) == 60
+    assert [needs_check(warned, value) for value in (59, 60, 61)] == [False, False, True]
+    assert quiet_limit(rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE)) == UNLIMITED
     by_clock = rule(check_ms=30_000)
-    assert calm_upto(by_clock) == 0
-    assert [wakes(by_clock, value) for value in (0, 1)] == [False, True]
+    assert quiet_limit(by_clock) == 0
+    assert [needs_check(by_clock, value) for value in (0, 1)] == [False, True]
 
 
 def test_the_clocks_grid_begins_with_the_first_value_and_ends_with_none() -> None:
     by_clock = rule(check_ms=30_000)
-    began = look(by_clock, 1, NO_HOLD, NOW + 7 * SECOND)
-    assert (began.hold, began.rung) == (Hold(checked_at=NOW), None)
-    assert look(by_clock, 0, began.hold, NOW + 40 * SECOND) == (NO_HOLD, None, 0)
+    began = check_rule(by_clock, 1, NO_HOLD, NOW + 7 * SECOND)
+    assert (began.hold, began.rung) == (RuleState(checked_at=NOW), None)
+    assert check_rule(by_clock, 0, began.hold, NOW + 40 * SECOND) == (NO_HOLD, None, 0)
 
 
 # A ladder while the value moves between its rungs.
@@ -313,8 +315,8 @@ def test_a_value_a_hair_above_a_rung_keeps_it_given() -> None:
 
 def test_at_the_value_that_wakes_nobody_nothing_is_remembered() -> None:
     warned = rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT))
-    acted = look(warned, 70, NO_HOLD, NOW).hold
-    assert look(warned, 60, acted, NOW + SECOND).hold == NO_HOLD
+    acted = check_rule(warned, 70, NO_HOLD, NOW).hold
+    assert check_rule(warned, 60, acted, NOW + SECOND).hold == NO_HOLD
 
 
 def test_between_clear_and_set_nothing_begins() -> None:
@@ -334,18 +336,18 @@ def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left(
         clear=10,
         cooldown_ms=4_000,
     )
-    acted = Hold(acted_at=NOW)
-    over = look(band, 101, acted, NOW + SECOND)
+    acted = RuleState(acted_at=NOW)
+    over = check_rule(band, 101, acted, NOW + SECOND)
     assert (over.rung, over.hold.over_since) == (None, NOW + SECOND)
-    later = look(band, 50, over.hold, NOW + 5 * SECOND)
+    later = check_rule(band, 50, over.hold, NOW + 5 * SECOND)
     assert later.rung is None
 
 
 def test_a_cooldown_is_over_at_its_last_moment() -> None:
     quiet = rule(Shape.HARD, Rung(PolicyAction.NOTIFY), cooldown_ms=4_000)
-    acted = look(quiet, 101, NO_HOLD, NOW).hold
-    assert look(quiet, 0, acted, NOW + 4 * SECOND - 1).hold == Hold(acted_at=NOW)
-    assert look(quiet, 0, acted, NOW + 4 * SECOND).hold == NO_HOLD
+    acted = check_rule(quiet, 101, NO_HOLD, NOW).hold
+    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND - 1).hold == RuleState(acted_at=NOW)
+    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND).hold == NO_HOLD
 
 
 def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
@@ -383,18 +385,18 @@ def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
 
 def test_what_was_counted_is_told_with_it() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), count=2, window_ms=60_000)
-    hold = look(often, 900, NO_HOLD, NOW).hold
-    hold = look(often, 0, hold, NOW + SECOND).hold
-    assert look(often, 900, hold, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
+    hold = check_rule(often, 900, NO_HOLD, NOW).hold
+    hold = check_rule(often, 0, hold, NOW + SECOND).hold
+    assert check_rule(often, 900, hold, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
     full = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), signal=Signal.WINDOW_FULL, count=3, limit=3)
-    assert look(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
+    assert check_rule(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
 
 
 def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
     hard = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
-    assert look(hard, 0, Hold(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
+    assert check_rule(hard, 0, RuleState(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
-    assert look(often, NOT_APPLICABLE, Hold(over_since=NOW, seen=4), NOW + SECOND).hold == NO_HOLD
+    assert check_rule(often, NOT_APPLICABLE, RuleState(over_since=NOW, seen=4), NOW + SECOND).hold == NO_HOLD
 
 
 # Rates.
@@ -411,29 +413,29 @@ def test_a_rate_acts_at_the_check_that_makes_it_so_many() -> None:
 
 
 def test_a_rate_at_the_floor_begins_nothing_and_says_what_it_is() -> None:
-    assert look(SLOW, 5_000, NO_HOLD, NOW) == (NO_HOLD, None, 5_000)
+    assert check_rule(SLOW, 5_000, NO_HOLD, NOW) == (NO_HOLD, None, 5_000)
 
 
 def test_between_two_checks_of_a_rate_nothing_changes() -> None:
-    suspected = look(SLOW, 10, NO_HOLD, NOW, 700).hold
-    assert suspected == Hold(NOW, checked_at=NOW, seen=700)
-    assert look(SLOW, 10, suspected, NOW + CHECK - 1, 700) == (suspected, None, 10)
-    assert look(SLOW, 10, suspected, NOW + CHECK, 700).hold.tries == 1
+    suspected = check_rule(SLOW, 10, NO_HOLD, NOW, 700).hold
+    assert suspected == RuleState(NOW, checked_at=NOW, seen=700)
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK - 1, 700) == (suspected, None, 10)
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700).hold.tries == 1
 
 
 def test_what_is_taken_at_the_floor_from_check_to_check_clears_it() -> None:
-    suspected = look(SLOW, 10, NO_HOLD, NOW, 700).hold
-    assert look(SLOW, 10, suspected, NOW + CHECK, 700 + 624)[:2] == (
-        Hold(NOW, checked_at=NOW + CHECK, seen=1_324, tries=1),
+    suspected = check_rule(SLOW, 10, NO_HOLD, NOW, 700).hold
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700 + 624)[:2] == (
+        RuleState(NOW, checked_at=NOW + CHECK, seen=1_324, tries=1),
         None,
     )
-    assert look(SLOW, 10, suspected, NOW + CHECK, 700 + 625) == (NO_HOLD, None, 5_000)
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700 + 625) == (NO_HOLD, None, 5_000)
 
 
 def test_when_all_is_done_only_a_recovery_changes_anything() -> None:
-    done = Hold(NOW, 1, NOW, NOW, 700, tries=2)
-    assert look(SLOW, 4_999, done, NOW + CHECK, 700) == (done, None, 4_999)
-    assert look(SLOW, 5_000, done, NOW + CHECK, 700) == (NO_HOLD, None, 5_000)
+    done = RuleState(NOW, 1, NOW, NOW, 700, tries=2)
+    assert check_rule(SLOW, 4_999, done, NOW + CHECK, 700) == (done, None, 4_999)
+    assert check_rule(SLOW, 5_000, done, NOW + CHECK, 700) == (NO_HOLD, None, 5_000)
 
 
 # Other rules.
@@ -448,10 +450,12 @@ def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
         named("same"), named("asks", Rung(PolicyAction.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
         named("new", check_ms=60_000),
     ]  # fmt: skip
-    held = {name: Hold(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")}
-    assert Succession().holds(before, after, held) == {
+    held = {
+        name: RuleState(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")
+    }
+    assert RuleStateMigration().holds(before, after, held) == {
         "same": held["same"],
-        "asks": Hold(over_since=NOW),
-        "clock": Hold(checked_at=1),
-        "new": Hold(checked_at=1),
+        "asks": RuleState(over_since=NOW),
+        "clock": RuleState(checked_at=1),
+        "new": RuleState(checked_at=1),
     }

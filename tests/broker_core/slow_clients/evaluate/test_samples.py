@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker_core.slow_clients.evaluate.pace import Pace, Rates
+from broker_core.slow_clients.evaluate.samples import ClientRates, RateMeter
 from tests.support.slow_clients import SECOND, START
 
 
 def test_a_burst_is_seen_against_what_is_usual() -> None:
-    pace, taken, arrived = Pace(), 0, 0
+    pace, taken, arrived = RateMeter(), 0, 0
     for second in range(60):
         found = pace.look(START + second * SECOND, taken, arrived)
         burst = second >= 54
@@ -17,7 +17,7 @@ def test_a_burst_is_seen_against_what_is_usual() -> None:
 
 
 def test_lumps_are_evened_out_over_the_minute() -> None:
-    pace = Pace()
+    pace = RateMeter()
     found = [
         pace.look(START + second * SECOND, second // 20 * 200_000, second * 10_000) for second in range(120)
     ]
@@ -25,14 +25,14 @@ def test_lumps_are_evened_out_over_the_minute() -> None:
 
 
 def test_nothing_is_known_at_first_nor_when_the_clock_goes_back() -> None:
-    pace = Pace()
-    assert pace.look(START, 5, 5) == Rates()
-    assert pace.look(START - SECOND, 5, 5) == Rates()
-    assert pace.look(START + SECOND, 105, 205) == Rates(100, 200, 0, 0, 1_000)
+    pace = RateMeter()
+    assert pace.look(START, 5, 5) == ClientRates()
+    assert pace.look(START - SECOND, 5, 5) == ClientRates()
+    assert pace.look(START + SECOND, 105, 205) == ClientRates(100, 200, 0, 0, 1_000)
 
 
 def test_however_often_one_looks_it_remembers_a_minute() -> None:
-    pace = Pace()
+    pace = RateMeter()
     for part in range(4_000):
         pace.look(START + part * SECOND // 10, part, part)
     assert len(pace._looks) == 13

@@ -14,13 +14,13 @@ from broker_core.config import (
     default_policy,
 )
 from broker_core.config.rule_terms import PolicyAction, Signal
-from broker_core.slow_clients.rules.compare import compare
-from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.rules.effective import compare_policies
+from broker_core.slow_clients.rules.presets import resolve_pools
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.scopes import RuleSubject
 
 BASE = default_policy("x")
-DESK, OTHER = Subject("tcp", client="desk-1"), Subject("websocket", client="other")
+DESK, OTHER = RuleSubject("tcp", client="desk-1"), RuleSubject("websocket", client="other")
 PRICES = DESK._replace(topic="prices.eu", subscription="s")
 
 
@@ -29,12 +29,12 @@ def book(document: PolicyDocument) -> RuleBook:
 
 
 def test_nothing_changes_between_two_revisions_of_one_policy() -> None:
-    assert compare(book(BASE), book(replace(BASE, revision=2)), [DESK, PRICES, OTHER]) == []
+    assert compare_policies(book(BASE), book(replace(BASE, revision=2)), [DESK, PRICES, OTHER]) == []
 
 
 def test_a_limit_of_the_instance_touches_everybody_with_both_origins() -> None:
     after = replace(BASE, client_policy=ClientPolicy(client_max_capacity=10))
-    touched = compare(book(BASE), book(after), [DESK, PRICES, OTHER])
+    touched = compare_policies(book(BASE), book(after), [DESK, PRICES, OTHER])
     assert [one.client for one in touched] == ["desk-1", "other"]  # the subscription has nothing of its own
     (change,) = touched[0].changes
     assert change.setting == "amps.client_max_capacity"
@@ -50,7 +50,7 @@ def test_a_rule_for_some_touches_them_alone() -> None:
         limit=1_000,
         ladder=(Rung(PolicyAction.DISCONNECT),),
     )
-    touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
+    touched = compare_policies(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
     assert [one.client for one in touched] == ["desk-1"]
     assert {change.setting for change in touched[0].changes} >= {"age.signal", "age.limit"}
     limit = next(change for change in touched[0].changes if change.setting == "age.limit")
@@ -59,13 +59,13 @@ def test_a_rule_for_some_touches_them_alone() -> None:
 
 def test_an_entry_for_a_topic_touches_the_subscription() -> None:
     after = replace(BASE, activemq=(ActiveMqPolicy("prices.*", prefetch=10),))
-    touched = compare(book(BASE), book(after), [DESK, PRICES, OTHER])
+    touched = compare_policies(book(BASE), book(after), [DESK, PRICES, OTHER])
     assert [(one.client, one.subscription) for one in touched] == [("desk-1", "s")]
 
 
 def test_a_rule_taken_away_is_a_change_too() -> None:
     after = replace(BASE, activemq=(ActiveMqPolicy("prices.*", prefetch=10),))
-    (one,) = compare(book(after), book(BASE), [DESK, PRICES])
+    (one,) = compare_policies(book(after), book(BASE), [DESK, PRICES])
     prefetch = next(change for change in one.changes if change.setting == "activemq.prefetch")
     assert (prefetch.before.value, prefetch.after.value) == (10, None)
 
@@ -77,7 +77,7 @@ def test_a_ladder_is_told_as_the_policy_has_it() -> None:
         limit=1_000,
         ladder=(Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)),
     )
-    (touched,) = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK])
+    (touched,) = compare_policies(book(BASE), book(replace(BASE, rules=(rule,))), [DESK])
     (ladder,) = [one for one in touched.changes if one.setting == "age.ladder"]
     assert ladder.after.value == [
         {"action": "warn", "at_percent": 80, "after_ms": 0, "for_ms": 0},
@@ -87,7 +87,7 @@ def test_a_ladder_is_told_as_the_policy_has_it() -> None:
 
 def test_what_is_left_to_the_host_is_told_as_what_it_comes_to() -> None:
     after = replace(BASE, pool=replace(BASE.pool, message_disk_limit=5 * 2**30))
-    (touched,) = compare(book(BASE), book(after), [DESK])
+    (touched,) = compare_policies(book(BASE), book(after), [DESK])
     (change,) = touched.changes
     assert change.setting == "amps.message_disk_limit"
     assert (change.before.value, change.after.value) == (book(BASE).pool_of(DESK).disk, 5 * 2**30)

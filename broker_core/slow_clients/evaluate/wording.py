@@ -1,8 +1,11 @@
-"""Decisions in English: what was done to whom, why, and what it costs. One or two sentences, each figure with its unit."""
+"""Decisions in English: what was done to whom, why, and what it costs. One or two sentences, each figure with its unit.
+
+Decisions as they are told: as a document for whoever keeps them, and as the notice to the client.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
@@ -14,6 +17,7 @@ from broker_core.config.rule_terms import (
     TargetSelection,
     Unit,
 )
+from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OF_POOL, READINGS
 
@@ -35,7 +39,7 @@ _CODES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
 """What a system's clients know a reason by (seed 004)."""
 
 
-def sentence(decision: Decision, *, ahead: bool = False) -> str:
+def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
     """Return the decision in one or two sentences; with `ahead` as one that a policy would make at once."""
     error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
     return f"{error}{_who(decision)} {_did(decision, ahead=ahead)}: {_why(decision)}. {_cost(decision)}"
@@ -54,7 +58,7 @@ def _did(decision: Decision, *, ahead: bool) -> str:
         not_done = f"{'will not be' if ahead else 'was not'} {done}"
         return f"{not_done}, because staged revision {decision.revision} may make {most} here"
     if decision.for_ms and decision.action in (PolicyAction.PAUSE, PolicyAction.REFUSE):
-        done += f" for {quantity(decision.for_ms, Unit.MILLISECONDS)}"
+        done += f" for {format_quantity(decision.for_ms, Unit.MILLISECONDS)}"
     if ahead:
         return (
             f"would only be recorded as {done}"
@@ -68,7 +72,7 @@ def _why(decision: Decision) -> str:
     if decision.problem:
         return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit
-    observed, limit = quantity(decision.observed, unit), quantity(decision.limit, unit)
+    observed, limit = format_quantity(decision.observed, unit), format_quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
     if decision.shape is Shape.COUNT_IN_WINDOW:
         return (
@@ -77,12 +81,12 @@ def _why(decision: Decision) -> str:
     way = "under" if decision.shape is Shape.RATE_BELOW else "over"
     over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
     if decision.hold_ms:
-        over += f" for {quantity(decision.hold_ms, Unit.MILLISECONDS)}"
+        over += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
     if decision.choose is TargetSelection.SELF:
         return over
-    used = f"it {OF_POOL[decision.signal].verb} {quantity(decision.used, unit)}, more than any other client"
+    used = f"it {OF_POOL[decision.signal].verb} {format_quantity(decision.used, unit)}, more than any other client"
     runner = decision.chosen_over
-    after = f"; next is {runner.client} with {quantity(runner.used, unit)}" if runner else ""
+    after = f"; next is {runner.client} with {format_quantity(runner.used, unit)}" if runner else ""
     return f"{over}, and {used}{after}"
 
 
@@ -95,17 +99,23 @@ def _cost(decision: Decision) -> str:
     kept, lost = decision.kept, decision.lost
     match decision.action:
         case PolicyAction.OFFLINE:
-            return f"{messages(kept)} kept in its spool and will be sent in order when it reads again."
+            return f"{format_messages(kept)} kept in its spool and will be sent in order when it reads again."
         case PolicyAction.CONTINUE_FROM_JOURNAL:
-            return f"{messages(kept)} in the journal and will be read from there, in order."
+            return f"{format_messages(kept)} in the journal and will be read from there, in order."
         case PolicyAction.CONFLATE:
-            gone = f"{messages(lost)} replaced by later ones; " if lost else ""
+            gone = f"{format_messages(lost)} replaced by later ones; " if lost else ""
             return f"{gone}the latest of each key is kept."
         case PolicyAction.DISCARD_OLDEST:
-            often = f" ({quantity(decision.times, Unit.TIMES)} within a second)" if decision.times > 1 else ""
-            return f"{messages(lost)} discarded{often}, the oldest first; {messages(kept)} kept."
+            often = (
+                f" ({format_quantity(decision.times, Unit.TIMES)} within a second)"
+                if decision.times > 1
+                else ""
+            )
+            return (
+                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(kept)} kept."
+            )
         case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
-            return f"Nothing is lost; {messages(kept)} waiting." if kept else "Nothing is lost."
+            return f"Nothing is lost; {format_messages(kept)} waiting." if kept else "Nothing is lost."
     return _cost_of_ending(decision)
 
 
@@ -115,18 +125,18 @@ def _cost_of_ending(decision: Decision) -> str:
     parts = []
     if decision.kept:
         resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""
-        parts.append(f"{messages(decision.kept)} in the journal{resume}")
+        parts.append(f"{format_messages(decision.kept)} in the journal{resume}")
     if decision.lost:
-        parts.append(f"{messages(decision.lost)} lost, being of topics that aren't journaled")
+        parts.append(f"{format_messages(decision.lost)} lost, being of topics that aren't journaled")
     return "; ".join(parts) + "."
 
 
-def messages(count: int) -> str:
+def format_messages(count: int) -> str:
     """`1 message is`, `2 messages are`."""
     return "1 message is" if count == 1 else f"{count:,} messages are"
 
 
-def quantity(value: int, unit: Unit) -> str:
+def format_quantity(value: int, unit: Unit) -> str:
     """A figure for people: `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`, `3 messages`."""
     match unit:
         case Unit.MILLISECONDS:
@@ -147,3 +157,35 @@ def _bytes(value: int) -> str:
         if value >= size:
             return f"{value / size:,.1f} {name}"
     return f"{value / 1_024:,.1f} KiB"
+
+
+_AS_IT_IS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
+"""Fields that a document has of the same name and meaning."""
+
+
+def decision_entry(decision: Decision, identity: str = "", *, ahead: bool = False) -> DecisionEntry:
+    """Return the decision as a document; `ahead` as of `sentence`.
+
+    Moments are milliseconds: nanoseconds don't fit a browser's numbers.
+    """
+    return DecisionEntry(
+        id=identity,
+        at=decision.at // 1_000_000,
+        sentence=decision_sentence(decision, ahead=ahead),
+        samples=[[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
+        **{name: getattr(decision, name) for name in _AS_IT_IS},
+    )
+
+
+def notice_fields(decision: Decision) -> dict[str, Any]:
+    """What the client is told before it is disconnected, without the protocol's own fields."""
+    return {
+        "code": decision.reason.value,
+        "message": decision_sentence(decision),
+        "observed": decision.observed,
+        "limit": decision.limit,
+        "unit": decision.unit.value,
+        "resume": decision.resume_bookmark,
+        "kept": decision.kept,
+        "lost": decision.lost,
+    }

@@ -10,7 +10,7 @@ import pytest
 from broker_core.config import ClientPolicy, default_policy
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.rules.staging import Stage, read_stage
+from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from tests.support.slow_clients import SECOND, START, Still
 
 BASE = default_policy("x")
@@ -19,7 +19,7 @@ STRICT = replace(
 )
 
 
-def guard(stage: Stage | None) -> SlowClientGuard:
+def guard(stage: StagedRevision | None) -> SlowClientGuard:
     made = SlowClientGuard(BASE, 2**30, None, "/spool")
     for name in ("desk-1", "other"):
         made.queued(made.register(name, "tcp", Still(START)), 100, START)
@@ -32,7 +32,7 @@ def age_limit(made: SlowClientGuard, name: str) -> Any:
 
 
 def test_only_the_first_are_judged_by_the_staged_revision() -> None:
-    staged = guard(Stage(STRICT, client="desk-*"))
+    staged = guard(StagedRevision(STRICT, client="desk-*"))
     (decision,) = staged.tick(START + 10 * SECOND)
     assert (decision.client, decision.revision) == ("desk-1", 2)
     assert (staged.revision_of("desk-1"), staged.revision_of("other")) == (2, 1)
@@ -44,22 +44,24 @@ def test_without_a_stage_nobody_is() -> None:
 
 
 def test_a_client_that_comes_later_is_judged_by_the_stage_too() -> None:
-    staged = guard(Stage(STRICT, client="late"))
+    staged = guard(StagedRevision(STRICT, client="late"))
     staged.register("late", "tcp", Still(START))
     assert age_limit(staged, "late") == 1_000
 
 
 @pytest.mark.parametrize("share", [1, 25, 99])
 def test_a_share_is_about_that_many_and_always_the_same(share: int) -> None:
-    stage = Stage(STRICT, share=share)
+    stage = StagedRevision(STRICT, share=share)
     covered = {f"client-{number}" for number in range(10_000) if stage.covers(f"client-{number}")}
     assert abs(len(covered) / 100 - share) < 2
-    assert covered <= {name for name in covered if Stage(STRICT, share=min(100, share + 1)).covers(name)}
+    assert covered <= {
+        name for name in covered if StagedRevision(STRICT, share=min(100, share + 1)).covers(name)
+    }
 
 
 def test_a_stage_for_nobody_or_for_both_is_refused() -> None:
-    assert read_stage(None) is None
+    assert parse_stage(None) is None
     for wrong in ({}, {"client": "a", "share": 5}, {"share": True}, {"client": 5}):
         with pytest.raises(OperatorError):
-            read_stage({"policy": STRICT.to_dict(), **wrong})
-    assert read_stage({"policy": STRICT.to_dict(), "share": 5}) == Stage(STRICT, "", 5)
+            parse_stage({"policy": STRICT.to_dict(), **wrong})
+    assert parse_stage({"policy": STRICT.to_dict(), "share": 5}) == StagedRevision(STRICT, "", 5)

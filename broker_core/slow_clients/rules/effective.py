@@ -1,0 +1,104 @@
+"""What holds for one connected client and its subscriptions: each setting with its unit and where it comes from.
+
+What another policy would change for the clients that are there: their effective settings before and after. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from broker_core.config.preset_settings import PRESETS
+from broker_core.config.rule_terms import SIGNALS, Unit
+from broker_core.config.rules import Rung
+from broker_core.documents.base import Setting
+from broker_core.documents.clients import EffectiveSetting
+from broker_core.documents.instance import AffectedEntry, SettingChange, SettingValue
+from broker_core.slow_clients.rules.rule import PoolLimits
+from broker_core.slow_clients.rules.rulebook import RuleBook
+from broker_core.slow_clients.rules.scopes import EffectiveValue, RuleSubject
+
+_UNITS_OF_OWN: Final = {
+    "percent": "%", "hold_ms": "ms", "window_ms": "ms", "check_ms": "ms", "cooldown_ms": "ms", "count": "times", "guard_bytes": "bytes",
+}  # fmt: skip
+
+
+def describe_settings(
+    found: Mapping[str, EffectiveValue], pool: PoolLimits, subscription: str = ""
+) -> list[EffectiveSetting]:
+    """Settings with their units. What the policy leaves to the host is said as what it comes to in the client's pool."""
+    worked_out = {
+        "amps.message_memory_limit": pool.memory, "amps.message_disk_limit": pool.disk, "amps.message_disk_path": pool.disk_path,
+    }  # fmt: skip
+    return [
+        EffectiveSetting(
+            setting=name,
+            value=_plain(worked_out.get(name) if value is None else value),
+            unit=_unit(name, found),
+            origin=origin,
+            subscription=subscription,
+        )
+        for name, (value, origin) in found.items()
+    ]
+
+
+def _unit(name: str, found: Mapping[str, EffectiveValue]) -> str:
+    group, _, field = name.rpartition(".")
+    if group in PRESETS:
+        return str(PRESETS[group][field].unit)
+    if field in ("limit", "clear"):
+        signal = found[f"{group}.signal"].value
+        return (SIGNALS[signal].unit if signal is not None else Unit.TIMES).value
+    return _UNITS_OF_OWN.get(field, "")
+
+
+def _plain(value: Any) -> Setting:
+    """A setting's value as JSON has it."""
+    if isinstance(value, (tuple, list)):
+        return [asdict(one) if isinstance(one, Rung) else str(one) for one in value]
+    found: Setting = value
+    return found
+
+
+_NOT_SET: Final = SettingValue(value=None, origin="not set")
+
+
+def compare_policies(
+    before: RuleBook, after: RuleBook, subjects: Iterable[RuleSubject]
+) -> list[AffectedEntry]:
+    """For whom a value changes; one that only comes from elsewhere isn't a change.
+
+    Subjects come as clients, each followed by its subscriptions: of these only what is theirs alone is listed.
+    """
+    touched = []
+    of_client: list[SettingChange] = []
+    for subject in subjects:
+        changes = _changes(_settings(before, subject), _settings(after, subject))
+        if subject.topic:
+            changes = [change for change in changes if change not in of_client]
+        else:
+            of_client = changes
+        if changes:
+            touched.append(
+                AffectedEntry(
+                    client=subject.client,
+                    transport=subject.transport,
+                    subscription=subject.subscription,
+                    changes=changes,
+                )
+            )
+    return touched
+
+
+def _settings(book: RuleBook, subject: RuleSubject) -> dict[str, SettingValue]:
+    found = describe_settings(book.effective(subject), book.pool_of(subject))
+    return {one.setting: SettingValue(value=one.value, origin=one.origin) for one in found}
+
+
+def _changes(old: dict[str, SettingValue], new: dict[str, SettingValue]) -> list[SettingChange]:
+    return [
+        SettingChange(setting=setting, before=before, after=after)
+        for setting in new | old
+        if (before := old.get(setting, _NOT_SET)).value != (after := new.get(setting, _NOT_SET)).value
+    ]
