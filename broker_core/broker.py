@@ -29,8 +29,6 @@ from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
 from broker_core.config.document import DirectoryDefaults, refuse_misplaced
 from broker_core.config.document_reader import bad_policy_error
-from broker_core.confirming.confirmations import Confirmations, event_of
-from broker_core.confirming.confirming import Change
 from broker_core.connections.name_notices import NameNotices
 from broker_core.control import last_words
 from broker_core.control.link import LinkSettings
@@ -68,6 +66,8 @@ from broker_core.sites.problems import link_problems
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 from broker_core.subscriptions.destinations import destination_problems
+from broker_core.sync_replication.sync_replication import SyncReplication, event_name
+from broker_core.sync_replication.sync_state import SyncModeChange
 from broker_core.transports.listeners import ListenerFactory, Listeners
 
 log = structlog.get_logger("sluice.broker")
@@ -137,7 +137,7 @@ class Broker:
         )
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
-        confirmations = Confirmations(member.settings.member if member is not None else "", journal, clock)
+        confirmations = SyncReplication(member.settings.member if member is not None else "", journal, clock)
         make_log: CommitLogFactory = LocalCommitLog
         if member is not None:
             member.confirms_with(confirmations)
@@ -224,8 +224,8 @@ class Broker:
         last_words.note(self.paths.control, error, self.engine.clock.now_ns())
         self.on_broken(error)
 
-    def _change(self, change: Change) -> None:
-        self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_of(change), change.sentence)
+    def _change(self, change: SyncModeChange) -> None:
+        self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_name(change), change.sentence)
 
     def list_problems(self) -> list[ProblemEntry]:
         """Return the problems of the group and of the links. Every page, alert, metric and health check reads

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.batch import Batch
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
@@ -26,6 +25,7 @@ from broker_core.replay.frontier import Frontier
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.span import Found
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 
 class Following(Protocol):
@@ -133,7 +133,7 @@ class Services:
     publishing: Publishing
     subscribing: Subscribing
     control: ReplayControl
-    confirmations: Confirmations
+    confirmations: SyncReplication
     durables: Durables
     managed: ManagedReplays
     logons: Logons

@@ -20,7 +20,6 @@ import structlog
 from broker_core import batch as batches
 from broker_core.activity import LAST
 from broker_core.batch import Batch, hash64
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Following, PublisherPosition
 from broker_core.connections.roster import Roster
@@ -50,6 +49,7 @@ from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interleaving
 from broker_core.subscriptions.registry import SubscriptionMatch, SubscriptionRegistry
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.dispatch")
 
@@ -93,7 +93,7 @@ class Dispatch:
         settles: Settles,
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
-        confirmations: Confirmations,
+        confirmations: SyncReplication,
         make_log: CommitLogFactory,
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share

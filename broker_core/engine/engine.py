@@ -16,7 +16,6 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.connections import heartbeats
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
@@ -64,6 +63,7 @@ from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.engine")
 TICK_MS: Final = 1_000
@@ -86,7 +86,7 @@ class Engine:
         ulimit: int | None,
         clock: Clock,
         make_log: CommitLogFactory = LocalCommitLog,
-        confirmations: Confirmations | None = None,
+        confirmations: SyncReplication | None = None,
     ) -> None:
         """`confirmations`: those that a group's member waits for as well; without, its own."""
         self.instance = journal.instance
@@ -138,7 +138,7 @@ class Engine:
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
-        self.confirmations = confirmations or Confirmations("", journal, clock)
+        self.confirmations = confirmations or SyncReplication("", journal, clock)
         self.confirmations.use(policy)
         topics = JournaledTopics(policy.instance)
         self.dispatch = Dispatch(

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import structlog
 
 from broker_core.clock import Clock
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
@@ -22,6 +21,7 @@ from broker_core.journal.commit_log import CommitListener, CommitLog, Owner
 from broker_core.journal.frontier_file import KnownLog, read_mark
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import find_segment_files
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.group")
 RETRY_S: Final = 1.0
@@ -48,9 +48,9 @@ class Member:
         self._log: ReplicatedLog[Any] | None = None
         self._known = KnownGroup()
         self._clock: Clock | None = None
-        self._confirmations: Confirmations | None = None
+        self._confirmations: SyncReplication | None = None
 
-    def confirms_with(self, confirmations: Confirmations) -> None:
+    def confirms_with(self, confirmations: SyncReplication) -> None:
         """Where the others' words go: the broker's one waiting."""
         self._confirmations = confirmations
 

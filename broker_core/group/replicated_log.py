@@ -35,7 +35,6 @@ import structlog
 
 from broker_core.batch import CLAIM, Batch, write_flags
 from broker_core.clock import Clock
-from broker_core.confirming.confirmations import STOOD_STILL_S, Confirmations
 from broker_core.errors import JournalError, OperatorError
 from broker_core.group.appending import Appending
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
@@ -62,6 +61,7 @@ from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owne
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
 from broker_core.journal.segment import BatchPosition
+from broker_core.sync_replication.sync_replication import STOOD_STILL_S, SyncReplication
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class ReplicatedLog(Generic[Owner]):
         clock: Clock,
         engine: EngineLog,
         settings: GroupSettings,
-        confirmations: Confirmations,
+        confirmations: SyncReplication,
         may_begin: bool = True,
     ) -> None:
         """`may_begin`: whether a journal without records may make the log where the log service has none."""

@@ -13,9 +13,9 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from broker_core.client import EPOCH, AsyncClient
-from broker_core.confirming.by_hand import Downgrade, Downgrades
-from broker_core.confirming.confirming import POLICY, Confirming, Mode
 from broker_core.journal.files import FileSystem
+from broker_core.sync_replication.manual_downgrades import ManualDowngrade, ManualDowngradeStore
+from broker_core.sync_replication.sync_state import POLICY, SyncMode, SyncReplicationState
 from tests.group.test_one_log import publish
 from tests.support.brokers import ask, until
 from tests.support.engines import running_engines
@@ -182,16 +182,20 @@ async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_
 
 
 async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_said(tmp_path: Path) -> None:
-    made = Downgrades(tmp_path, "group", FileSystem())
-    await made.note("c", Downgrade("ada", 1), ["b", "c"])
-    assert Downgrades(tmp_path, "group", FileSystem()).of == made.of == {"c": Downgrade("ada", 1)}
+    made = ManualDowngradeStore(tmp_path, "group", FileSystem())
+    await made.note("c", ManualDowngrade("ada", 1), ["b", "c"])
+    assert (
+        ManualDowngradeStore(tmp_path, "group", FileSystem()).of
+        == made.of
+        == {"c": ManualDowngrade("ada", 1)}
+    )
     path = tmp_path / "group.downgrades"
     content = path.read_bytes()
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        assert Downgrades(tmp_path, "group", FileSystem()).of in ({}, made.of)
+        assert ManualDowngradeStore(tmp_path, "group", FileSystem()).of in ({}, made.of)
 
 
 async def events_of(member: Running, event: str) -> str:
@@ -203,8 +207,8 @@ async def events_of(member: Running, event: str) -> str:
     raise AssertionError(event)
 
 
-def confirming(downgrade_after_ms: int = 30_000) -> Confirming:
-    made = Confirming("a", 0, 0.0)
+def confirming(downgrade_after_ms: int = 30_000) -> SyncReplicationState:
+    made = SyncReplicationState("a", 0, 0.0)
     made.use(("a", "b", "c"), downgrade_after_ms, 0.0)
     made.starts()
     return made
@@ -232,7 +236,7 @@ def test_time_in_which_nothing_can_be_heard_is_counted_against_nobody() -> None:
     assert made.look(40.0, ["b", "c"]) == []
     assert made.look(69.0) == []
     (change,) = made.look(71.0)
-    assert (change.name, change.mode, change.confirmed, change.durable) == ("b", Mode.DOWNGRADED, 0, 10)
+    assert (change.name, change.mode, change.confirmed, change.durable) == ("b", SyncMode.DOWNGRADED, 0, 10)
     assert (made.upto, made.why("b"), made.downgrades["b"]) == (10, POLICY, 1)
 
 
@@ -255,7 +259,7 @@ def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
     assert made.confirmed("b", 1, 12.0) is None  # it had waited for longer than half the time
     made.durable(3, 12.0)
     change = made.confirmed("b", 2, 13.0)
-    assert change is not None and (change.mode, change.by) == (Mode.SYNC, POLICY)
+    assert change is not None and (change.mode, change.by) == (SyncMode.SYNC, POLICY)
 
 
 def test_a_member_that_was_restarted_has_the_whole_time_to_confirm_again() -> None:
@@ -272,4 +276,4 @@ def test_a_member_that_the_policy_lists_no_more_holds_nothing() -> None:
     made = confirming()
     made.durable(5, 1.0)
     made.use((), 30_000, 2.0)
-    assert made.upto == 5 and not made.waits and made.mode("b") is Mode.ASYNC
+    assert made.upto == 5 and not made.waits and made.mode("b") is SyncMode.ASYNC

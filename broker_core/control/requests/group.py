@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import structlog
 
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import requests
 from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
 from broker_core.group.member import Member
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.group")
 
@@ -16,7 +16,7 @@ log = structlog.get_logger("sluice.group")
 class GroupRequests:
     """Answers about the group; None is a broker by itself."""
 
-    def __init__(self, member: Member | None, confirmations: Confirmations) -> None:
+    def __init__(self, member: Member | None, confirmations: SyncReplication) -> None:
         self._member, self._confirmations = member, confirmations
 
     async def group(self, asked: requests.GetGroup) -> GroupStatus:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker_core.confirming.confirmations import Confirmations
 from broker_core.documents import replication as documents
 from broker_core.documents import requests
 from broker_core.names import LINK_PREFIX
+from broker_core.sync_replication.sync_replication import SyncReplication
 
 
 class Links(Protocol):
@@ -19,7 +19,7 @@ class Links(Protocol):
 class LinkRequests:
     """Answers about them."""
 
-    def __init__(self, links: Links, confirmations: Confirmations) -> None:
+    def __init__(self, links: Links, confirmations: SyncReplication) -> None:
         self._links, self._confirmations = links, confirmations
 
     async def links(self, asked: requests.GetLinks) -> documents.LinkList:

@@ -22,7 +22,7 @@ POLICY: Final = "policy"
 """Who decided, where nobody did by hand."""
 
 
-class Mode(StrEnum):
+class SyncMode(StrEnum):
     """Whether one is waited for."""
 
     SYNC = "sync"
@@ -31,11 +31,11 @@ class Mode(StrEnum):
     DOWNGRADED = "downgraded"
 
 
-class Change(NamedTuple):
+class SyncModeChange(NamedTuple):
     """A decision, with its figures."""
 
     name: str
-    mode: Mode
+    mode: SyncMode
     by: str
     """`policy`, or who did it by hand."""
     confirmed: int
@@ -45,7 +45,7 @@ class Change(NamedTuple):
     @property
     def sentence(self) -> str:
         lacks = self.durable - self.confirmed
-        if self.mode is Mode.DOWNGRADED:
+        if self.mode is SyncMode.DOWNGRADED:
             return (
                 f"{self.name} isn't waited for any more ({self.by}): it has confirmed record {self.confirmed} of {self.durable},"
                 f" and the other {lacks} have waited for up to {self.waited_ms} ms"
@@ -54,7 +54,7 @@ class Change(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Awaited:
+class _AwaitedPeer:
     confirmed: int = 0
     goal: int = 0
     """What was durable here when it was looked at; confirmed, the next is what is durable then."""
@@ -62,7 +62,7 @@ class _Awaited:
     downgraded_by: str = ""
 
 
-class Confirming:
+class SyncReplicationState:
     """Those that one broker waits for. Moments are seconds."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Confirming:
         """`own`: this broker's name in its group. `by_hand`: who was downgraded by whom before."""
         self._own, self._durable = own, durable
         self._by_hand = dict(by_hand)
-        self._awaited: dict[str, _Awaited] = {}
+        self._awaited: dict[str, _AwaitedPeer] = {}
         self._said: dict[str, int] = {}
         """What each has confirmed, listed or not."""
         self._limit_s = 30.0
@@ -86,7 +86,7 @@ class Confirming:
         listed = [name for name in names if name != self._own]
         self._awaited = {
             name: self._awaited.get(name)
-            or _Awaited(self._said.get(name, 0), self._durable, now, self._by_hand.get(name, ""))
+            or _AwaitedPeer(self._said.get(name, 0), self._durable, now, self._by_hand.get(name, ""))
             for name in listed
         }
         self._advance()
@@ -110,7 +110,7 @@ class Confirming:
                 one.goal, one.since = sequence, now
         self._advance()
 
-    def confirmed(self, name: str, sequence: int, now: float) -> Change | None:
+    def confirmed(self, name: str, sequence: int, now: float) -> SyncModeChange | None:
         """Another has everything up to there that it is to have. What follows from it."""
         self._said[name] = sequence
         one = self._awaited.get(name)
@@ -128,7 +128,7 @@ class Confirming:
         self._advance()
         return change
 
-    def look(self, now: float, unheard: Collection[str] = ()) -> list[Change]:
+    def look(self, now: float, unheard: Collection[str] = ()) -> list[SyncModeChange]:
         """Who is too slow. `unheard`: who couldn't have been heard of; that time isn't counted."""
         changes = []
         for name, one in self._awaited.items():
@@ -145,7 +145,7 @@ class Confirming:
         for one in self._awaited.values():
             one.since = min(one.since + seconds, now)
 
-    def downgrade(self, name: str, by: str, now: float) -> Change | None:
+    def downgrade(self, name: str, by: str, now: float) -> SyncModeChange | None:
         """By hand, until it is upgraded by hand. None: the policy doesn't list it."""
         one = self._awaited.get(name)
         if one is None:
@@ -155,7 +155,7 @@ class Confirming:
         self._advance()
         return change
 
-    def upgrade(self, name: str, by: str, now: float) -> Change | None:
+    def upgrade(self, name: str, by: str, now: float) -> SyncModeChange | None:
         """By hand: it has the whole time again. None: the policy doesn't list it."""
         one = self._awaited.get(name)
         if one is None:
@@ -163,12 +163,12 @@ class Confirming:
         self._by_hand.pop(name, None)
         return self._upgrade(name, one, by, now)
 
-    def mode(self, name: str) -> Mode:
+    def mode(self, name: str) -> SyncMode:
         """Whether one is waited for; a sync member's own journal always is."""
         one = self._awaited.get(name)
         if one is None:
-            return Mode.SYNC if name == self._own and self._awaited else Mode.ASYNC
-        return Mode.DOWNGRADED if one.downgraded_by else Mode.SYNC
+            return SyncMode.SYNC if name == self._own and self._awaited else SyncMode.ASYNC
+        return SyncMode.DOWNGRADED if one.downgraded_by else SyncMode.SYNC
 
     def why(self, name: str) -> str:
         """Who downgraded it; "" while it isn't."""
@@ -190,23 +190,23 @@ class Confirming:
         return self._said.get(name, 0)
 
     @staticmethod
-    def _is_waited_for(one: _Awaited) -> bool:
+    def _is_waited_for(one: _AwaitedPeer) -> bool:
         return not one.downgraded_by
 
-    def _waited_s(self, one: _Awaited, now: float) -> float:
+    def _waited_s(self, one: _AwaitedPeer, now: float) -> float:
         return max(now - one.since, 0.0) if one.confirmed < one.goal else 0.0
 
-    def _downgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
+    def _downgrade(self, name: str, one: _AwaitedPeer, by: str, now: float) -> SyncModeChange:
         one.downgraded_by = by
         self.downgrades[name] += 1
-        return Change(
-            name, Mode.DOWNGRADED, by, one.confirmed, self._durable, int(self._waited_s(one, now) * 1_000)
+        return SyncModeChange(
+            name, SyncMode.DOWNGRADED, by, one.confirmed, self._durable, int(self._waited_s(one, now) * 1_000)
         )
 
-    def _upgrade(self, name: str, one: _Awaited, by: str, now: float) -> Change:
+    def _upgrade(self, name: str, one: _AwaitedPeer, by: str, now: float) -> SyncModeChange:
         one.downgraded_by, one.goal, one.since = "", self._durable, now
         self.upgrades[name] += 1
-        return Change(name, Mode.SYNC, by, one.confirmed, self._durable, 0)
+        return SyncModeChange(name, SyncMode.SYNC, by, one.confirmed, self._durable, 0)
 
     def _advance(self) -> None:
         waited = [one.confirmed for one in self._awaited.values() if self._is_waited_for(one)]

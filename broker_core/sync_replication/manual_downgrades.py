@@ -25,20 +25,20 @@ VERSION: Final = 1
 log = structlog.get_logger("sluice.confirming")
 
 
-class Downgrade(msgspec.Struct, frozen=True):
+class ManualDowngrade(msgspec.Struct, frozen=True):
     """Who decided, and when, ns UTC."""
 
     by: str
     at: int
 
 
-class _File(msgspec.Struct):
+class _DowngradeFile(msgspec.Struct):
     version: int
     crc: int
     downgraded: msgspec.Raw
 
 
-class Downgrades:
+class ManualDowngradeStore:
     """One broker's decisions of the kind. OSError where the directory can't be read."""
 
     def __init__(self, directory: Path, instance: str, files: FileSystem) -> None:
@@ -46,9 +46,9 @@ class Downgrades:
         self._files = files
         self._one_at_a_time = asyncio.Lock()
         remove_temporaries(files, self._path)
-        self.of: dict[str, Downgrade] = _read(self._path)
+        self.of: dict[str, ManualDowngrade] = _read(self._path)
 
-    async def note(self, name: str, decided: Downgrade | None, listed: Collection[str]) -> None:
+    async def note(self, name: str, decided: ManualDowngrade | None, listed: Collection[str]) -> None:
         """A decision, or that it is undone; on disk when this returns. Of others those whom the policy lists are kept. JournalError not_kept."""
         async with self._one_at_a_time:
             kept = {other: one for other, one in self.of.items() if other in listed and other != name}
@@ -57,7 +57,7 @@ class Downgrades:
             if kept == self.of:
                 return
             said = msgspec.json.encode(kept)
-            content = msgspec.json.encode(_File(VERSION, crc32c(said), msgspec.Raw(said)))
+            content = msgspec.json.encode(_DowngradeFile(VERSION, crc32c(said), msgspec.Raw(said)))
             try:
                 await asyncio.to_thread(replace_durably, self._files, self._path, content)
             except OSError as problem:
@@ -69,18 +69,18 @@ class Downgrades:
             self.of = kept
 
 
-def _read(path: Path) -> dict[str, Downgrade]:
+def _read(path: Path) -> dict[str, ManualDowngrade]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return {}
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.json.decode(content, type=_DowngradeFile)
         if found.version != VERSION:
             raise ValueError(f"version {found.version}")
         if found.crc != crc32c(found.downgraded):
             raise ValueError("its checksum doesn't fit")
-        return msgspec.json.decode(found.downgraded, type=dict[str, Downgrade])
+        return msgspec.json.decode(found.downgraded, type=dict[str, ManualDowngrade])
     except ValueError as problem:
         log.error(
             "downgrades_unreadable",

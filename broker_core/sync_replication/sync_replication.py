@@ -1,6 +1,6 @@
 """A broker's one waiting for others: what they say comes in, how far everybody is who is waited for goes out.
 
-The decisions are `Confirming`'s. Here they are asked for each tenth of a second, logged, told, and kept when they are made by hand.
+The decisions are `SyncReplicationState`'s. Here they are asked for each tenth of a second, logged, told, and kept when they are made by hand.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
-from broker_core.confirming.by_hand import Downgrade, Downgrades
-from broker_core.confirming.confirming import Change, Confirming, Mode
 from broker_core.errors import OperatorError
 from broker_core.journal.journal import Journal
 from broker_core.names import LINK_PREFIX
+from broker_core.sync_replication.manual_downgrades import ManualDowngrade, ManualDowngradeStore
+from broker_core.sync_replication.sync_state import SyncMode, SyncModeChange, SyncReplicationState
 
 log = structlog.get_logger("sluice.confirming")
-LOOK_S: Final = 0.1
+CHECK_INTERVAL_S: Final = 0.1
 """How often it is looked who has been waited for too long."""
 STOOD_STILL_S: Final = 1.0
 """Between two looks: then this process was stopped, or got no CPU."""
 
 
-class Confirmations:
+class SyncReplication:
     """Of one broker. What is said goes to `moved` from `start` on."""
 
     def __init__(self, own: str, journal: Journal, clock: Clock) -> None:
         """`own`: this broker's name in its group, "" without one."""
         self._clock = clock
         self._before = journal.next_sequence - 1
-        self.by_hand = Downgrades(journal.directory, journal.instance, journal.files)
+        self.by_hand = ManualDowngradeStore(journal.directory, journal.instance, journal.files)
         by = {name: one.by for name, one in self.by_hand.of.items()}
-        self.confirming = Confirming(own, self._before, clock.seconds(), by)
+        self.confirming = SyncReplicationState(own, self._before, clock.seconds(), by)
         self.moved: Callable[[int], None] = lambda _: None
         """Everybody who is waited for has everything up to there."""
-        self.on_change: Callable[[Change], None] = lambda _: None
+        self.on_change: Callable[[SyncModeChange], None] = lambda _: None
         """Somebody isn't waited for any more, or is again."""
         self.unheard: Callable[[], Collection[str]] = tuple
         """Who can't be heard of now; set by a group's log."""
@@ -70,7 +70,7 @@ class Confirmations:
         now = self._clock.seconds()
         while True:
             before = now
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             now = self._clock.seconds()
             if now - before > STOOD_STILL_S:
                 # What others said meanwhile waits in the socket.
@@ -136,7 +136,7 @@ class Confirmations:
     async def downgrade(self, name: str, by: str) -> None:
         """Wait for one no more, until it is upgraded by hand; that is on disk first. OperatorError unknown_member; JournalError not_kept."""
         self._check(name)
-        await self.by_hand.note(name, Downgrade(by, self._clock.now_ns()), self.confirming.listed)
+        await self.by_hand.note(name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.listed)
         self._check(name)
         self._by_hand(self.confirming.downgrade(name, by, self._clock.seconds()))
 
@@ -162,17 +162,17 @@ class Confirmations:
                 listed=listed,
             )
 
-    def _by_hand(self, change: Change | None) -> None:
+    def _by_hand(self, change: SyncModeChange | None) -> None:
         assert change is not None, "it is listed"
         self._changed(change)
         self._tell()
 
     # What goes out.
 
-    def _changed(self, change: Change) -> None:
-        level = log.warning if change.mode is Mode.DOWNGRADED else log.info
+    def _changed(self, change: SyncModeChange) -> None:
+        level = log.warning if change.mode is SyncMode.DOWNGRADED else log.info
         level(
-            event_of(change),
+            event_name(change),
             name=change.name,
             by=change.by,
             confirmed=change.confirmed,
@@ -188,7 +188,7 @@ class Confirmations:
             self.moved(upto)
 
 
-def event_of(change: Change) -> str:
+def event_name(change: SyncModeChange) -> str:
     """Its name among the broker's own records, and in the log."""
     kind = "link" if change.name.startswith(LINK_PREFIX) else "member"
-    return f"{kind}_downgraded" if change.mode is Mode.DOWNGRADED else f"{kind}_upgraded"
+    return f"{kind}_downgraded" if change.mode is SyncMode.DOWNGRADED else f"{kind}_upgraded"
