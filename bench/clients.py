@@ -23,8 +23,8 @@ import uvloop
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import TransportSettings, default_policy
 from broker_core.connections.connection import Connection
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.unread import UNKNOWN
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.sink import UNKNOWN
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.interpreter import spare_the_loop
 from broker_core.protocols.liveness import ReadProgress

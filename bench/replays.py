@@ -116,7 +116,7 @@ def rates(records: int) -> dict[str, float]:
 def seek_p99(segments: int) -> float:
     """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
     from broker_core.batch import Batch, build_single_topic_batch
-    from broker_core.delivery.fair_share import FIRST_CHUNK
+    from broker_core.delivery.scheduling import FIRST_CHUNK
     from broker_core.journal.appender import JournalOptions
     from broker_core.journal.journal import Journal
 

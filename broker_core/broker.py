@@ -44,8 +44,8 @@ from broker_core.control.requests.table import Handler, table_of
 from broker_core.control.server import ControlServer
 from broker_core.control.set_back import SetBack, older_revision_error, set_back_error, set_back_problem
 from broker_core.control.status import Statistics
-from broker_core.delivery.spool.parts import clean_up
-from broker_core.delivery.spool.places import refuse_unusable
+from broker_core.delivery.spool.file_queue import remove_leftover_spools
+from broker_core.delivery.spool.spool import check_spool_directories
 from broker_core.documents.instance import RefusedRevision, Snapshot
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import Request, Welcome
@@ -136,7 +136,7 @@ class Broker:
             stopwatch=clock.seconds,
         )
         # Only the holder of the journal's lock may touch files of this instance's name.
-        clean_up(paths.spool, policy.instance.name)
+        remove_leftover_spools(paths.spool, policy.instance.name)
         confirmations = SyncReplication(member.settings.member if member is not None else "", journal, clock)
         make_log: CommitLogFactory = LocalCommitLog
         if member is not None:
@@ -370,7 +370,7 @@ class Broker:
         self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
-        await asyncio.to_thread(refuse_unusable, named)
+        await asyncio.to_thread(check_spool_directories, named)
 
     def _refuse_misplaced(self, policy: PolicyDocument) -> None:
         paths = self.paths

@@ -19,8 +19,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from api.broker_websocket.waiting import Gate
 from broker_core.config.access import is_origin_allowed
 from broker_core.connections.connection import Connection
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.unread import Window
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.sink import ReceiveWindowSample
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
 from broker_core.protocols.close_codes import close_number
@@ -106,7 +106,7 @@ class WebSocketSink:
         return self._progress.network_limited
 
     @property
-    def window(self) -> Window:
+    def window(self) -> ReceiveWindowSample:
         return self._progress.window
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from api.broker_websocket.consumer import ClientConsumer, WebSocketSink
 from broker_core.connections.connection import Connection
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.engine.engine import Engine
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from api.documents import serializer_of
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.documents.replays import DurableEntry
 from console.models import Loss
 
@@ -17,7 +17,7 @@ class LossQuerySerializer(serializers.Serializer[Any]):
 
     client = serializers.CharField(required=False, default="")
     subscription = serializers.CharField(required=False, default="")
-    cause = serializers.ChoiceField([cause.value for cause in Cause], required=False, default="")
+    cause = serializers.ChoiceField([cause.value for cause in DiscardCause], required=False, default="")
     rule = serializers.CharField(required=False, default="")
     since = serializers.DateTimeField(required=False)
     instance = serializers.CharField(required=False, default="")

@@ -8,8 +8,8 @@ from broker_core.bookmark import bookmark_sequence
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.window import DEFAULT_PREFETCH, AckMode, Window
+from broker_core.delivery.subscription_queues import SubscriptionQueue
+from broker_core.delivery.window import DEFAULT_PREFETCH, AckMode, AckWindow
 from broker_core.errors import ClientError
 from broker_core.protocols import commands
 from broker_core.replay.client_subscription import ClientSubscription
@@ -24,9 +24,9 @@ def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, pref
     word = command.ack or ("auto" if command.durable else None)
     window = None
     if word is not None and word != "none":
-        window = Window(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
+        window = AckWindow(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
     if window is not None or command.credit is not None:
-        lane = backlog.lanes[stream] = Lane(stream, window)
+        lane = backlog.lanes[stream] = SubscriptionQueue(stream, window)
         lane.credit = command.credit
     return window.prefetch if window is not None else 0
 
@@ -78,7 +78,7 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
 
 def _window(
     connection: Member, target: ClientSubscription | None, id: str
-) -> tuple[ClientSubscription, Window]:
+) -> tuple[ClientSubscription, AckWindow]:
     """A subscription and its window. ClientError unknown_subscription, also of one that has none."""
     lane = connection.backlog.lanes.get(target.stream) if target is not None else None
     if target is None or lane is None or lane.window is None:
@@ -98,7 +98,7 @@ def _sequences(connection: Member, target: ClientSubscription, first: int, last:
     return lane.window.sequences(first, last)
 
 
-def _numbers(window: Window, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
+def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
     if command.upto is not None:
         yield command.upto, command.upto
     elif command.bookmark is not None:

@@ -27,11 +27,11 @@ from broker_core.connections.ports import UNKNOWN_POSITION, Publishing, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
 from broker_core.connections.subscribe_start import make_behind_error
-from broker_core.delivery.account import Account, Cause
+from broker_core.delivery.account import DeliveryAccount, DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.gone import NOTHING_OWED, Ending
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
-from broker_core.delivery.sink import Line
+from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
+from broker_core.delivery.sink import ConnectionSink
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import reconnect_after_ms
@@ -47,7 +47,7 @@ MAX_UNREAD_REPLIES = 1_000
 class Connection:
     """One connection, from its first byte to its last. Others know it as a `Member`."""
 
-    def __init__(self, services: Services, transport: str, sink: Line) -> None:
+    def __init__(self, services: Services, transport: str, sink: ConnectionSink) -> None:
         self.services = services
         self._clock, self._instance = services.facilities.clock, services.facilities.instance
         self.transport = transport
@@ -225,7 +225,9 @@ class Connection:
         """End the connection with a last word. Everything that waits for it is forgotten, and what that was is said."""
         self.dismiss(code, message, fix, retry_after_ms)
 
-    def dismiss(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> Ending:
+    def dismiss(
+        self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None
+    ) -> UndeliveredSummary:
         """The same; what was owed to it, for whoever has it closed."""
         if self.closed:
             return NOTHING_OWED
@@ -235,7 +237,7 @@ class Connection:
         return ending
 
     def close_by_decision(
-        self, identity: str, notice: replies.DecisionNotice, ending: Ending, settled: Settled
+        self, identity: str, notice: replies.DecisionNotice, ending: UndeliveredSummary, settled: Settled
     ) -> None:
         """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
 
@@ -248,7 +250,7 @@ class Connection:
         self.notices.tell(identity, notice, close)
         self._say_closing(notice.code, notice.message, "", notice.retry_after_ms, ending)
 
-    def leave(self, why: str) -> Ending:
+    def leave(self, why: str) -> UndeliveredSummary:
         """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
         twice is harmless."""
         services = self.services
@@ -274,7 +276,7 @@ class Connection:
         event: str,
         state: str,
         target: ClientSubscription | None = None,
-        account: Account | None = None,
+        account: DeliveryAccount | None = None,
     ) -> None:
         """Something happened to this client, or to a subscription of it: a record of the broker's own."""
         topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
@@ -282,7 +284,7 @@ class Connection:
         self.services.note(now, self.name, event, state, topic, filter, self.transport, account)
 
     def _say_closing(
-        self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: Ending
+        self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
         come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
@@ -411,7 +413,7 @@ class Connection:
             position = services.publishing.publisher_position(
                 self.name, self.publishing.named_session, proven=identity.proven
             )
-        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
+        self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
         self.reply(
             replies.Ack(
                 ack="processed",
@@ -444,7 +446,7 @@ class Connection:
         self.services.judging.spool_failed(self, error)
 
     @property
-    def account(self) -> Account:
+    def account(self) -> DeliveryAccount:
         """What became of everything that was for it."""
         return self.backlog.account
 
@@ -481,7 +483,7 @@ class Connection:
                 f"There is no subscription {command.id!r}.",
                 "Use the id it was subscribed with.",
             )
-        ending = self.end(target, Cause.UNSUBSCRIBED)
+        ending = self.end(target, DiscardCause.UNSUBSCRIBED)
         answer = replies.Ack(
             ack="processed",
             of="unsubscribe",
@@ -505,7 +507,9 @@ class Connection:
         else:
             self.reply(answer)
 
-    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
+    def end(
+        self, target: ClientSubscription, cause: DiscardCause | None, rule: str = ""
+    ) -> UndeliveredSummary:
         """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
         for. Twice is harmless."""
         if self.subscriptions.pop(target.id, None) is None:
@@ -535,7 +539,7 @@ class Connection:
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 
-    def resume_bookmark(self, ending: Ending) -> str | None:
+    def resume_bookmark(self, ending: UndeliveredSummary) -> str | None:
         """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
         return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
 

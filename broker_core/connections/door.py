@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker_core.clock import Clock
-from broker_core.delivery.turns import TURN_NS
+from broker_core.delivery.scheduling import TURN_NS
 
 HEARD_A_TURN: Final = 8
 """Sockets at most. asyncio's transports read one turn later, which no clock here measures: some 0.2 ms each."""

@@ -16,7 +16,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.connections.anteroom import Unfinished
-from broker_core.delivery.turns import TURN_NS, Turns
+from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
 from broker_core.errors import ClientError
 from broker_core.protocols.native import NativeFrame
 
@@ -80,7 +80,7 @@ class Inbox:
     """One connection's. `take` is called for each item and may raise nothing. `held` is told what waits here."""
 
     def __init__(
-        self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: Turns, held: Unfinished
+        self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: WorkScheduler, held: Unfinished
     ) -> None:
         self._held = held
         self._sink = sink

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_core.connections.member import Member
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
@@ -39,7 +39,7 @@ class Leases:
         for target, (connection, ends) in list(self._held.items()):
             if ends >= now_ms:
                 continue
-            ending = connection.end(target, Cause.CANCELLED, "lease")
+            ending = connection.end(target, DiscardCause.CANCELLED, "lease")
             connection.reply(
                 replies.SubscriptionCancelled(
                     id=target.id,

@@ -25,7 +25,7 @@ from broker_core.connections.anteroom import address_of
 from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners
 from broker_core.connections.roster import Roster
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import ClientError
 from broker_core.names import BROKER_NAME, LINK_PREFIX, SITE_PREFIX
 from broker_core.protocols import commands
@@ -43,7 +43,7 @@ class Logons:
     """The door of one instance."""
 
     def __init__(
-        self, facilities: Facilities, roster: Roster, policy: PolicyDocument, owners: Owners
+        self, facilities: InstanceResources, roster: Roster, policy: PolicyDocument, owners: Owners
     ) -> None:
         self.owners = owners
         self._clock = facilities.clock

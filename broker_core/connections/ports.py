@@ -15,8 +15,8 @@ from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens
 from broker_core.connections.roster import Roster
-from broker_core.delivery.account import Account
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.account import DeliveryAccount
+from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
@@ -112,7 +112,7 @@ class Judging(Protocol):
     def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
 
 
-Note = Callable[[int, str, str, str, str | None, str | None, str | None, Account | None], None]
+Note = Callable[[int, str, str, str, str | None, str | None, str | None, DeliveryAccount | None], None]
 """Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
 topic and filter; its transport; of a disconnection what it was handed. `engine.events`."""
 
@@ -121,7 +121,7 @@ topic and filter; its transport; of a disconnection what it was handed. `engine.
 class Services:
     """What connections of one instance use. The engine fills it, part by part."""
 
-    facilities: Facilities
+    facilities: InstanceResources
     frontier: Frontier
     roster: Roster
     leases: Leases

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.member import Member
-from broker_core.delivery.account import Account
+from broker_core.delivery.account import DeliveryAccount
 from broker_core.errors import ClientError
 
 
@@ -20,7 +20,7 @@ class Roster:
         """Those that are logged on."""
         self.parting: set[Member] = set()
         """Clients that were told why they are closed, and may still answer."""
-        self.gone = Account()
+        self.gone = DeliveryAccount()
         """What became of everything that was for clients that have left."""
         self.on_connected: Callable[[Member], None] | None = None
         self.on_logged_on: Callable[[Member, str], None] | None = None

@@ -16,7 +16,7 @@ import structlog
 from broker_core.bookmark import AfterBookmarks, Bookmark, parse_bookmark
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
 from broker_core.names import link_client_name

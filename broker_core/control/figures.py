@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from broker_core.connections.member import Member
-from broker_core.delivery.account import Account, sum_of
+from broker_core.delivery.account import DeliveryAccount, sum_accounts
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.receiver import Receiver
+from broker_core.delivery.ports import MatchReceiver
 from broker_core.documents.clients import DeliveryState
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
@@ -28,7 +28,7 @@ _ONE_BATCH = 1
 class Figures(NamedTuple):
     """One subscription at one moment. Moments are ns, 0 for none."""
 
-    account: Account
+    account: DeliveryAccount
     delivery: DeliveryState
     paused: bool
     lag_messages: int
@@ -49,7 +49,9 @@ class Figures(NamedTuple):
 class Reading:
     """Reads figures, and remembers what a journal said of places that don't move."""
 
-    def __init__(self, journal: Journal, frontier: Frontier, counted: SubscriptionRegistry[Receiver]) -> None:
+    def __init__(
+        self, journal: Journal, frontier: Frontier, counted: SubscriptionRegistry[MatchReceiver]
+    ) -> None:
         self._journal = journal
         self._frontier = frontier
         self._counted = counted
@@ -134,12 +136,12 @@ def _oldest(connection: Member) -> dict[int, int]:
     return made
 
 
-def account_of(connection: Member, figures: Collection[Figures]) -> Account:
+def account_of(connection: Member, figures: Collection[Figures]) -> DeliveryAccount:
     """A client's account: of its subscriptions, and of those that have ended."""
     accounts, ended = [one.account for one in figures], connection.backlog.ended
     if len(accounts) == 1 and not ended.matched.messages:
         return accounts[0]
-    return sum_of((ended, *accounts))
+    return sum_accounts((ended, *accounts))
 
 
 def is_paused(target: ClientSubscription) -> bool:

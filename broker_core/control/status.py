@@ -15,8 +15,8 @@ from broker_core.connections.member import Member
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
 from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
-from broker_core.delivery.account import NOTHING, Account, total
-from broker_core.delivery.turns import TURN_NS
+from broker_core.delivery.account import NOTHING, DeliveryAccount, sum_volumes
+from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
@@ -134,7 +134,7 @@ class Statistics:
 
     def _begin(self) -> None:
         engine, now = self._engine, self._engine.clock.monotonic_ms()
-        self._out = total(
+        self._out = sum_volumes(
             (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
         )
         after = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._out)
@@ -546,7 +546,7 @@ def _mark_at_rest(target: ClientSubscription, figures: Figures, flaps: bool) -> 
     )
 
 
-def _amounts(account: Account) -> dict[str, Any]:
+def _amounts(account: DeliveryAccount) -> dict[str, Any]:
     """The fields of an entry that say what became of messages."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
     waiting, lost = account.waiting, account.lost

@@ -16,8 +16,8 @@ import numpy as np
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
 from broker_core.connections.member import Member
-from broker_core.delivery.receiver import Receiver
-from broker_core.delivery.shared import Shared
+from broker_core.delivery.entries import SharedDelivery
+from broker_core.delivery.ports import MatchReceiver
 from broker_core.documents.system_records import ClientEvent, DecisionEntry
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
@@ -65,7 +65,7 @@ class Watch:
         self.capacity = capacity
         self._queue: deque[Happened] = deque()
         self._kinds: frozenset[str] = frozenset()
-        self._ears: dict[Listening, Subscription[Receiver]] = {}
+        self._ears: dict[Listening, Subscription[MatchReceiver]] = {}
         self._users: dict[str, str] = {}
         self.dropped = 0
         engine.roster.on_connected = self._connected
@@ -165,7 +165,7 @@ class _Ear:
         self._engine = engine
         self._listening = listening
 
-    def receive(self, shared: Shared, rows: Rows | None) -> None:
+    def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         """A batch of which these rows (None: all) fit the pattern and the filter."""
         batch = shared.batch
         match self._listening.kind:

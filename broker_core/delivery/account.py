@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from broker_core.batch import Batch, Rows
 
 
-class Cause(StrEnum):
+class DiscardCause(StrEnum):
     """Why messages will not be delivered."""
 
     DISCARDED = "discarded"
@@ -48,34 +48,34 @@ class Cause(StrEnum):
     """It was to be read from the log, and has been removed there or is damaged."""
 
 
-_NOT_LOST: Final = (Cause.CONFLATED_AS_ASKED, Cause.RETURNED)
+_NOT_LOST: Final = (DiscardCause.CONFLATED_AS_ASKED, DiscardCause.RETURNED)
 
 
-class Amount(NamedTuple):
+class MessageVolume(NamedTuple):
     """Messages, and the bytes of their bodies."""
 
     messages: int = 0
     nbytes: int = 0
 
-    def plus(self, other: Amount) -> Amount:
+    def plus(self, other: MessageVolume) -> MessageVolume:
         """Both together."""
-        return Amount(self.messages + other.messages, self.nbytes + other.nbytes)
+        return MessageVolume(self.messages + other.messages, self.nbytes + other.nbytes)
 
-    def minus(self, other: Amount) -> Amount:
+    def minus(self, other: MessageVolume) -> MessageVolume:
         """The difference."""
-        return Amount(self.messages - other.messages, self.nbytes - other.nbytes)
+        return MessageVolume(self.messages - other.messages, self.nbytes - other.nbytes)
 
 
-NOTHING = Amount()
+NOTHING = MessageVolume()
 
 
-def amount_of(batch: Batch) -> Amount:
+def batch_volume(batch: Batch) -> MessageVolume:
     """All of a batch."""
-    return Amount(batch.count, batch.header.bodies_length)
+    return MessageVolume(batch.count, batch.header.bodies_length)
 
 
 @dataclass(slots=True)
-class Side:
+class AccountTotals:
     """One half of an account: of what the log keeps, or of what it doesn't. Plain sums that only grow, but for `handed`,
     which shrinks by what didn't leave after all."""
 
@@ -85,64 +85,64 @@ class Side:
     handed_bytes: int = 0
     acknowledged: int = 0
     acknowledged_bytes: int = 0
-    lost_waiting: Amount = NOTHING
+    lost_waiting: MessageVolume = NOTHING
     """Gone before it was handed over."""
-    lost_in_flight: Amount = NOTHING
+    lost_in_flight: MessageVolume = NOTHING
     """Gone after it was handed over: the peer hasn't acknowledged it."""
 
     @property
-    def waiting(self) -> Amount:
+    def waiting(self) -> MessageVolume:
         """Not handed over yet."""
         lost = self.lost_waiting
-        return Amount(
+        return MessageVolume(
             self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes
         )
 
     @property
-    def in_flight(self) -> Amount:
+    def in_flight(self) -> MessageVolume:
         """Handed over and not acknowledged."""
         lost = self.lost_in_flight
-        return Amount(
+        return MessageVolume(
             self.handed - self.acknowledged - lost.messages,
             self.handed_bytes - self.acknowledged_bytes - lost.nbytes,
         )
 
 
 @dataclass(slots=True)
-class Owed:
+class OutstandingTotals:
     """What several subscriptions are owed together, and isn't in the log only; their accounts keep it."""
 
     messages: int = 0
     nbytes: int = 0
 
-    def add(self, what: Amount) -> None:
+    def add(self, what: MessageVolume) -> None:
         """So much more."""
         self.messages += what.messages
         self.nbytes += what.nbytes
 
-    def remove(self, what: Amount) -> None:
+    def remove(self, what: MessageVolume) -> None:
         """So much less."""
         self.messages -= what.messages
         self.nbytes -= what.nbytes
 
 
 @dataclass(slots=True)
-class Account:
+class DeliveryAccount:
     """What was for one subscription. Those who deliver write it; everybody reads it."""
 
-    journaled: Side = field(default_factory=Side)
-    unjournaled: Side = field(default_factory=Side)
-    gone: dict[Cause, Amount] = field(default_factory=dict)
+    journaled: AccountTotals = field(default_factory=AccountTotals)
+    unjournaled: AccountTotals = field(default_factory=AccountTotals)
+    gone: dict[DiscardCause, MessageVolume] = field(default_factory=dict)
     matched_upto: int = 0
     """Sequence of the last journaled record that was counted as matched: what is read again up to it isn't new."""
-    in_log: Amount = NOTHING
+    in_log: MessageVolume = NOTHING
     """The part of what waits that is in the log only: it was given back, or came while the subscription was behind."""
-    together: Owed | None = field(default=None, compare=False)
+    together: OutstandingTotals | None = field(default=None, compare=False)
     """What it is owed is part of that."""
-    behind: Owed | None = field(default=None, compare=False)
+    behind: OutstandingTotals | None = field(default=None, compare=False)
     """And what of it is in the log only of that."""
 
-    def side(self, journaled: bool) -> Side:
+    def side(self, journaled: bool) -> AccountTotals:
         """The half that such messages belong to."""
         return self.journaled if journaled else self.unjournaled
 
@@ -162,19 +162,19 @@ class Account:
             if first > self.matched_upto:  # almost always
                 self.matched_upto = batch.last_sequence
             else:
-                fresh = fresh_of(batch, self.matched_upto)
-                self._leaves_log(Amount(messages, nbytes).minus(fresh))
+                fresh = slice_after(batch, self.matched_upto)
+                self._leaves_log(MessageVolume(messages, nbytes).minus(fresh))
                 messages, nbytes = fresh
                 self.matched_upto = max(self.matched_upto, batch.last_sequence)
         side.matched += messages
         side.matched_bytes += nbytes
 
-    def match_rows(self, batch: Batch, rows: Rows | None) -> Amount:
+    def match_rows(self, batch: Batch, rows: Rows | None) -> MessageVolume:
         """Some rows of a batch (None: all) are for the subscription, and held back to be conflated. How much that is."""
         what = (
-            amount_of(batch)
+            batch_volume(batch)
             if rows is None
-            else Amount(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
+            else MessageVolume(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
         )
         side = self.side(batch.header.first_sequence > 0)
         side.matched += what.messages
@@ -191,11 +191,11 @@ class Account:
         self.journaled.matched += header.count
         self.journaled.matched_bytes += header.bodies_length
         if self.together is not None:
-            self.together.add(amount_of(batch))
+            self.together.add(batch_volume(batch))
 
     def match_in_log(self, batch: Batch) -> None:
         """The same for what isn't queued: the subscription is behind, and will read it from the log."""
-        fresh = fresh_of(batch, self.matched_upto)
+        fresh = slice_after(batch, self.matched_upto)
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
@@ -203,11 +203,11 @@ class Account:
 
     def give_back(self, batch: Batch) -> None:
         """A queued batch of the log isn't queued any more: it will be read again."""
-        self._goes_to_log(amount_of(batch))
+        self._goes_to_log(batch_volume(batch))
         if self.together is not None:
-            self.together.remove(amount_of(batch))
+            self.together.remove(batch_volume(batch))
 
-    def leave_log(self) -> Amount:
+    def leave_log(self) -> MessageVolume:
         """Nothing of what waits is in the log only any more: it doesn't have it, or isn't asked. How much that was."""
         what = self.in_log
         self._leaves_log(what)
@@ -215,12 +215,12 @@ class Account:
             self.together.add(what)
         return what
 
-    def _goes_to_log(self, what: Amount) -> None:
+    def _goes_to_log(self, what: MessageVolume) -> None:
         self.in_log = self.in_log.plus(what)
         if self.behind is not None:
             self.behind.add(what)
 
-    def _leaves_log(self, what: Amount) -> None:
+    def _leaves_log(self, what: MessageVolume) -> None:
         self.in_log = self.in_log.minus(what)
         if self.behind is not None:
             self.behind.remove(what)
@@ -241,21 +241,21 @@ class Account:
             together.messages -= messages
             together.nbytes -= nbytes
 
-    def lose_waiting(self, cause: Cause, what: Amount, journaled: bool) -> None:
+    def lose_waiting(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
         """What waited will not be delivered."""
         if what.messages:
             side = self.side(journaled)
             side.lost_waiting = side.lost_waiting.plus(what)
             self._lose(cause, what)
 
-    def lose_in_flight(self, cause: Cause, what: Amount, journaled: bool) -> None:
+    def lose_in_flight(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
         """What was handed over was not acknowledged, and never will be."""
         if what.messages:
             side = self.side(journaled)
             side.lost_in_flight = side.lost_in_flight.plus(what)
             self._lose(cause, what)
 
-    def _lose(self, cause: Cause, what: Amount) -> None:
+    def _lose(self, cause: DiscardCause, what: MessageVolume) -> None:
         self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
         if self.together is not None:
             self.together.remove(what)
@@ -263,10 +263,10 @@ class Account:
     # What is said of it.
 
     @property
-    def matched(self) -> Amount:
+    def matched(self) -> MessageVolume:
         """All that was for the subscription."""
         kept, other = self.journaled, self.unjournaled
-        return Amount(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
+        return MessageVolume(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
 
     @property
     def untouched(self) -> bool:
@@ -274,40 +274,40 @@ class Account:
         return not (self.journaled.matched or self.unjournaled.matched)
 
     @property
-    def delivered(self) -> Amount:
+    def delivered(self) -> MessageVolume:
         """Handed over, whether or not the peer has acknowledged it."""
         kept, other = self.journaled, self.unjournaled
-        return Amount(kept.handed + other.handed, kept.handed_bytes + other.handed_bytes)
+        return MessageVolume(kept.handed + other.handed, kept.handed_bytes + other.handed_bytes)
 
     @property
-    def acknowledged(self) -> Amount:
+    def acknowledged(self) -> MessageVolume:
         """What the peer has."""
         kept, other = self.journaled, self.unjournaled
-        return Amount(
+        return MessageVolume(
             kept.acknowledged + other.acknowledged, kept.acknowledged_bytes + other.acknowledged_bytes
         )
 
     @property
-    def in_flight(self) -> Amount:
+    def in_flight(self) -> MessageVolume:
         """Handed over and not acknowledged."""
         return self.journaled.in_flight.plus(self.unjournaled.in_flight)
 
     @property
-    def waiting(self) -> Amount:
+    def waiting(self) -> MessageVolume:
         """Not handed over yet: in memory, in the spool, or in the log only."""
         return self.journaled.waiting.plus(self.unjournaled.waiting)
 
     @property
-    def owed(self) -> Amount:
+    def owed(self) -> MessageVolume:
         """Waiting, or in flight: what rules call a backlog."""
         return self.waiting.plus(self.in_flight)
 
     @property
-    def lost(self) -> Amount:
+    def lost(self) -> MessageVolume:
         """Gone, and neither because the subscriber asked for it nor because another gets it."""
-        return total(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
+        return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 
-    def merge(self, other: Account) -> None:
+    def merge(self, other: DeliveryAccount) -> None:
         """All of another account: of a client whose subscriptions come and go."""
         for mine, its in ((self.journaled, other.journaled), (self.unjournaled, other.unjournaled)):
             if not its.matched:
@@ -325,43 +325,43 @@ class Account:
             self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
 
 
-def fresh_of(batch: Batch, upto: int) -> Amount:
+def slice_after(batch: Batch, upto: int) -> MessageVolume:
     """What of a journaled batch has a greater sequence."""
     if batch.last_sequence <= upto:
         return NOTHING
     first = int(batch.sequences().searchsorted(upto, side="right"))
-    return Amount(batch.count - first, int(batch.rows["body"][first:].sum(dtype="u8")))
+    return MessageVolume(batch.count - first, int(batch.rows["body"][first:].sum(dtype="u8")))
 
 
-def total(amounts: Iterable[Amount]) -> Amount:
+def sum_volumes(amounts: Iterable[MessageVolume]) -> MessageVolume:
     """All of them together."""
     messages = nbytes = 0
     for amount in amounts:
         messages += amount.messages
         nbytes += amount.nbytes
-    return Amount(messages, nbytes)
+    return MessageVolume(messages, nbytes)
 
 
-def sum_of(accounts: Iterable[Account]) -> Account:
+def sum_accounts(accounts: Iterable[DeliveryAccount]) -> DeliveryAccount:
     """One account of them all: a client's, from those of its subscriptions."""
-    made = Account()
+    made = DeliveryAccount()
     for one in accounts:
         if not one.untouched:  # of a client's thousand subscriptions that are most
             made.merge(one)
     return made
 
 
-def delivered_of(accounts: Iterable[Account]) -> Amount:
+def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
     """What was handed over of all of them: asked for every second, of everybody."""
     messages = nbytes = 0
     for one in accounts:
         kept, other = one.journaled, one.unjournaled
         messages += kept.handed + other.handed
         nbytes += kept.handed_bytes + other.handed_bytes
-    return Amount(messages, nbytes)
+    return MessageVolume(messages, nbytes)
 
 
-def parts(account: Account) -> Iterator[tuple[str, Amount]]:
+def account_parts(account: DeliveryAccount) -> Iterator[tuple[str, MessageVolume]]:
     """The named parts of `matched`, for whoever shows or checks them."""
     yield "acknowledged", account.acknowledged
     yield "in_flight", account.in_flight

@@ -18,20 +18,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import NOTHING, Account, Amount, Cause, Owed, delivered_of, sum_of, total
-from broker_core.delivery.entry import OutboxEntry, of_log
-from broker_core.delivery.gone import NOTHING_OWED, Ending, Gone
-from broker_core.delivery.in_flight import MANY, InFlight
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.lanes import Lanes
-from broker_core.delivery.ledger import Tally
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
-from broker_core.delivery.offline import Offline
-from broker_core.delivery.outbox import Outbox
-from broker_core.delivery.ports import Facilities, Owner, Recipient
-from broker_core.delivery.sink import PULL_BYTES, Sink
+from broker_core.delivery.account import (
+    NOTHING,
+    DeliveryAccount,
+    DiscardCause,
+    MessageVolume,
+    OutstandingTotals,
+    sum_accounts,
+    sum_volumes,
+    total_delivered,
+)
+from broker_core.delivery.discards import NOTHING_OWED, DiscardRecorder, UndeliveredSummary
+from broker_core.delivery.entries import OutboxEntry, rereadable_entries
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
+from broker_core.delivery.loss_ledger import DiscardTally
+from broker_core.delivery.offline import SpooledBacklog
+from broker_core.delivery.outbox import MANY, InFlight, Outbox
+from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
+from broker_core.delivery.sink import PULL_BYTES, ReadDetector, Sink
 from broker_core.delivery.spool.spool import Spool
-from broker_core.delivery.unread import Unread
+from broker_core.delivery.subscription_queues import SubscriptionQueue, SubscriptionQueues
 from broker_core.delivery.window import AckMode
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
@@ -48,30 +54,30 @@ DUE_NS = 500_000_000
 class Backlog:
     """One client's deliveries. Satisfies `slow_clients.evaluate.signals.Backlog`."""
 
-    def __init__(self, owner: Owner, sink: Sink, facilities: Facilities) -> None:
+    def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
         self._owner = owner
         self._sink = sink
         self._facilities = facilities
-        self.recipients: dict[int, Recipient] = {}
+        self.recipients: dict[int, DeliveryTarget] = {}
         """The client's subscriptions by stream."""
         self._of_the_log: set[int] = set()
         """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
-        self._owed = Owed()
+        self._owed = OutstandingTotals()
         """Of the others, without what waits in the log only."""
-        self._behind = Owed()
+        self._behind = OutstandingTotals()
         """What waits there for those who say themselves what they have."""
-        self._ended = Account()
+        self._ended = DeliveryAccount()
         """Of the subscriptions that it had."""
-        self._gone = Gone(owner, facilities)
-        self._finished: dict[int, Recipient] = {}
+        self._gone = DiscardRecorder(owner, facilities)
+        self._finished: dict[int, DeliveryTarget] = {}
         """Those that were given all they asked for, while some of it is on its way."""
         self.outbox = Outbox()
-        self.lanes = Lanes()
+        self.lanes = SubscriptionQueues()
         """Of the subscriptions that have one."""
         self.in_flight = InFlight()
         self.conflated_bytes = 0
         """What conflated subscriptions hold back; kept by `conflating`."""
-        self.offline: Offline | None = None
+        self.offline: SpooledBacklog | None = None
         self.state = ClientState.CONNECTED
         self.offlined_at = 0
         self.unwritable_since = 0
@@ -84,7 +90,7 @@ class Backlog:
         self._looked_at = 0
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
-        self._unread = Unread()
+        self._unread = ReadDetector()
         self._rests_below = 0
         """While less waits in the outbox nobody need look at this client: it doesn't read, and what comes is handed over in lumps."""
         self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
@@ -92,21 +98,21 @@ class Backlog:
     # What is said of it.
 
     @property
-    def account(self) -> Account:
+    def account(self) -> DeliveryAccount:
         """All of the client's subscriptions together, those that have ended too. Made when asked for."""
-        return sum_of((self.ended, *(one.account for one in self.recipients.values())))
+        return sum_accounts((self.ended, *(one.account for one in self.recipients.values())))
 
     @property
-    def ended(self) -> Account:
+    def ended(self) -> DeliveryAccount:
         """Of the subscriptions that it had."""
         if not self._finished:
             return self._ended
-        return sum_of((self._ended, *(one.account for one in self._finished.values())))
+        return sum_accounts((self._ended, *(one.account for one in self._finished.values())))
 
     @property
-    def delivered(self) -> Amount:
+    def delivered(self) -> MessageVolume:
         """What of all of them was handed over."""
-        return delivered_of((self.ended, *[one.account for one in self.recipients.values()]))
+        return total_delivered((self.ended, *[one.account for one in self.recipients.values()]))
 
     @property
     def spool(self) -> Spool | None:
@@ -138,15 +144,15 @@ class Backlog:
         return self._sink.lump_bytes
 
     @property
-    def owed(self) -> Amount:
+    def owed(self) -> MessageVolume:
         """As rules count it, of all subscriptions: the sum of what is owed of each."""
-        owed = Amount(self._owed.messages, self._owed.nbytes)
+        owed = MessageVolume(self._owed.messages, self._owed.nbytes)
         if not self._behind.messages:  # almost always
             return owed
         read = (one for one in self.recipients.values() if one.account.behind is not None and not one.paused)
-        return owed.plus(total(one.account.in_log for one in read))
+        return owed.plus(sum_volumes(one.account.in_log for one in read))
 
-    def owed_of(self, one: Recipient) -> Amount:
+    def owed_of(self, one: DeliveryTarget) -> MessageVolume:
         """Waiting or in flight, as rules count it. What waits in the log only makes nobody slow, nor does what is on its way from
         there; but where the application itself says what it has, all counts that it may have."""
         by_its_word, account = self.acknowledges(one.stream), one.account
@@ -210,7 +216,10 @@ class Backlog:
 
     def waiting(self) -> BacklogCounts:
         """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
-        account, spooled = sum_of(one.account for one in self.recipients.values()), self._spooled_messages
+        account, spooled = (
+            sum_accounts(one.account for one in self.recipients.values()),
+            self._spooled_messages,
+        )
         owed = account.owed.messages - account.in_log.messages
         first = min((first for first in self.firsts().values() if first), default=0)
         return BacklogCounts(
@@ -261,7 +270,7 @@ class Backlog:
 
     # The way in and out.
 
-    def enter(self, recipient: Recipient) -> None:
+    def enter(self, recipient: DeliveryTarget) -> None:
         """A subscription begins. If it acknowledges, its lane is there."""
         stream = recipient.stream
         self.recipients[stream] = recipient
@@ -272,7 +281,7 @@ class Backlog:
             if self.acknowledges(stream):
                 recipient.account.behind = self._behind
 
-    def _forget(self, recipient: Recipient) -> None:
+    def _forget(self, recipient: DeliveryTarget) -> None:
         """It is no longer one of the client's; what it may still be owed isn't either."""
         account = recipient.account
         if account.together is not None:
@@ -499,16 +508,16 @@ class Backlog:
         self._owner.changed()
         return taken
 
-    def _take_from(self, lane: Lane) -> list[OutboxEntry]:
+    def _take_from(self, lane: SubscriptionQueue) -> list[OutboxEntry]:
         self._back_to_lane(lane)
         waits = lane.take_all()
-        taken = of_log(waits)
+        taken = rereadable_entries(waits)
         for entry in waits[: len(waits) - len(taken)]:
             self.lanes.offer(lane, entry)
         self.lanes.settle(lane.stream)
         return taken
 
-    def _back_to_lane(self, lane: Lane) -> None:
+    def _back_to_lane(self, lane: SubscriptionQueue) -> None:
         """What the lane has given and the socket hasn't taken waits there again, before the rest."""
         unsent = self.outbox.take_stream(lane.stream)
         if unsent:
@@ -559,15 +568,15 @@ class Backlog:
         last = lane.window.sequence_of(number)
         first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
         done = lane.window.acknowledge(number, number)
-        cause = Cause.RETURNED if recipient.shares else Cause.REFUSED
+        cause = DiscardCause.RETURNED if recipient.shares else DiscardCause.REFUSED
         self._gone.refused(recipient, done, cause, first or last, last)
         self.touched.add(stream)
 
-    def lane(self, stream: int) -> Lane:
+    def lane(self, stream: int) -> SubscriptionQueue:
         """The lane of a subscription, made when it has none: what waits for it moves there, and is looked at from now on."""
         lane = self.lanes.get(stream)
         if lane is None:
-            lane = self.lanes[stream] = Lane(stream)
+            lane = self.lanes[stream] = SubscriptionQueue(stream)
             lane.looked_at = True
             for entry in self.outbox.take_stream(stream):
                 self.queue(entry)
@@ -581,21 +590,21 @@ class Backlog:
     def discard_oldest(self, stream: int, messages: int, nbytes: int, rule: str) -> int:
         """Discard the oldest of a subscription's waiting messages, at least so many and of so many bytes of bodies, as far
         as they are in memory; how many that were."""
-        lane, tally = self.lane(stream), Tally()
+        lane, tally = self.lane(stream), DiscardTally()
         self._back_to_lane(lane)
         for entry in lane.discard_oldest(messages, nbytes):
             tally.add_entry(entry)
-        self.lose(stream, tally, Cause.DISCARDED, rule)
+        self.lose(stream, tally, DiscardCause.DISCARDED, rule)
         self.lanes.settle(stream)
         return tally.messages
 
-    def lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
+    def lose(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
         recipient = self.recipients.get(stream)
         if recipient is not None:
             self._gone.waited(recipient, what, cause, rule)
 
-    def leave(self, recipient: Recipient, cause: Cause, rule: str) -> Ending:
+    def leave(self, recipient: DeliveryTarget, cause: DiscardCause, rule: str) -> UndeliveredSummary:
         """A subscription ends: what of it waits or isn't acknowledged is gone, and where it would go on is said."""
         self.look()
         stream, account = recipient.stream, recipient.account
@@ -611,17 +620,19 @@ class Backlog:
             self.offline.wake()  # what is behind it may come back now
         return ending
 
-    def finish(self, recipient: Recipient) -> Ending:
+    def finish(self, recipient: DeliveryTarget) -> UndeliveredSummary:
         """A subscription has been given all it asked for: what its peer doesn't have yet is on its way, and not gone. With a
         window nobody acknowledges it any more."""
         if recipient.account.waiting.messages or self.acknowledges(recipient.stream):
-            return self.leave(recipient, Cause.UNSUBSCRIBED, "")
+            return self.leave(recipient, DiscardCause.UNSUBSCRIBED, "")
         self.lanes.end(recipient.stream)
         self._forget(recipient)
         self._finished[recipient.stream] = recipient
         return NOTHING_OWED
 
-    def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
+    def _end(
+        self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
+    ) -> UndeliveredSummary:
         ending = self._gone.all_owed(recipient, waiting, cause, rule)
         if not recipient.account.untouched:
             self._ended.merge(recipient.account)
@@ -631,15 +642,15 @@ class Backlog:
 
     def go_offline(self, spool: Spool) -> None:
         """Move everything that waits to the spool, in order, and drain it from now on when the client reads."""
-        self.state = next_state(self.state, Event.OFFLINE)
+        self.state = next_state(self.state, ClientStateEvent.OFFLINE)
         self.offlined_at = self._facilities.clock.now_ns()
-        self.offline = Offline(self, self._owner, self._sink, self._facilities, spool)
+        self.offline = SpooledBacklog(self, self._owner, self._sink, self._facilities, spool)
         self.offline.start(self.take_unsent())
         self._owner.changed()
 
     def back_to_live(self) -> None:
         """The spool is empty."""
-        self.state = next_state(self.state, Event.DRAINED)
+        self.state = next_state(self.state, ClientStateEvent.DRAINED)
         self._end_offline()
         self.offlined_at = 0
         self._owner.went_live()
@@ -651,16 +662,18 @@ class Backlog:
         if offline is not None:
             offline.close()
 
-    def close(self) -> Ending:
+    def close(self) -> UndeliveredSummary:
         """Give up everything that isn't acknowledged, and remove the spool. All that was owed, together."""
         together = NOTHING_OWED
         if self.state is ClientState.CLOSED:
             return together
-        self.state = next_state(self.state, Event.CLOSE)
+        self.state = next_state(self.state, ClientStateEvent.CLOSE)
         self.look()
         waiting = self.firsts()
         for stream, recipient in (self.recipients | self._finished).items():
-            together = together.plus(self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, ""))
+            together = together.plus(
+                self._end(recipient, waiting.get(stream, 0), DiscardCause.DISCONNECTED, "")
+            )
         for recipient in list(self.recipients.values()):
             self._forget(recipient)
         self._finished.clear()

@@ -4,21 +4,32 @@ Intervals are cut on the timeline of the records (accepted_at), at multiples of 
 conflates as it would have been conflated when the records were new, however fast it runs and wherever it starts. A
 record that is held takes its place in the order, and its bookmark, from the first record it stands for (seed 002): a
 subscriber that resumes after that bookmark misses nothing, and may get the rest of the interval once more.
+
+Conflation of one subscription, carried out: what it holds back, when that is delivered, and what it takes in memory.
+
+During a replay the intervals end on the recorded timeline, when a later record comes. When the subscription has caught
+up they end by the clock. While the client is offlined nothing is held: its memory is what must become less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from broker_core.batch import MAX_BATCH_BYTES, Batch, BatchHeader, Rows, build_batch
-from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.account import NOTHING, DiscardCause, MessageVolume
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.entries import BatchSlice, OutboxEntry, age_start_ns
+from broker_core.delivery.lifecycle import ClientState
+from broker_core.delivery.ports import DeliveryTarget, InstanceResources
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf
 from broker_core.names import BROKER_NAME
 from broker_core.quantities import parse_client_interval
 from broker_core.subscriptions.keys import RecordKey, parse_key
+from broker_core.subscriptions.subscription import Subscription
 
 HELD_OVERHEAD: Final = 200
 """Bytes of memory that a held record takes besides its topic, headers and body; measured, rounded up."""
@@ -29,14 +40,14 @@ MAX_BATCH_TOPICS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Conflation:
+class ConflationOptions:
     """What a subscriber asked for: the interval in ns, and the key."""
 
     interval_ns: int
     key: RecordKey
 
 
-def parse_conflation(interval: str, key: str | None) -> Conflation:
+def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
     """The options `conflation` ("1s", "250ms") and `conflation_key` ("topic", "/id", or "/desk,/id").
 
     Raises ClientError bad_interval or bad_conflation.
@@ -50,7 +61,7 @@ def parse_conflation(interval: str, key: str | None) -> Conflation:
             field="conflation_key",
         )
     try:
-        return Conflation(interval_ns, parse_key(key))
+        return ConflationOptions(interval_ns, parse_key(key))
     except ClientError as error:
         if error.code != "bad_key":
             raise
@@ -59,7 +70,7 @@ def parse_conflation(interval: str, key: str | None) -> Conflation:
         ) from None
 
 
-class _Held(NamedTuple):
+class _HeldRecord(NamedTuple):
     sequence: int
     """Of the first record it stands for; 0 when that isn't journaled."""
     topic: str
@@ -76,11 +87,11 @@ class Conflator:
 
     __slots__ = ("_conflation", "_held", "_key_of", "_newest", "_window", "nbytes", "replaced")
 
-    def __init__(self, conflation: Conflation, decoder_of: DecoderOf | None) -> None:
+    def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
         """`decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON."""
         self._conflation = conflation
         self._key_of = conflation.key.of(decoder_of)
-        self._held: dict[object, _Held] = {}
+        self._held: dict[object, _HeldRecord] = {}
         self._window = 0
         self._newest: BatchHeader | None = None
         self.nbytes = 0
@@ -159,15 +170,15 @@ class Conflator:
             before = self._held.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
-            held = _Held(
+            held = _HeldRecord(
                 before.sequence if before else sequences[row], topic, headers[row] if headers else b"", body
             )
             self.nbytes += held.nbytes - (before.nbytes if before else 0)
             self._held[key] = held
-        self.replaced = Amount(replaced, replaced_bytes)
+        self.replaced = MessageVolume(replaced, replaced_bytes)
 
 
-def _parts(held: list[_Held]) -> Iterator[list[_Held]]:
+def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
     """Cut where a batch would have too many bytes, records or topics."""
     start, nbytes, topics = 0, 0, set[str]()
     for end, one in enumerate(held):
@@ -182,7 +193,7 @@ def _parts(held: list[_Held]) -> Iterator[list[_Held]]:
         yield held[start:]
 
 
-def _batch(held: list[_Held], newest: BatchHeader) -> Batch:
+def _batch(held: list[_HeldRecord], newest: BatchHeader) -> Batch:
     numbers, topics, headers, bodies = zip(*held, strict=True)
     sequences = numbers if numbers[0] else ()
     # From the broker: the records come from several publishers.
@@ -191,3 +202,137 @@ def _batch(held: list[_Held], newest: BatchHeader) -> Batch:
         origin=newest.origin, epoch=newest.epoch, first_sequence=numbers[0], accepted_at=newest.accepted_at
     )
     return batch
+
+
+class SubscriptionConflator:
+    """The held records of one subscription."""
+
+    def __init__(
+        self,
+        facilities: InstanceResources,
+        backlog: Backlog,
+        recipient: DeliveryTarget,
+        subscription: Subscription[object],
+        conflation: ConflationOptions,
+    ) -> None:
+        self._clock = facilities.clock
+        self._backlog = backlog
+        self._recipient = recipient
+        self._subscription = subscription
+        self._conflator = Conflator(conflation, subscription.decoder_of)
+        self._kept: list[BatchSlice] = []
+        """Conflated already, when the replay was paused."""
+        self.nbytes = 0
+        """What it holds, in memory."""
+        self.first_sequence = 0
+        """The first record that is kept back and not delivered yet; 0 when there is none."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def ends_at(self) -> int:
+        """When the interval of what is held ends, ns; 0 when nothing is held."""
+        return self._conflator.ends_at
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether something is held that no clock will release. Of a live subscription this must never be so."""
+        return self._timer is None and self.ends_at > 0
+
+    def first_of(self, waiting: Sequence[BatchSlice]) -> int:
+        """The first record that isn't delivered, of those waiting and those held; 0 when there is none."""
+        return waiting[0].first_sequence if waiting else self._conflator.first_sequence
+
+    # During a replay.
+
+    def replayed(self, pieces: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
+        """What may be delivered now that these were read.
+
+        Once the replay has caught up, intervals that the clock has ended are; with `release` everything that is held.
+        """
+        ready, self._kept = self._kept, []
+        for piece in pieces:
+            ends_at = self.ends_at
+            ready += self._pieces(self._take(piece.batch, None), ends_at)
+        if caught_up:
+            ends_at = self.ends_at
+            ready += self._pieces(
+                self._conflator.release() if release else self._conflator.due(self._clock.now_ns()), ends_at
+            )
+        self._count()
+        return ready
+
+    def keep(self, pieces: Sequence[BatchSlice]) -> None:
+        """The replay is paused: these were conflated and not delivered; they come first when it goes on."""
+        self._kept += [piece.first(piece.batch.count - piece.start) for piece in pieces]
+        self._count()
+        self._disarm()
+
+    def _pieces(self, batches: list[Batch], recorded_at: int) -> list[BatchSlice]:
+        return [BatchSlice(self._subscription, None, 0, None, batch, recorded_at) for batch in batches]
+
+    def _take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
+        """Hold what matched; into the account goes what came, and what it took the place of: no loss, it was asked for."""
+        account = self._recipient.account
+        account.match_rows(batch, rows)
+        ended = self._conflator.take(batch, rows)
+        account.lose_waiting(
+            DiscardCause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
+        )
+        return ended
+
+    # Live.
+
+    def live(self, batch: Batch, rows: Rows | None) -> None:
+        """Take what matched of a batch, and queue what its coming ends."""
+        self._offer(self._take(batch, rows))
+        if self._backlog.spool is not None:
+            self._offer(self._conflator.release())
+        self.arm()
+
+    def arm(self) -> None:
+        """See to it that what is held is delivered when its interval ends."""
+        self._count()
+        if self._timer is None and self.ends_at:
+            # Records come as new as the clock; where it is behind theirs, an interval still lasts no longer than it says.
+            left = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
+            self._timer = asyncio.get_running_loop().call_later(left / 1e9 + 0.001, self._ended, self.ends_at)
+
+    def _ended(self, armed_for: int) -> None:
+        self._timer = None
+        if self._backlog.state is ClientState.CLOSED:
+            return
+        self._offer(self._conflator.due(max(self._clock.now_ns(), armed_for)))
+        self.arm()
+
+    def _offer(self, batches: list[Batch]) -> None:
+        now = self._clock.now_ns()
+        for batch in batches:
+            since = age_start_ns(batch.accepted_at, now)
+            self._backlog.put(
+                OutboxEntry(self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, since)
+            )
+
+    def offlined(self) -> None:
+        """The client is offlined: what is held goes to its spool with everything else."""
+        self._offer(self._conflator.release())
+        self.arm()
+
+    def close(self) -> None:
+        """The subscription has ended."""
+        self._disarm()
+        self._conflator.drop()
+        self._kept.clear()
+        self._count()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _count(self) -> None:
+        """Keep the client's memory true, and the record that it would have to start from again."""
+        nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._kept)
+        if nbytes != self.nbytes:
+            self._backlog.hold_back(nbytes - self.nbytes)
+            self.nbytes = nbytes
+        self.first_sequence = self.first_of(self._kept)

@@ -30,7 +30,7 @@ class ClientState(StrEnum):
     CLOSED = "closed"
 
 
-class Event(StrEnum):
+class ClientStateEvent(StrEnum):
     """What may happen to a client."""
 
     LOGGED_ON = "logged_on"
@@ -46,28 +46,28 @@ class Event(StrEnum):
 class IllegalTransition(RuntimeError):
     """The event can't happen in this state: a mistake of ours, never of a peer. The state is unchanged."""
 
-    def __init__(self, state: ClientState, event: Event) -> None:
+    def __init__(self, state: ClientState, event: ClientStateEvent) -> None:
         super().__init__(f"{event.value} can't happen to a client that is {state.value}")
         self.state = state
         self.event = event
 
 
-TRANSITIONS: Final[dict[tuple[ClientState, Event], ClientState]] = {
-    (ClientState.CONNECTED, Event.LOGGED_ON): ClientState.LIVE,
-    (ClientState.LIVE, Event.OFFLINE): ClientState.OFFLINED,
-    (ClientState.OFFLINED, Event.READING): ClientState.DRAINING,
-    (ClientState.DRAINING, Event.OFFLINE): ClientState.OFFLINED,
-    (ClientState.DRAINING, Event.DRAINED): ClientState.LIVE,
-    (ClientState.CONNECTED, Event.CLOSE): ClientState.CLOSED,
-    (ClientState.LIVE, Event.CLOSE): ClientState.CLOSED,
-    (ClientState.OFFLINED, Event.CLOSE): ClientState.CLOSED,
-    (ClientState.DRAINING, Event.CLOSE): ClientState.CLOSED,
+TRANSITIONS: Final[dict[tuple[ClientState, ClientStateEvent], ClientState]] = {
+    (ClientState.CONNECTED, ClientStateEvent.LOGGED_ON): ClientState.LIVE,
+    (ClientState.LIVE, ClientStateEvent.OFFLINE): ClientState.OFFLINED,
+    (ClientState.OFFLINED, ClientStateEvent.READING): ClientState.DRAINING,
+    (ClientState.DRAINING, ClientStateEvent.OFFLINE): ClientState.OFFLINED,
+    (ClientState.DRAINING, ClientStateEvent.DRAINED): ClientState.LIVE,
+    (ClientState.CONNECTED, ClientStateEvent.CLOSE): ClientState.CLOSED,
+    (ClientState.LIVE, ClientStateEvent.CLOSE): ClientState.CLOSED,
+    (ClientState.OFFLINED, ClientStateEvent.CLOSE): ClientState.CLOSED,
+    (ClientState.DRAINING, ClientStateEvent.CLOSE): ClientState.CLOSED,
     # A decision and the loss of the socket may fall into the same turn; the second changes nothing.
-    (ClientState.CLOSED, Event.CLOSE): ClientState.CLOSED,
+    (ClientState.CLOSED, ClientStateEvent.CLOSE): ClientState.CLOSED,
 }
 
 
-def next_state(state: ClientState, event: Event) -> ClientState:
+def next_state(state: ClientState, event: ClientStateEvent) -> ClientState:
     """The state after the event. Raises IllegalTransition when the table has no such row."""
     try:
         return TRANSITIONS[state, event]

@@ -1,4 +1,13 @@
-"""An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.
+"""The chunks of a drain: what is pulled from a spool at once, read in the reader thread, and when it is its turn.
+
+As with replays (`read_ahead`) a chunk starts small and grows while the client takes everything at once, and the next
+one is read while the client takes the one before. When it stops, everything unsent is given back and only references to
+it wait in memory (of what no journal keeps, itself), so that clients that have stopped hold next to nothing.
+
+Beside live traffic a drain stands in the line of the replays (`fair_share`), but for as much as has come for its client
+meanwhile: so it goes faster than its backlog grows, and ends. A chunk that was read for a faster pace is given back.
+
+An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.
 
 What is pulled from the spool is on its way through the reader thread for a moment. It counts as waiting until it is
 queued in memory, and then until it is sent.
@@ -7,63 +16,160 @@ queued in memory, and then until it is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
 
-from broker_core.delivery.drain import Drain
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.lanes import Lanes
-from broker_core.delivery.ledger import Tally
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
+from broker_core.delivery.loss_ledger import DiscardTally
 from broker_core.delivery.outbox import Outbox
-from broker_core.delivery.ports import Facilities, Owner, Recipient
+from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
+from broker_core.delivery.scheduling import LARGEST_BESIDE_LIVE, AdaptiveChunkSize
 from broker_core.delivery.sink import PULL_BYTES, Sink
-from broker_core.delivery.spool.bring_back import unload
-from broker_core.delivery.spool.entries import SpoolEntry
+from broker_core.delivery.spool.entry_format import RUN_BYTES, SpoolEntry
+from broker_core.delivery.spool.reader import load_deliveries, to_spool_entries
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.subscription_queues import SubscriptionQueue, SubscriptionQueues
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
+
+LARGEST_COPIED = 256 * 1024
+"""Bytes of a chunk while the spool holds batches that no journal keeps."""
+
+
+@dataclass(slots=True, eq=False)
+class DrainChunk:
+    """What was pulled from the spool together and isn't queued yet. No journaled record of it is before `first`, and none of a
+    stream before its `firsts`."""
+
+    entries: Sequence[SpoolEntry]
+    first: int
+    firsts: Mapping[int, int]
+    reading: asyncio.Future[list[OutboxEntry]]
+    messages: int
+    nbytes: int
+    copied_messages: int
+
+
+class SpoolDrain:
+    """The chunks of one client's spool, one in flight at a time."""
+
+    def __init__(
+        self,
+        facilities: InstanceResources,
+        spool: Spool,
+        leave_out: Callable[[list[SpoolEntry]], list[SpoolEntry]],
+    ) -> None:
+        """`leave_out` is given what was pulled; it returns what is still wanted."""
+        self._facilities = facilities
+        self._share = facilities.share
+        self._spool = spool
+        self._leave_out = leave_out
+        self.chunk: DrainChunk | None = None
+        self.size = AdaptiveChunkSize(facilities.share)
+        self.came_bytes = 0
+        """How much more came for the client since it reads, or since it was delivered so much."""
+        self._reads = False
+
+    def reads(self, reading: bool) -> None:
+        """The client reads again, or has stopped."""
+        if reading != self._reads:
+            self._reads = reading
+            self._share.replays += 1 if reading else -1
+            self.came_bytes = 0
+            self.size.begin_anew()
+
+    async def turn(self) -> None:
+        """Wait until a chunk may be delivered."""
+        if self._share.busy and self.size.nbytes > LARGEST_BESIDE_LIVE:
+            self.size.nbytes = LARGEST_BESIDE_LIVE
+            if (chunk := self._drop()) is not None:
+                self._spool.put_back(chunk.entries, chunk.firsts)
+        owed = max(self.size.nbytes, RUN_BYTES)
+        if self.came_bytes >= owed:
+            self.came_bytes -= owed
+        else:
+            await self._share.mine()
+
+    def start(self) -> None:
+        """Pull a chunk and begin to read it, unless one is in flight. JournalError spool_damaged."""
+        if self.chunk is not None:
+            return
+        first, firsts = self._spool.first_sequence, self._spool.firsts()
+        # What was copied can't be given back but in memory.
+        size = min(self.size.nbytes, LARGEST_COPIED) if self._spool.copied_messages else self.size.nbytes
+        entries = self._leave_out(self._spool.pull(size))
+        self.chunk = DrainChunk(
+            entries,
+            first,
+            {entry.stream: firsts[entry.stream] for entry in entries if entry.stream in firsts},
+            asyncio.ensure_future(self._read(entries)),
+            sum(entry.count for entry in entries),
+            sum(entry.nbytes for entry in entries),
+            sum(entry.count for entry in entries if entry.batch is not None),
+        )
+
+    async def _read(self, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
+        return await self._facilities.reader.run(load_deliveries, self._facilities.journal, entries)
+
+    def stop(self) -> DrainChunk | None:
+        """Nothing is wanted, for now or any more. What was in flight."""
+        self.reads(False)
+        return self._drop()
+
+    def _drop(self) -> DrainChunk | None:
+        chunk, self.chunk = self.chunk, None
+        if chunk is not None:
+            if chunk.reading.done() and not chunk.reading.cancelled():
+                chunk.reading.exception()  # nobody will ask for it any more
+            chunk.reading.cancel()
+        return chunk
+
 
 log = structlog.get_logger("sluice.offline")
 STALLED_AFTER_S = 1.0
 """A draining client that takes nothing for this long counts as offlined again."""
 
 
-class Waits(Protocol):
+class LiveBacklogPort(Protocol):
     """The client's backlog, which this is a part of: `Backlog`."""
 
     state: ClientState
     outbox: Outbox
-    lanes: Lanes
+    lanes: SubscriptionQueues
 
     @property
-    def recipients(self) -> Mapping[int, Recipient]: ...
+    def recipients(self) -> Mapping[int, DeliveryTarget]: ...
     def queue(self, entry: OutboxEntry) -> None: ...
     def send_waiting(self) -> None: ...
     def take_unsent(self) -> list[OutboxEntry]: ...
     def back_to_live(self) -> None: ...
 
 
-class Offline:
+class SpooledBacklog:
     """One client's time on disk, from the decision until its spool is empty."""
 
     def __init__(
-        self, backlog: Waits, owner: Owner, sink: Sink, facilities: Facilities, spool: Spool
+        self,
+        backlog: LiveBacklogPort,
+        owner: BacklogOwner,
+        sink: Sink,
+        facilities: InstanceResources,
+        spool: Spool,
     ) -> None:
         self._backlog = backlog
         self._owner = owner
         self._sink = sink
         self._facilities = facilities
         self.spool = spool
-        self._drain = Drain(facilities, spool, self._leave_out_ended)
+        self._drain = SpoolDrain(facilities, spool, self._leave_out_ended)
         self._pin: Pin | None = None
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
-        self._holding: tuple[Lane, ...] = ()
+        self._holding: tuple[SubscriptionQueue, ...] = ()
         """The lanes that let nothing through of what was brought back for them, so that it went to the spool again."""
 
     # The chunk that has left the spool and isn't queued yet.
@@ -90,7 +196,7 @@ class Offline:
         chunk = self._drain.chunk
         return chunk.first if chunk is not None and chunk.messages > chunk.copied_messages else 0
 
-    def tallies(self) -> dict[int, Tally]:
+    def tallies(self) -> dict[int, DiscardTally]:
         """Everything that waits here, by stream."""
         tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
         chunk = self._drain.chunk
@@ -267,7 +373,7 @@ class Offline:
                 self.stalled()
         self._holding = ()
         if backlog.state is ClientState.OFFLINED:
-            backlog.state = next_state(backlog.state, Event.READING)
+            backlog.state = next_state(backlog.state, ClientStateEvent.READING)
             self._drain.reads(True)
         return backlog.state is not ClientState.CLOSED
 
@@ -275,9 +381,9 @@ class Offline:
         """A draining client has stopped reading, or acknowledging: what it wasn't sent waits on disk again."""
         backlog, chunk = self._backlog, self._drain.stop()
         self._holding = tuple(backlog.lanes.filled.values()) if self._sink.writable else ()
-        backlog.state = next_state(backlog.state, Event.OFFLINE)
+        backlog.state = next_state(backlog.state, ClientStateEvent.OFFLINE)
         unsent = backlog.take_unsent()
-        entries, firsts = unload(unsent), dict(chunk.firsts if chunk is not None else {})
+        entries, firsts = to_spool_entries(unsent), dict(chunk.firsts if chunk is not None else {})
         for one in unsent:
             if one.source is not None:
                 first = one.batch.first_sequence
@@ -299,8 +405,8 @@ class Offline:
             self._pin = None
 
 
-def _tell(tallies: dict[int, Tally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
+def _tell(tallies: dict[int, DiscardTally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
     """Add entries by stream. No journaled record of a stream is before its `firsts`."""
     for entry in entries:
         known = firsts.get(entry.stream, 0) if entry.batch is None else entry.batch.first_sequence
-        tallies.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, known, known)
+        tallies.setdefault(entry.stream, DiscardTally()).add(entry.count, entry.nbytes, known, known)

@@ -1,4 +1,7 @@
-"""What delivery needs of those above it, and what the rooms of one instance share."""
+"""What delivery needs of those above it, and what the rooms of one instance share.
+
+Who gets what matches: subscriptions of clients, and whoever listens inside the broker.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,22 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from broker_core.batch import Rows
 from broker_core.clock import Clock
-from broker_core.delivery.account import Account
-from broker_core.delivery.delays import Delays
-from broker_core.delivery.fair_share import FairShare
-from broker_core.delivery.ledger import Ledger
-from broker_core.delivery.turns import Turns
+from broker_core.delivery.account import DeliveryAccount
+from broker_core.delivery.entries import SharedDelivery
+from broker_core.delivery.latency import LatencyTracker
+from broker_core.delivery.loss_ledger import LossLedger
+from broker_core.delivery.scheduling import ReplayFairShare, WorkScheduler
 from broker_core.errors import SluiceError
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
 
 
-class Recipient(Protocol):
+class DeliveryTarget(Protocol):
     """A subscription, as far as its deliveries go."""
 
-    account: Account
+    account: DeliveryAccount
 
     @property
     def id(self) -> str:
@@ -51,7 +55,7 @@ class Recipient(Protocol):
         """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
 
 
-class Owner(Protocol):
+class BacklogOwner(Protocol):
     """The client whose deliveries these are."""
 
     @property
@@ -74,22 +78,37 @@ class Owner(Protocol):
         """What waits for it can't be written to disk: that is decided, told and recorded, and the connection ended."""
 
 
-class Spawn(Protocol):
+class TaskSpawner(Protocol):
     """Starts a task that ends with the instance."""
 
     def __call__(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Facilities:
+class InstanceResources:
     """What the rooms of one instance share: the log and the thread that reads it, the time, the loop's fair share."""
 
     instance: str
     clock: Clock
     journal: Journal
     reader: ReaderThread
-    share: FairShare
-    turns: Turns
-    ledger: Ledger
-    spawn: Spawn
-    delays: Delays = field(default_factory=Delays)
+    share: ReplayFairShare
+    turns: WorkScheduler
+    ledger: LossLedger
+    spawn: TaskSpawner
+    delays: LatencyTracker = field(default_factory=LatencyTracker)
+
+
+class MatchReceiver(Protocol):
+    """What the registry holds."""
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether records of the log and records that no journal keeps are for it alike, in the order of
+        their publishers."""
+
+    def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
+        """A batch has come of which these rows (None: all) fit the pattern and the filter."""
+
+    def missed(self) -> None:
+        """A batch couldn't be taken: there is a gap from here on, and that mustn't be passed over in silence."""

@@ -1,4 +1,10 @@
-"""The port between the engine and a transport: what a transport must offer for one connection.
+"""Whether a peer reads what its kernel takes for it: as its window tells.
+
+A socket takes what comes for a peer that reads nothing until the peer's kernel is full, and each message costs a write meanwhile. But a
+receiver's window tells it at once: its end moves when bytes are read there, and stays where it is when none are. How wide a window is says less:
+kernels narrow it for reasons of their own.
+
+The port between the engine and a transport: what a transport must offer for one connection.
 
 A transport below it (asyncio's for TCP, daphne's for WebSocket) takes what it is handed. When it holds more than
 TRANSPORT_HIGH_BYTES that the kernel hasn't taken (daphne's has its own measure) it clears `writable`, and calls
@@ -9,12 +15,53 @@ where policy sees it, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.unread import Window
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
+
+LOOK_NS: Final = 500_000_000
+"""Over so long at least: who does something else for a moment isn't meant."""
+ENOUGH_BYTES: Final = 16 * 1024
+"""So much must have come for a peer: Linux opens a window in steps."""
+
+
+class ReceiveWindowSample(NamedTuple):
+    """Of one look at a connection, in bytes since its start; the same each time where nobody tells."""
+
+    acknowledged: int
+    """The peer's kernel has it."""
+    end: int
+    """Up to there it said that it takes."""
+
+
+UNKNOWN: Final = ReceiveWindowSample(0, 0)
+
+
+class ReadDetector:
+    """One peer's. `leaves`: it has read less than half of what came lately."""
+
+    __slots__ = ("_at", "_since", "leaves")
+
+    def __init__(self) -> None:
+        self.leaves = False
+        self._since: ReceiveWindowSample | None = None
+        self._at = 0
+
+    def look(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
+        """`leaves`, as of now; a clock that never jumps. It takes a while to be so, and ends as soon as it is seen to read."""
+        since = self._since
+        if since is None:
+            self._since, self._at = seen, now_ns
+            return False
+        came, read = seen.acknowledged - since.acknowledged, seen.end - since.end
+        reads = 2 * read >= came
+        if (self.leaves and reads and read > 0) or (came >= ENOUGH_BYTES and now_ns - self._at >= LOOK_NS):
+            self.leaves = not reads
+            self._since, self._at = seen, now_ns
+        return self.leaves
+
 
 TRANSPORT_HIGH_BYTES = 1
 """Bytes asyncio may hold below the outbox and still be writable. As good as none: what it holds of a batch keeps the whole
@@ -63,7 +110,7 @@ class Sink(Protocol):
         """Whether what waits has waited for the network lately, more than for the peer to open its window."""
 
     @property
-    def window(self) -> Window:
+    def window(self) -> ReceiveWindowSample:
         """What the peer's kernel takes, as of the last time that somebody asked for `taken_bytes`."""
 
     def logged_on(self) -> None:
@@ -88,7 +135,7 @@ class Sink(Protocol):
         """Send what was handed over as far as the peer takes it within a moment, then close."""
 
 
-class Line(Sink, Protocol):
+class ConnectionSink(Sink, Protocol):
     """A sink that is a peer's own connection."""
 
     def read_progress(self) -> ReadProgress:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch
-from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.account import NOTHING, MessageVolume
 from broker_core.errors import ClientError
 
 DEFAULT_PREFETCH: Final = 1_000
@@ -38,7 +38,7 @@ class AckMode(StrEnum):
 
 
 @dataclass(slots=True)
-class _Span:
+class _SentBatch:
     """One batch that was sent: its numbers, its records' sequences, and when it was sent (ns)."""
 
     first: int
@@ -58,11 +58,11 @@ class _Span:
         return int(self.listed[place]) if self.listed is not None else self.first_sequence + place
 
 
-class Acknowledged(NamedTuple):
+class AckResult(NamedTuple):
     """What one acknowledgement was for: records that the log keeps, and others."""
 
-    journaled: Amount = NOTHING
-    unjournaled: Amount = NOTHING
+    journaled: MessageVolume = NOTHING
+    unjournaled: MessageVolume = NOTHING
 
     @property
     def messages(self) -> int:
@@ -70,7 +70,7 @@ class Acknowledged(NamedTuple):
         return self.journaled.messages + self.unjournaled.messages
 
 
-class Window:
+class AckWindow:
     """What was sent and isn't acknowledged. `sent` never goes over `prefetch`: the caller asks `room` before."""
 
     __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "owed_since", "prefetch")
@@ -78,7 +78,7 @@ class Window:
     def __init__(self, mode: AckMode, prefetch: int = DEFAULT_PREFETCH) -> None:
         self.mode = mode
         self.prefetch = prefetch
-        self._spans: deque[_Span] = deque()
+        self._spans: deque[_SentBatch] = deque()
         self._head = 1
         """Number of the first message that isn't acknowledged."""
         self._sent = 0
@@ -137,7 +137,7 @@ class Window:
         listed = batch.sequences().copy() if explicit and batch.first_sequence else None
         sizes = batch.rows["body"].copy()
         self._spans.append(
-            _Span(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns)
+            _SentBatch(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns)
         )
 
     def take_back(self, batches: Sequence[Batch]) -> None:
@@ -147,7 +147,7 @@ class Window:
             assert span.last - span.first + 1 == batch.count
             self._sent -= batch.count
 
-    def acknowledge(self, first: int, last: int) -> Acknowledged:
+    def acknowledge(self, first: int, last: int) -> AckResult:
         """Acknowledge messages by number: `client-individual` just those, else everything up to `last`.
 
         Returns what is acknowledged by this, and wasn't before. ClientError bad_ack for what wasn't sent.
@@ -161,7 +161,7 @@ class Window:
             self._early.difference_update(range(self._head, last + 1))
             self._move(last + 1)
         else:
-            return Acknowledged()
+            return AckResult()
         self._pass_early()
         return done
 
@@ -176,7 +176,7 @@ class Window:
                 sent=sent,
             )
 
-    def _amount(self, first: int, last: int) -> Acknowledged:
+    def _amount(self, first: int, last: int) -> AckResult:
         """What of these numbers wasn't acknowledged before, by whether the log keeps it."""
         journaled = unjournaled = NOTHING
         early = sorted(number for number in self._early if first <= number <= last)
@@ -191,12 +191,12 @@ class Window:
             nbytes = int(sizes.sum(dtype=np.uint64)) - (
                 int(span.sizes[known].sum(dtype=np.uint64)) if known else 0
             )
-            amount = Amount(high - low + 1 - len(known), nbytes)
+            amount = MessageVolume(high - low + 1 - len(known), nbytes)
             if span.first_sequence:
                 journaled = journaled.plus(amount)
             else:
                 unjournaled = unjournaled.plus(amount)
-        return Acknowledged(journaled, unjournaled)
+        return AckResult(journaled, unjournaled)
 
     def sequence_of(self, number: int) -> int:
         """The sequence of the message of that number; 0 when no log keeps it, or it was acknowledged."""
@@ -247,7 +247,7 @@ class Window:
             self._move(head)
 
 
-def _candidates(span: _Span, sequence: int) -> Sequence[int]:
+def _candidates(span: _SentBatch, sequence: int) -> Sequence[int]:
     """The one number of a span that may have the sequence, if any."""
     if span.first_sequence == 0 or sequence < span.first_sequence:
         return ()

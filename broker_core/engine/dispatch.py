@@ -23,9 +23,8 @@ from broker_core.batch import Batch, hash64
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Following, PublisherPosition
 from broker_core.connections.roster import Roster
-from broker_core.delivery.ports import Facilities
-from broker_core.delivery.receiver import Receiver
-from broker_core.delivery.shared import Shared
+from broker_core.delivery.entries import SharedDelivery
+from broker_core.delivery.ports import InstanceResources, MatchReceiver
 from broker_core.engine.publisher_numbers import (
     FinishedBatches,
     Passed,
@@ -57,16 +56,16 @@ log = structlog.get_logger("sluice.dispatch")
 class Subscribed(Protocol):
     """Who wants what comes: `engine.subscribing`."""
 
-    registry: SubscriptionRegistry[Receiver]
+    registry: SubscriptionRegistry[MatchReceiver]
 
-    early: SubscriptionRegistry[Receiver]
+    early: SubscriptionRegistry[MatchReceiver]
     """Who gets a group that has just been stamped before it is on disk."""
 
     @property
     def wants_early(self) -> bool:
         """Whether somebody gets records before they are on disk, or is about to."""
 
-    def changes_over(self) -> SubscriptionRegistry[Receiver] | None:
+    def changes_over(self) -> SubscriptionRegistry[MatchReceiver] | None:
         """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
 
     def not_stored(self, first: int, last: int) -> None:
@@ -85,7 +84,7 @@ class Dispatch:
 
     def __init__(
         self,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         everywhere: Frontier,
         roster: Roster,
@@ -530,7 +529,7 @@ class Dispatch:
         """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
         passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
         assert passed is not None and parts.is_kept is not None
-        shared = (Shared(kept, position, now), Shared(passed, None, now))
+        shared = (SharedDelivery(kept, position, now), SharedDelivery(passed, None, now))
         of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
         order = Interleaving(parts.is_kept, kept.count)
         for subscription in of_kept | of_passed:
@@ -576,14 +575,14 @@ class Dispatch:
             self.on_broken(error)
 
     def _deliver(
-        self, batch: Batch, position: BatchPosition | None, registry: SubscriptionRegistry[Receiver]
+        self, batch: Batch, position: BatchPosition | None, registry: SubscriptionRegistry[MatchReceiver]
     ) -> None:
         found = registry.match(batch)
         if found:
-            self._give(found, Shared(batch, position, self._clock.now_ns()))
+            self._give(found, SharedDelivery(batch, position, self._clock.now_ns()))
 
     @staticmethod
-    def _give(found: Sequence[SubscriptionMatch[Receiver]], shared: Shared) -> None:
+    def _give(found: Sequence[SubscriptionMatch[MatchReceiver]], shared: SharedDelivery) -> None:
         for subscription, rows in found:
             try:
                 subscription.client.receive(shared, rows)

@@ -25,9 +25,9 @@ from broker_core.config.rule_terms import (
 )
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.delivery.account import Amount, Cause
-from broker_core.delivery.gone import NOTHING_OWED, Ending
-from broker_core.delivery.latest import keep_latest, would_keep_latest
+from broker_core.delivery.account import DiscardCause, MessageVolume
+from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
 from broker_core.engine.decisions import Decisions
@@ -166,7 +166,9 @@ class Enforcement:
 
         for target in _own(_targets(connection, decision)):
             lane, cut = connection.backlog.lane(target.stream), self._guard.cut_of(decision)
-            would_keep_latest(lane, self._services.facilities, _key_of(target), decision.rule, cut, counted)
+            simulate_keep_latest(
+                lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
+            )
 
     def _discard_oldest(self, connection: Member, act: UnderWay) -> None:
         """Drop the oldest until the subscription is within the limit."""
@@ -235,7 +237,7 @@ class Enforcement:
         connection.keep_places()
         decision, together = act.decision, NOTHING_OWED
         for target in _targets(connection, decision):
-            ending = connection.end(target, Cause.CANCELLED, decision.rule)
+            ending = connection.end(target, DiscardCause.CANCELLED, decision.rule)
             together = together.plus(ending)
             connection.reply(
                 replies.SubscriptionCancelled(
@@ -331,7 +333,7 @@ def offline_now(enforcement: Enforcement, connection: Member) -> None:
         )
 
 
-def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> Amount:
+def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> MessageVolume:
     """What of a subscription a rule on that signal counts."""
     account = target.account
     here = account.waiting.minus(account.in_log)
@@ -358,7 +360,7 @@ def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
     return [target for target in targets if not target.shares]
 
 
-def _with_ending(connection: Member, decision: Decision, ending: Ending) -> Decision:
+def _with_ending(connection: Member, decision: Decision, ending: UndeliveredSummary) -> Decision:
     """The decision with what its act came to: before it that can only be guessed."""
     return replace(
         decision,

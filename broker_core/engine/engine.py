@@ -29,12 +29,10 @@ from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens, key_at
 from broker_core.connections.roster import Roster
-from broker_core.delivery.fair_share import FairShare
-from broker_core.delivery.ledger import Ledger
-from broker_core.delivery.ports import Facilities
-from broker_core.delivery.receiver import Receiver
-from broker_core.delivery.sink import Line
-from broker_core.delivery.turns import Turns
+from broker_core.delivery.loss_ledger import LossLedger
+from broker_core.delivery.ports import InstanceResources, MatchReceiver
+from broker_core.delivery.scheduling import ReplayFairShare, WorkScheduler
+from broker_core.delivery.sink import ConnectionSink
 from broker_core.documents.instance import LogSubscriberEntry
 from broker_core.engine.chores import Chores
 from broker_core.engine.decisions import Decisions
@@ -101,20 +99,27 @@ class Engine:
         """Of a group's member."""
         state = spool_directory.parent / "state"
 
-        self.ledger = Ledger()
+        self.ledger = LossLedger()
         self.events = ClientEvents()
         self.anteroom = Anteroom()
         self.door = Door(clock)
         self.roster = Roster(self.anteroom)
         self.leases = Leases()
         self.reader = ReaderThread(clock)
-        self.share = FairShare(clock)
+        self.share = ReplayFairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
         self.everywhere = Frontier(0)
         """What sync members and sync destinations have too; nobody follows it by itself."""
         self.everywhere.stamped = self.frontier.stamped
-        self.facilities = Facilities(
-            journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
+        self.facilities = InstanceResources(
+            journal.instance,
+            clock,
+            journal,
+            self.reader,
+            self.share,
+            WorkScheduler(clock),
+            self.ledger,
+            self.spawn,
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         kept = journal.directory / f"{journal.instance}.kept.json"
@@ -185,7 +190,7 @@ class Engine:
             following.run,
         )
         pattern = TopicPattern.parse(KEPT_TOPIC)
-        hears: Subscription[Receiver] = Subscription(made, "", 0, pattern, None)
+        hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
         self.kept.on_left = made.tell_soon
@@ -247,7 +252,7 @@ class Engine:
             self.dispatch.bury,
         )
 
-    def connected(self, transport: str, sink: Line) -> Connection:
+    def connected(self, transport: str, sink: ConnectionSink) -> Connection:
         """A transport has a new connection."""
         connection = Connection(self.services, transport, sink)
         self.roster.connected(connection)

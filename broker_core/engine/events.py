@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from broker_core.delivery.account import Account
-from broker_core.delivery.ledger import Loss
+from broker_core.delivery.account import DeliveryAccount
+from broker_core.delivery.loss_ledger import LossInterval
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.system_records import ClientEvent, DecisionEntry, TrafficEntry
@@ -27,7 +27,7 @@ def encoded(document: Document) -> bytes:
     return bytes(memoryview(msgspec.json.encode(document)))
 
 
-def _sums(account: Account) -> dict[str, Any]:
+def _sums(account: DeliveryAccount) -> dict[str, Any]:
     """An account as events tell it."""
     return {
         "delivered_messages": account.delivered.messages, "delivered_bytes": account.delivered.nbytes,
@@ -55,7 +55,7 @@ class ClientEvents:
         topic: str | None = None,
         filter: str | None = None,
         transport: str | None = None,
-        account: Account | None = None,
+        account: DeliveryAccount | None = None,
     ) -> None:
         """A client connected, disconnected (with all that was for it, and what became of that), subscribed (with topic and filter), was offlined, or
         went live again."""
@@ -83,7 +83,7 @@ class ClientEvents:
         """A decision was carried out."""
         self._decisions.append(encoded(decision))
 
-    def lost(self, losses: list[Loss], instance: str) -> None:
+    def lost(self, losses: list[LossInterval], instance: str) -> None:
         """Intervals of messages that subscriptions will not get."""
         self._losses += [encoded(loss.entry(instance)) for loss in losses]
 

@@ -19,7 +19,7 @@ from broker_core.config import PolicyDocument
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.engine.events import ClientEvents
 from broker_core.engine.subscription_view import LiveSubscription
 from broker_core.engine.traffic import Traffic
@@ -65,7 +65,7 @@ class Settle:
 
     def __init__(
         self,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         roster: Roster,
         control: ReplayControl,

@@ -16,11 +16,10 @@ from broker_core.connections.subscribe_start import (
     needs_end,
     needs_preparing,
 )
-from broker_core.delivery.account import Cause
-from broker_core.delivery.conflating import Conflating
-from broker_core.delivery.conflation import parse_conflation
-from broker_core.delivery.ledger import Tally
-from broker_core.delivery.receiver import Receiver
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.conflation import SubscriptionConflator, parse_conflation
+from broker_core.delivery.loss_ledger import DiscardTally
+from broker_core.delivery.ports import MatchReceiver
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.filters.message_types import Decoder
@@ -46,9 +45,9 @@ class Subscriptions:
     def __init__(self, topics: Callable[[], JournaledTopics]) -> None:
         """`topics` says which are journaled now."""
         self._topics = topics
-        self.registry = SubscriptionRegistry[Receiver](self._decoder_of)
+        self.registry = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
-        self.early = SubscriptionRegistry[Receiver](self._decoder_of)
+        self.early = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
         self.services: Services
@@ -168,7 +167,9 @@ class Subscriptions:
             target, command.id, stream, pattern, chosen, self._decoder_of
         )
         if conflation is not None:
-            target.conflating = Conflating(facilities, connection.backlog, target, subscription, conflation)
+            target.conflating = SubscriptionConflator(
+                facilities, connection.backlog, target, subscription, conflation
+            )
         if narrowed:
             connection.reply(_notice_narrowed(command, pattern))
         connection.add(target, command)
@@ -324,16 +325,16 @@ class Subscriptions:
         """It has read everything that was matched for it: what of that the log didn't have any more is lost."""
         missing, last = target.account.leave_log(), target.account.matched_upto
         if missing.messages:
-            tally = Tally()
+            tally = DiscardTally()
             tally.add(missing.messages, missing.nbytes, last, last)
-            target.peer.backlog.lose(target.stream, tally, Cause.REMOVED, "")
+            target.peer.backlog.lose(target.stream, tally, DiscardCause.REMOVED, "")
 
     @property
     def wants_early(self) -> bool:
         """Whether somebody gets records before they are on disk, or is about to."""
         return bool(self._entering) or len(self.early) > 0
 
-    def changes_over(self) -> SubscriptionRegistry[Receiver] | None:
+    def changes_over(self) -> SubscriptionRegistry[MatchReceiver] | None:
         """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
 
         What is durable has been dispatched to them, and nothing behind it: they must have what is on its way first.
@@ -341,7 +342,7 @@ class Subscriptions:
         if not self._entering:
             return None
         entering, self._entering = self._entering, []
-        new = SubscriptionRegistry[Receiver](self._decoder_of)
+        new = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         for target in entering:
             if target.cursor.live and self.registry.remove(target.subscription):
                 self.early.add(target.subscription)

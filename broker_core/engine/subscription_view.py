@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker_core.connections.member import Member
-from broker_core.delivery.account import Amount
-from broker_core.delivery.lane import Lane
+from broker_core.delivery.account import MessageVolume
+from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 
@@ -28,7 +28,7 @@ class LiveSubscription:
         """Whether it has since it was judged last."""
 
     @property
-    def _lane(self) -> Lane | None:
+    def _lane(self) -> SubscriptionQueue | None:
         return self._backlog.lanes.get(self.target.stream)
 
     @property
@@ -38,7 +38,7 @@ class LiveSubscription:
         return self.target.returns_to_log and not self.prefetch
 
     @property
-    def _owed(self) -> Amount:
+    def _owed(self) -> MessageVolume:
         return self._backlog.owed_of(self.target)
 
     @property

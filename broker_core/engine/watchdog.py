@@ -24,9 +24,9 @@ from typing import Final
 import structlog
 
 from broker_core.connections.member import Member
-from broker_core.delivery.account import parts
+from broker_core.delivery.account import account_parts
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 
@@ -49,7 +49,7 @@ class _Suspect:
 class Watchdog:
     """Looks at each client once a second. `found` counts the standstills since the start, each once."""
 
-    def __init__(self, facilities: Facilities, frontier: Frontier) -> None:
+    def __init__(self, facilities: InstanceResources, frontier: Frontier) -> None:
         self._facilities = facilities
         self._frontier = frontier
         self.found = 0
@@ -159,7 +159,7 @@ def dump(connection: Member) -> dict[str, object]:
                 "served": target.serving is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
                 "matched": target.account.matched,
-                **dict(parts(target.account)),
+                **dict(account_parts(target.account)),
             }
             for target in connection.subscriptions.values()
         },

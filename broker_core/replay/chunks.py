@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch, Rows
-from broker_core.delivery.piece import Piece
+from broker_core.delivery.entries import BatchSlice
 from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 
     first: int
     following: int
-    pieces: list[Piece]
+    pieces: list[BatchSlice]
     begun: bool
     over: bool
 
@@ -84,7 +84,7 @@ def read_chunk(
         if following > start:
             return Chunk(start, following, [], True, False)
     read = journal.read_located(start, max_bytes, upto)
-    begun, pieces = span.not_before == 0, list[Piece]()
+    begun, pieces = span.not_before == 0, list[BatchSlice]()
     if not read:
         following = journal.next_readable(start)
         return Chunk(following, following, pieces, begun, False)
@@ -114,14 +114,14 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
     return int(sequences[first + max(number, 1) - 1])
 
 
-def _pieces(position: BatchPosition, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
+def _pieces(position: BatchPosition, batch: Batch, readers: Sequence[Reader], upto: int) -> list[BatchSlice]:
     # One alone makes its own evaluator when its filter asks; several share what is decoded.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [
         select_rows(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers
     ]
     return [
-        Piece(
+        BatchSlice(
             readers[number].subscription,
             position,
             batch.nbytes,

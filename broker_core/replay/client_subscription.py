@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import Account, Cause
+from broker_core.delivery.account import DeliveryAccount, DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.conflating import Conflating
-from broker_core.delivery.gone import Ending
-from broker_core.delivery.ports import Owner
-from broker_core.delivery.shared import Shared
+from broker_core.delivery.conflation import SubscriptionConflator
+from broker_core.delivery.discards import UndeliveredSummary
+from broker_core.delivery.entries import SharedDelivery
+from broker_core.delivery.ports import BacklogOwner
 from broker_core.journal.open_segments import Pin
 from broker_core.protocols import commands, replies
 from broker_core.replay.cursor import Cursor, Reading
@@ -30,7 +30,7 @@ DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journ
 REMOVED: Final = "These records were removed from the log."
 
 
-class Peer(Owner, Protocol):
+class Peer(BacklogOwner, Protocol):
     """The client of a subscription."""
 
     backlog: Backlog
@@ -45,7 +45,9 @@ class Peer(Owner, Protocol):
     def reply(self, reply: replies.Reply) -> None:
         """Send an answer; it doesn't wait behind deliveries."""
 
-    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
+    def end(
+        self, target: ClientSubscription, cause: DiscardCause | None, rule: str = ""
+    ) -> UndeliveredSummary:
         """End a subscription; what was owed to it. `cause` None: it was given all it asked for. Twice is harmless."""
 
 
@@ -102,7 +104,7 @@ class ClientSubscription:
     """Set when it is made: the two know each other."""
     timestamp: bool = False
     durability: commands.Durability = "persisted"
-    account: Account = field(default_factory=Account)
+    account: DeliveryAccount = field(default_factory=DeliveryAccount)
     told_upto: int = 0
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     durable: str = ""
@@ -126,7 +128,7 @@ class ClientSubscription:
     """What serves it from the log now, perhaps with others."""
     pin: Pin | None = None
     """Keeps its place in the log while it is paused."""
-    conflating: Conflating | None = None
+    conflating: SubscriptionConflator | None = None
     managed: ManagedReplay | None = None
     trail: Trail | None = None
     """Of a managed replay: what was sent last."""
@@ -173,7 +175,7 @@ class ClientSubscription:
             and self.snapshot_key is None
         )
 
-    def receive(self, shared: Shared, rows: Rows | None) -> None:
+    def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) are for it."""
         cursor, conflating = self.cursor, self.conflating
         state = cursor.state

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from broker_core.config.preset_settings import MAX_DURABLES
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
@@ -30,7 +30,7 @@ class Durables:
 
     def __init__(
         self,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         kept: KeptPositions,
         share: Callable[[Durable], SharedSubscription],

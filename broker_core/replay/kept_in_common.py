@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from broker_core.batch import Batch, Rows
-from broker_core.delivery.shared import Shared
+from broker_core.delivery.entries import SharedDelivery
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
@@ -180,7 +180,7 @@ class KeptInCommon:
 
     # In. Satisfies `delivery.receiver.Receiver`.
 
-    def receive(self, shared: Shared, rows: Rows | None) -> None:
+    def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         if shared.journaled:
             self.take(_bodies(shared.batch))
 

@@ -13,8 +13,8 @@ import msgspec
 
 from broker_core.bookmark import bookmark_sequence
 from broker_core.config.preset_settings import MAX_MANAGED
-from broker_core.delivery.account import Cause
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.ports import InstanceResources
 from broker_core.documents.replays import ReplayEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
@@ -70,7 +70,7 @@ class ManagedReplays:
 
     def __init__(
         self,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         control: ReplayControl,
         kept: KeptPositions,
@@ -275,7 +275,7 @@ class ManagedReplays:
                 id=target.id,
             )
         )
-        target.peer.end(target, Cause.CANCELLED, "replay_cancelled")
+        target.peer.end(target, DiscardCause.CANCELLED, "replay_cancelled")
 
     def forget(self, name: str) -> None:
         """Take an ended one off the list. OperatorError replay_not_ended."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, Bookmark
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.names import link_client_name
 
 CHUNK_BYTES = 1024 * 1024
 """Read at a time: replays want the reader too."""
 
 
-async def translated(start: AfterBookmarks, facilities: Facilities, upto: int) -> AfterBookmarks:
+async def translated(start: AfterBookmarks, facilities: InstanceResources, upto: int) -> AfterBookmarks:
     """The bookmarks as places in this log, up to its record `upto`.
 
     One of this instance says all: it was had with everything that stands before it here. Else the record of another site that stands
@@ -26,7 +26,7 @@ async def translated(start: AfterBookmarks, facilities: Facilities, upto: int) -
     return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start
 
 
-async def place_of(bookmark: Bookmark, facilities: Facilities, upto: int) -> int | None:
+async def place_of(bookmark: Bookmark, facilities: InstanceResources, upto: int) -> int | None:
     """The last record here that the other site accepted as that one or before it; one before its first, when all that are here are
     newer. None when there are none. It looks from the newest segment backwards, as such bookmarks are mostly recent."""
     publisher, newer = link_client_name(bookmark.origin), None

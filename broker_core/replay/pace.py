@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.delivery.piece import Piece
+from broker_core.delivery.entries import BatchSlice
 from broker_core.replay.pacer import Pacer, Rate
 
 LONGEST_WAIT_NS = 60_000_000_000
@@ -24,7 +24,7 @@ class Pace:
         self._pacer = Pacer(rate, now()) if rate is not None else None
         self._changed = asyncio.Event()
         # The piece that is being cut, and the bytes of its records, so that each cut costs what it cuts.
-        self._front: Piece | None = None
+        self._front: BatchSlice | None = None
         self._sizes: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
@@ -41,9 +41,9 @@ class Pace:
             self._pacer.change(rate, self._now())
         self._changed.set()
 
-    def admit(self, waiting: deque[Piece]) -> tuple[list[Piece], int]:
+    def admit(self, waiting: deque[BatchSlice]) -> tuple[list[BatchSlice], int]:
         """Take from the front what may go now; what is cut off stays there. When to ask again for the rest (0: it is all)."""
-        admitted: list[Piece] = []
+        admitted: list[BatchSlice] = []
         while waiting and self._pacer is not None:
             piece, now = waiting[0], self._now()
             sizes = self._sizes_of(piece)
@@ -66,7 +66,7 @@ class Pace:
             async with asyncio.timeout(min(max(wake_at - self._now(), 0), LONGEST_WAIT_NS) / 1e9):
                 await self._changed.wait()
 
-    def _sizes_of(self, piece: Piece) -> npt.NDArray[np.int64]:
+    def _sizes_of(self, piece: BatchSlice) -> npt.NDArray[np.int64]:
         if self._front is not piece:
             self._front, self._sizes = piece, piece.sizes()
         return self._sizes

@@ -15,8 +15,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from broker_core.delivery.fair_share import CUT_BEFORE, ChunkSize
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
+from broker_core.delivery.scheduling import CUT_BEFORE, AdaptiveChunkSize
 from broker_core.errors import JournalError
 from broker_core.replay.chunks import Chunk, Reader, Way
 from broker_core.replay.client_subscription import ClientSubscription
@@ -30,13 +30,13 @@ CHUNKS_AHEAD = 2
 class ReadAhead:
     """Reads the chunks of one replay in the reader thread, one after the other."""
 
-    def __init__(self, facilities: Facilities, frontier: Frontier) -> None:
+    def __init__(self, facilities: InstanceResources, frontier: Frontier) -> None:
         self._facilities = facilities
         self._share = facilities.share
         self._frontier = frontier
         self._way: Way | None = None
         self._reading: deque[asyncio.Future[Chunk | None]] = deque()
-        self.size = ChunkSize(facilities.share)
+        self.size = AdaptiveChunkSize(facilities.share)
 
     def go_on(self, targets: Sequence[ClientSubscription], span: Span, following: int) -> None:
         """Have chunks read ahead, if the client is so fast that it pays. These are about to be given all before `following`."""

@@ -27,9 +27,8 @@ from typing import Protocol
 
 import structlog
 
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.piece import Piece
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.entries import BatchSlice, OutboxEntry
+from broker_core.delivery.ports import InstanceResources
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
@@ -71,7 +70,7 @@ class Replay:
 
     def __init__(
         self,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         live: Live,
         targets: Sequence[ClientSubscription],
@@ -87,7 +86,7 @@ class Replay:
         self._span = span
         self._pace = Pace(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
-        self._waiting: deque[Piece] = deque()
+        self._waiting: deque[BatchSlice] = deque()
         """Read, and not due yet, or not taken by the client."""
         self._asked_end_at = 0
         """When the end of the log was first asked for, ns of the clock that never jumps; 0 before."""
@@ -373,14 +372,14 @@ class Replay:
             target.cursor.given(first.first_sequence if first is not None else chunk.following)
         self._waiting.clear()
 
-    def _conflated(self, pieces: Sequence[Piece], release: bool = False) -> Sequence[Piece]:
+    def _conflated(self, pieces: Sequence[BatchSlice], release: bool = False) -> Sequence[BatchSlice]:
         """What a conflated subscription, which has its replay alone, gets now; all others what was read."""
         conflating = self.targets[0].conflating
         if conflating is None:
             return pieces
         return conflating.replayed(pieces, release or self._next_sequence > self._frontier.durable, release)
 
-    async def _pass(self, pieces: Iterable[Piece] = ()) -> None:
+    async def _pass(self, pieces: Iterable[BatchSlice] = ()) -> None:
         """Queue pieces as pace and client allow. A subscription may leave meanwhile, and takes with it what waits for it.
 
         What a client that stops wasn't given stays behind, but for what was conflated: that can't be read again.
@@ -419,13 +418,13 @@ class Replay:
             self._waiting.extendleft(reversed(due))
         return wake_at
 
-    def _taken_at_once(self) -> deque[Piece]:
+    def _taken_at_once(self) -> deque[BatchSlice]:
         """Take from what waits what the client takes at once, cut where a window ends; behind a full one a record shows that
         there is more."""
         if self.targets[0].conflating is not None:
             group, self._waiting = self._waiting, deque()
             return group
-        backlog, waiting, group = self._peer.backlog, self._waiting, deque[Piece]()
+        backlog, waiting, group = self._peer.backlog, self._waiting, deque[BatchSlice]()
         room = backlog.takes_bytes(self._streams)
         left = {stream: backlog.takes_messages(stream) for stream in self._streams}
         while waiting and (not group or waiting[0].batch.nbytes <= room):
@@ -442,7 +441,7 @@ class Replay:
             group.append(waiting.popleft())
         return group
 
-    def _queue(self, pieces: deque[Piece]) -> None:
+    def _queue(self, pieces: deque[BatchSlice]) -> None:
         """Queue these, a socket's worth at a time: what a socket that stops isn't handed stays. What was conflated doesn't."""
         backlog, now, room = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
         targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}

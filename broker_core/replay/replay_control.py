@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from broker_core.bookmark import Bookmark
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription, Peer
@@ -26,7 +26,7 @@ from broker_core.replay.replay import Live, Replay
 class ReplayControl:
     """How an instance's bookmark subscriptions move through its log."""
 
-    _facilities: Facilities
+    _facilities: InstanceResources
     _frontier: Frontier
     _everywhere: Frontier
     _live: Live

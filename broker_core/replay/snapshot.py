@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker_core.batch import Rows
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
@@ -74,7 +74,7 @@ def look_back(journal: Journal, upto: int) -> int:
 
 
 async def fold(
-    facilities: Facilities, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
+    facilities: InstanceResources, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
 ) -> tuple[int, list[OutboxEntry]]:
     """How many records of `first` to `last` match, and of each key the last, as deliveries in the log's order.
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from broker_core.connections.connection import Connection
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.unread import UNKNOWN
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.sink import UNKNOWN
 from broker_core.errors import ClientError, SluiceError
 from broker_core.names import BROKER_NAME
 from broker_core.protocols import commands, replies

@@ -23,7 +23,7 @@ import struct
 import termios
 from typing import Any, NamedTuple
 
-from broker_core.delivery.unread import UNKNOWN, Window
+from broker_core.delivery.sink import UNKNOWN, ReceiveWindowSample
 
 _QUEUED = struct.Struct("i")
 _INFO = struct.Struct("=2xBB12xI4xI92xQ16xI20xQQQ36xI")
@@ -146,7 +146,7 @@ class PeerProgress:
     # What the peer's window tells.
 
     def _learn(self, view: KernelView) -> None:
-        self.window = Window(view.acknowledged, view.acknowledged + view.window)
+        self.window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
         self._widest = max(self._widest, view.window)
         if view.is_shut:
             self._look_at_shut(view)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from broker_core.access.tls import server_context
 from broker_core.config import TransportSettings
 from broker_core.connections.anteroom import Unfinished
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import (

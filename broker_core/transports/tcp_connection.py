@@ -9,8 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from broker_core.access.tls import certificate_names
-from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES
-from broker_core.delivery.unread import Window
+from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES, ReceiveWindowSample
 from broker_core.transports import socket_options
 from broker_core.transports.peer_progress import CountedTls, PeerProgress
 
@@ -121,7 +120,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         return self._progress.network_limited
 
     @property
-    def window(self) -> Window:
+    def window(self) -> ReceiveWindowSample:
         return self._progress.window
 
     def pause_reading(self) -> None:

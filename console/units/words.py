@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.config import rule_terms
 from broker_core.config.preset_settings import PRESETS
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode, PolicyAction, Signal, Unit
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from console.units.format import NONE, duration, with_unit
 
 SIGNALS: Final[Mapping[Signal, str]] = {
@@ -91,18 +91,18 @@ MODES: Final[Mapping[EnforcementMode, str]] = {
     EnforcementMode.SHADOW: "recorded only",
     EnforcementMode.ENFORCE: "carried out",
 }
-CAUSES: Final[Mapping[Cause, str]] = {
-    Cause.DISCARDED: "discarded by a policy",
-    Cause.CONFLATED: "replaced by a newer value",
-    Cause.CONFLATED_AS_ASKED: "replaced by a newer value, as it asked",
-    Cause.EXPIRED: "waited longer than a policy allows",
-    Cause.DISCONNECTED: "the connection ended",
-    Cause.KEPT: "kept in the log",
-    Cause.UNSUBSCRIBED: "it unsubscribed",
-    Cause.CANCELLED: "its subscription was ended",
-    Cause.REFUSED: "it refused it",
-    Cause.RETURNED: "given back, for another consumer",
-    Cause.REMOVED: "removed from the log",
+CAUSES: Final[Mapping[DiscardCause, str]] = {
+    DiscardCause.DISCARDED: "discarded by a policy",
+    DiscardCause.CONFLATED: "replaced by a newer value",
+    DiscardCause.CONFLATED_AS_ASKED: "replaced by a newer value, as it asked",
+    DiscardCause.EXPIRED: "waited longer than a policy allows",
+    DiscardCause.DISCONNECTED: "the connection ended",
+    DiscardCause.KEPT: "kept in the log",
+    DiscardCause.UNSUBSCRIBED: "it unsubscribed",
+    DiscardCause.CANCELLED: "its subscription was ended",
+    DiscardCause.REFUSED: "it refused it",
+    DiscardCause.RETURNED: "given back, for another consumer",
+    DiscardCause.REMOVED: "removed from the log",
 }
 OF_RULES: Final = {
     "limit": "limit", "percent": "share of the pool’s limit", "hold_ms": "how long without a dip", "window_ms": "window",
@@ -128,7 +128,7 @@ def reason(code: object) -> str:
 
 def cause(code: object) -> str:
     """Why messages will not be delivered."""
-    return CAUSES[Cause(str(code))] if str(code) in set(Cause) else _plain(code)
+    return CAUSES[DiscardCause(str(code))] if str(code) in set(DiscardCause) else _plain(code)
 
 
 def mode(code: object) -> str:

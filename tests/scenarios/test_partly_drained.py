@@ -9,7 +9,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.spool import parts
+from broker_core.delivery.spool import file_queue
 from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 from tests.support.stalled import StalledSubscriber
@@ -29,7 +29,7 @@ def in_step(broker: Broker) -> bool:
 async def test_what_has_left_a_spool_is_its_pools_again_while_the_rest_waits_for_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", PART)
+    monkeypatch.setattr(file_queue, "PART_BYTES", PART)
     policy = tcp_policy(message_memory_limit=200_000, message_disk_limit=100_000_000)
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:

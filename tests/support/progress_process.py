@@ -26,7 +26,7 @@ from broker_core.clock import SystemClock
 from broker_core.config import TlsSettings, TransportSettings
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.door import Door
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 
 ROOT = Path(__file__).parents[2]
 LOOK_S = 0.25

@@ -8,8 +8,8 @@ from typing import Any
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import PolicyAction
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.outbox import Outbox
 from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
@@ -169,7 +169,7 @@ class Scene:
         for name in names:
             client = self.clients[name] = Client(name, transport)
             client.account = self.guard.register(name, transport, client)
-            client.state = next_state(client.state, Event.LOGGED_ON)
+            client.state = next_state(client.state, ClientStateEvent.LOGGED_ON)
 
     def publish(self, nbytes: int, *only: str, journaled: bool = True) -> int:
         """One record for the named clients, or all. Returns its sequence."""
@@ -197,7 +197,7 @@ class Scene:
             client.notice = notice_fields(decision)
             self.close(client.name)
             return
-        client.state = next_state(client.state, Event.OFFLINE)
+        client.state = next_state(client.state, ClientStateEvent.OFFLINE)
         client.spool = client.outbox.take_all()
         self.guard.released(client.held, client.held.memory)
         if client.spool:
@@ -205,7 +205,7 @@ class Scene:
 
     def close(self, name: str) -> None:
         client = self.clients.pop(name)
-        client.state = next_state(client.state, Event.CLOSE)
+        client.state = next_state(client.state, ClientStateEvent.CLOSE)
         self.guard.unregister(client.held)
 
     def read(self, name: str, records: int = 1_000_000) -> None:
@@ -219,14 +219,14 @@ class Scene:
                     records -= 1
             return
         if client.state is ClientState.OFFLINED:
-            client.state = next_state(client.state, Event.READING)
+            client.state = next_state(client.state, ClientStateEvent.READING)
         while client.spool and records:
             taken = client.spool.pop(0)
             client.got.append(taken.batch.first_sequence)
             self.guard.unspooled(client.held, disk_bytes(taken))
             records -= 1
         if not client.spool:
-            client.state = next_state(client.state, Event.DRAINED)
+            client.state = next_state(client.state, ClientStateEvent.DRAINED)
             self.guard.returned(client.held)
 
     def wait(self, seconds: float) -> None:

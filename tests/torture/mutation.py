@@ -44,7 +44,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),
     "broker_core/delivery/window.py": (f"{_T}/delivery/test_window.py", f"{_T}/delivery/test_backlog_law.py"),
-    "broker_core/delivery/ledger.py": (f"{_T}/delivery/test_ledger.py", f"{_T}/engine/test_account_law.py"),
+    "broker_core/delivery/loss_ledger.py": (f"{_T}/delivery/test_ledger.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (

@@ -1,4 +1,6 @@
-"""One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
+"""Whether spools can be written where a policy wants them: tried before they are needed.
+
+One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
 
 A reference is 40 bytes, for one batch or for a run of them that stand behind one another in the journal; memory holds
 the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 entries, whatever the backlog.
@@ -6,33 +8,63 @@ the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 e
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker_core.batch import Batch
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.ledger import Tally
-from broker_core.delivery.spool.entries import (
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.loss_ledger import DiscardTally
+from broker_core.delivery.spool.entry_format import (
     ENTRY_SIZE,
-    EntryHead,
+    BatchRun,
     Rows,
-    Run,
     SpoolEntry,
-    decode,
-    decode_head,
+    SpoolEntryHeader,
+    decode_entry,
+    decode_entry_header,
     encode_copy,
     encode_reference,
 )
-from broker_core.delivery.spool.parts import Parts
-from broker_core.journal.files import FileSystem
+from broker_core.delivery.spool.file_queue import SpoolFileQueue
+from broker_core.errors import OperatorError
+from broker_core.journal.files import FileSystem, OpenFile
+
+
+def check_spool_directories(directories: Iterable[str]) -> None:
+    """Write a byte in each. OperatorError bad_spool_path names the first in which that can't be done, and why."""
+    for directory in sorted(set(directories)):
+        try:
+            _try(Path(directory))
+        except OSError as problem:
+            raise OperatorError(
+                "bad_spool_path",
+                f"Spools can't be written in {directory}: {problem.strerror or problem}.",
+                "Give message_disk_path a directory that the broker may write to, with room.",
+                path=directory,
+            ) from None
+
+
+def _try(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    probe = directory / f".sluice-{secrets.token_hex(8)}"
+    file = OpenFile(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.pwrite(file.fd, b"\0" * 4_096, 0)
+        os.fsync(file.fd)
+    finally:
+        file.close()
+        probe.unlink()
+
 
 BLOCK_ENTRIES = 1_024
 
 
 @dataclass(slots=True)
-class _Block:
+class _SequenceBlock:
     """The smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
 
     added: int = 0
@@ -52,18 +84,18 @@ class Spool:
         self.copied_messages = 0
         self.backlog_bytes = 0
         self.entries = 0
-        self.tallies: dict[int, Tally] = {}
+        self.tallies: dict[int, DiscardTally] = {}
         """What waits, by stream; `first` is a lower bound once something was pulled, see `passed`."""
         self._unordered: set[int] = set()
         """Streams of which an older record came behind a newer one: of these nothing says how far they have come."""
-        self._parts = Parts(path, files or FileSystem())
-        self._run: Run | None = None
+        self._parts = SpoolFileQueue(path, files or FileSystem())
+        self._run: BatchRun | None = None
         """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
         self._front: deque[SpoolEntry] = deque()
         """What was put back: it waits before everything in the files."""
         self.held_bytes = 0
         """Bytes of copies in memory, because they were put back."""
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[_SequenceBlock] = deque()
 
     @property
     def empty(self) -> bool:
@@ -128,7 +160,7 @@ class Spool:
         counted = length if nbytes is None else nbytes
         if rows is None and counted == length:
             self._append(b"", small=True)
-            self._run = Run(stream, position, length, count, accepted_at)
+            self._run = BatchRun(stream, position, length, count, accepted_at)
         else:
             self._append(
                 encode_reference(stream, position, length, count, counted, accepted_at, rows), small=True
@@ -156,12 +188,14 @@ class Spool:
     def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
         tally = self.tallies.get(stream)
         if tally is None:
-            tally = self.tallies[stream] = Tally()
+            tally = self.tallies[stream] = DiscardTally()
         if first_sequence and first_sequence <= tally.last:
             self._unordered.add(stream)
         self._add(tally, count, nbytes, first_sequence, last_sequence)
 
-    def _add(self, tally: Tally, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
+    def _add(
+        self, tally: DiscardTally, count: int, nbytes: int, first_sequence: int, last_sequence: int
+    ) -> None:
         tally.add(count, nbytes, first_sequence, last_sequence)
         self.messages += count
         self.backlog_bytes += nbytes
@@ -170,7 +204,7 @@ class Spool:
         """One more entry; 0 when it doesn't refer to the journal."""
         self.entries += 1
         if not self._blocks or self._blocks[-1].added == BLOCK_ENTRIES:
-            self._blocks.append(_Block())
+            self._blocks.append(_SequenceBlock())
         block = self._blocks[-1]
         block.added += 1
         block.waiting += 1
@@ -215,11 +249,11 @@ class Spool:
         if not entries:
             return
         self._front.extendleft(reversed(entries))
-        self._blocks.appendleft(_Block(BLOCK_ENTRIES, len(entries), min(firsts.values(), default=0)))
+        self._blocks.appendleft(_SequenceBlock(BLOCK_ENTRIES, len(entries), min(firsts.values(), default=0)))
         self.entries += len(entries)
         for entry in entries:
             batch = entry.batch
-            tally = self.tallies.setdefault(entry.stream, Tally())
+            tally = self.tallies.setdefault(entry.stream, DiscardTally())
             if batch is None:
                 first = firsts[entry.stream]
                 self._add(tally, entry.count, entry.nbytes, first, first)
@@ -236,16 +270,16 @@ class Spool:
 
     def _read_next(self) -> SpoolEntry:
         head = self._head()
-        entry = decode(self._parts.front(head.size), 0, head)
+        entry = decode_entry(self._parts.front(head.size), 0, head)
         self._parts.skip(head.size)
         return entry
 
-    def _head(self) -> EntryHead:
+    def _head(self) -> SpoolEntryHeader:
         """Of the first entry that wasn't put back."""
         if not self._parts.begin():
             self._end_run()
             self._parts.take_memory()
-        return decode_head(self._parts.front(ENTRY_SIZE), 0)
+        return decode_entry_header(self._parts.front(ENTRY_SIZE), 0)
 
     def _uncount(self, entry: SpoolEntry) -> None:
         tally = self.tallies[entry.stream]
@@ -268,7 +302,7 @@ class Spool:
             self._blocks.popleft()
 
     def close(self, remove: bool = True) -> None:
-        """End the spool. What waited is gone with `remove`; without, its files stay until `clean_up`."""
+        """End the spool. What waited is gone with `remove`; without, its files stay until `remove_leftover_spools`."""
         self._parts.close(remove)
         self._run = None
         self._front.clear()

@@ -22,17 +22,16 @@ import numpy.typing as npt
 import structlog
 
 from broker_core.batch import Batch
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.delays import Delays
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.fair_share import FIRST_CHUNK
-from broker_core.delivery.lane import part
-from broker_core.delivery.ledger import Ledger
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
-from broker_core.delivery.piece import Piece
-from broker_core.delivery.ports import Facilities
-from broker_core.delivery.unread import UNKNOWN
+from broker_core.delivery.entries import BatchSlice, OutboxEntry
+from broker_core.delivery.latency import LatencyTracker
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
+from broker_core.delivery.loss_ledger import LossLedger
+from broker_core.delivery.ports import InstanceResources
+from broker_core.delivery.scheduling import FIRST_CHUNK
+from broker_core.delivery.sink import UNKNOWN
+from broker_core.delivery.subscription_queues import slice_entry
 from broker_core.errors import JournalError, SluiceError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.protocols import replies
@@ -112,7 +111,7 @@ class SharedSubscription:
     def __init__(
         self,
         kept: Durable,
-        facilities: Facilities,
+        facilities: InstanceResources,
         frontier: Frontier,
         control: ReplayControl,
         decoder_of: DecoderOf,
@@ -134,8 +133,8 @@ class SharedSubscription:
         self._scheduled = self._bringing = False
         self.handed_bytes = 0
         # Its losses are nobody's: those of its consumers are in their accounts. What it takes to deal hasn't been delivered.
-        self.backlog = Backlog(self, self, replace(facilities, ledger=Ledger(), delays=Delays()))
-        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
+        self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
+        self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
         target = ClientSubscription(self, kept.topic, kept.filter, None, Cursor(Span(self._handout.upto + 1)))
         target.subscription = Subscription(
             target,
@@ -292,8 +291,8 @@ class SharedSubscription:
                 break
             left -= entry.nbytes
             if entry.count > room:
-                ready[0] = part(entry, room, entry.count)
-                entry = part(entry, 0, room)
+                ready[0] = slice_entry(entry, room, entry.count)
+                entry = slice_entry(entry, 0, room)
             else:
                 ready.popleft()
             given += entry.count
@@ -331,7 +330,7 @@ class SharedSubscription:
         self._ready = deque(sorted((*brought, *self._ready), key=lambda entry: entry.batch.first_sequence))
         self._soon()
 
-    def _wanted(self, piece: Piece) -> OutboxEntry | None:
+    def _wanted(self, piece: BatchSlice) -> OutboxEntry | None:
         """What of a piece of the log was given back, without what is given up."""
         batch, given_up = piece.batch, self._handout.given_up
         rows = np.flatnonzero(self._handout.brought(batch.sequences()))
@@ -455,7 +454,7 @@ class SharedSubscription:
         """End it; consumers that it still has are closed."""
         if self.closed:
             return
-        self.backlog.state = next_state(self.backlog.state, Event.CLOSE)
+        self.backlog.state = next_state(self.backlog.state, ClientStateEvent.CLOSE)
         for target in list(self._consumers):
             target.peer.close(code, message)
         self._control.end(self._target)
@@ -467,5 +466,5 @@ class SharedSubscription:
     def spool_failed(self, error: SluiceError) -> None:
         """It has no spool."""
 
-    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> NoReturn:
+    def end(self, target: ClientSubscription, cause: DiscardCause | None, rule: str = "") -> NoReturn:
         raise AssertionError("a shared subscription follows the log without an end")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_core.config.transports import MAX_BODY
 from broker_core.connections.anteroom import Unfinished
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.stomp.frames import (

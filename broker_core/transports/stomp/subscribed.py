@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from broker_core.connections.acknowledging import refuse
 from broker_core.connections.inbox import Hold, Item
 from broker_core.connections.subscribe_start import make_behind_error
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_subscription_id

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker_core.delivery.sink import Line
+from broker_core.delivery.sink import ConnectionSink
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.frames import FrameLimits, StompFrameReader, StompVersion
 from broker_core.protocols.stomp.replies import receipt_frames
@@ -20,7 +20,7 @@ RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
 
 
-class Out(Line, Protocol):
+class Out(ConnectionSink, Protocol):
     """What carries a session."""
 
     def end(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_core.config import TransportSettings
 from broker_core.connections.door import GUEST_READ_BYTES
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.message_frames import MessageTailCache

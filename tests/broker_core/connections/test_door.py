@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from broker_core.connections.door import HEARD_A_TURN, Door
-from broker_core.delivery.turns import TURN_NS
+from broker_core.delivery.scheduling import TURN_NS
 from tests.support.manual_clock import ManualClock
 
 Loops = Callable[[], asyncio.AbstractEventLoop]

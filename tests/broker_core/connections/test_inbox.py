@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.connections.anteroom import Anteroom, Unfinished
 from broker_core.connections.inbox import ITEM_BYTES, Hold, Inbox, Item
-from broker_core.delivery.turns import TURN_NS, Turns
+from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
 from tests.support.manual_clock import ManualClock
 
 SLOW = TURN_NS / 1e9 / 4
@@ -20,13 +20,15 @@ SLOW = TURN_NS / 1e9 / 4
 class Peer:
     """The socket's side and the connection's side of an inbox. Each command takes as long as its text says."""
 
-    def __init__(self, clock: ManualClock | None = None, turns: Turns | None = None) -> None:
+    def __init__(self, clock: ManualClock | None = None, turns: WorkScheduler | None = None) -> None:
         self.clock = clock or ManualClock()
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
         self.anteroom = Anteroom()
-        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns(self.clock), Unfinished(self.anteroom))
+        self.inbox = Inbox(
+            sink, self.take, self.clock, turns or WorkScheduler(self.clock), Unfinished(self.anteroom)
+        )
         self.told: list[str] = []
 
     def take(self, item: Item) -> None:
@@ -160,7 +162,7 @@ async def test_of_a_connection_that_ends_before_it_is_known_whose_it_is_nothing_
 
 async def test_many_clients_with_more_than_their_budget_share_one_a_turn_in_line() -> None:
     clock = ManualClock()
-    turns = Turns(clock)
+    turns = WorkScheduler(clock)
     peers = [Peer(clock, turns) for _ in range(3)]
     for peer in peers:
         peer.inbox.put(map(str, range(10)))
@@ -174,7 +176,7 @@ async def test_many_clients_with_more_than_their_budget_share_one_a_turn_in_line
 
 async def test_many_clients_that_leave_together_end_a_budget_a_turn() -> None:
     clock = ManualClock()
-    turns, ended = Turns(clock), list[int]()
+    turns, ended = WorkScheduler(clock), list[int]()
 
     def leave(number: int) -> None:
         clock.passes(SLOW)
@@ -192,7 +194,7 @@ async def test_many_clients_that_leave_together_end_a_budget_a_turn() -> None:
 
 async def test_who_leaves_alone_has_left_at_once() -> None:
     clock = ManualClock()
-    turns, ended = Turns(clock), list[int]()
+    turns, ended = WorkScheduler(clock), list[int]()
     for number in range(3):
         Peer(clock, turns).inbox.end(partial(ended.append, number))
         assert ended[-1] == number

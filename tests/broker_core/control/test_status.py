@@ -12,7 +12,7 @@ from bench.clients import crowd, page
 from broker_core.broker import Broker
 from broker_core.control import status
 from broker_core.control.status import MADE_ANEW_EVERY, MOST_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
-from broker_core.delivery.turns import TURN_NS
+from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause

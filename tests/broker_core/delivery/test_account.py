@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.account import (
     NOTHING,
-    Account,
-    Amount,
-    Cause,
-    Side,
-    delivered_of,
-    fresh_of,
-    parts,
-    sum_of,
-    total,
+    AccountTotals,
+    DeliveryAccount,
+    DiscardCause,
+    MessageVolume,
+    account_parts,
+    slice_after,
+    sum_accounts,
+    sum_volumes,
+    total_delivered,
 )
 
 COUNT = 5
@@ -45,16 +45,16 @@ class Model:
     """One subscription, message by message."""
 
     def __init__(self) -> None:
-        self.account = Account()
-        self.records: dict[Record, str | Cause] = {}
+        self.account = DeliveryAccount()
+        self.records: dict[Record, str | DiscardCause] = {}
         self.handed: set[Record] = set()
         self.newest = self.others = 0
 
-    def amount(self, chosen: Callable[[Record], bool]) -> Amount:
+    def amount(self, chosen: Callable[[Record], bool]) -> MessageVolume:
         found = [one for one in self.records if chosen(one)]
-        return Amount(len(found), sum(number if kept else OTHER_BYTES for kept, number in found))
+        return MessageVolume(len(found), sum(number if kept else OTHER_BYTES for kept, number in found))
 
-    def of(self, *states: str | Cause) -> Amount:
+    def of(self, *states: str | DiscardCause) -> MessageVolume:
         return self.amount(lambda one: self.records[one] in states)
 
     def check(self) -> None:
@@ -63,15 +63,15 @@ class Model:
         assert account.in_log == self.of(LOG) and account.matched_upto == self.newest
         assert account.waiting == self.of(MEMORY, LOG) and account.in_flight == self.of(FLIGHT)
         assert account.owed == self.of(MEMORY, LOG, FLIGHT) and account.acknowledged == self.of(ACKED)
-        assert account.delivered == self.amount(lambda one: one in self.handed) == delivered_of([account])
-        gone = {cause: self.of(cause) for cause in Cause if self.of(cause) != NOTHING}
+        assert account.delivered == self.amount(lambda one: one in self.handed) == total_delivered([account])
+        gone = {cause: self.of(cause) for cause in DiscardCause if self.of(cause) != NOTHING}
         assert account.gone == gone
-        assert account.lost == total(
+        assert account.lost == sum_volumes(
             what for cause, what in gone.items() if cause not in ("conflated_as_asked", "returned")
         )
         named = {"acknowledged": self.of(ACKED), "in_flight": self.of(FLIGHT), "waiting": account.waiting}
-        assert dict(parts(account)) == named | {cause.value: what for cause, what in gone.items()}
-        assert total(what for _, what in parts(account)) == account.matched
+        assert dict(account_parts(account)) == named | {cause.value: what for cause, what in gone.items()}
+        assert sum_volumes(what for _, what in account_parts(account)) == account.matched
         for kept in (True, False):
             side, mine = account.side(kept), {one: now for one, now in self.records.items() if one[0] is kept}
             assert side.matched == len(mine)
@@ -92,10 +92,12 @@ class Model:
         if kept and way == 1:
             self.account.match_in_log(batch)
         elif way == 2:
-            assert self.account.match_rows(batch, None) == Amount(batch.count, batch.header.bodies_length)
+            assert self.account.match_rows(batch, None) == MessageVolume(
+                batch.count, batch.header.bodies_length
+            )
         elif way == 3 and kept:
             rows = np.array([1, 3])
-            assert self.account.match_rows(batch, rows) == Amount(2, made[1][1] + made[3][1])
+            assert self.account.match_rows(batch, rows) == MessageVolume(2, made[1][1] + made[3][1])
             made = [made[1], made[3]]
         else:
             self.account.match(batch)
@@ -110,7 +112,7 @@ class Model:
         found = [some for some in batches.values() if len(some) == COUNT]
         return found[place % len(found)] if found else []
 
-    def moved(self, way: int, kept: bool, place: int, cause: Cause) -> None:
+    def moved(self, way: int, kept: bool, place: int, cause: DiscardCause) -> None:
         if way == 0 and (some := self.whole(MEMORY, True, place)):
             self.account.give_back(journaled(some[0][1]))
             self.records |= dict.fromkeys(some, LOG)
@@ -147,7 +149,11 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("matched"), st.booleans(), st.integers(0, 3)),
         st.tuples(
-            st.just("moved"), st.integers(0, 5), st.booleans(), st.integers(0, 5), st.sampled_from(Cause)
+            st.just("moved"),
+            st.integers(0, 5),
+            st.booleans(),
+            st.integers(0, 5),
+            st.sampled_from(DiscardCause),
         ),
     ),
     max_size=25,
@@ -165,34 +171,34 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
             getattr(model, str(name))(*arguments)
             model.check()
     accounts = [model.account for model in models]
-    both = sum_of([*accounts, Account()])
+    both = sum_accounts([*accounts, DeliveryAccount()])
     for what in ("matched", "waiting", "in_flight", "acknowledged", "delivered", "owed", "lost", "in_log"):
-        assert getattr(both, what) == total(getattr(account, what) for account in accounts), what
-    assert delivered_of(accounts) == both.delivered
+        assert getattr(both, what) == sum_volumes(getattr(account, what) for account in accounts), what
+    assert total_delivered(accounts) == both.delivered
     assert both.gone == {
-        cause: total(account.gone.get(cause, NOTHING) for account in accounts)
+        cause: sum_volumes(account.gone.get(cause, NOTHING) for account in accounts)
         for cause in {*accounts[0].gone, *accounts[1].gone}
     }
     for kept in (True, False):
         sides = [account.side(kept) for account in accounts]
-        expected = Side(
+        expected = AccountTotals(
             *[
                 sum(getattr(side, name) for side in sides)
                 for name in (
                     "matched", "matched_bytes", "handed", "handed_bytes", "acknowledged", "acknowledged_bytes",
                 )
             ],
-            total(side.lost_waiting for side in sides),
-            total(side.lost_in_flight for side in sides),
+            sum_volumes(side.lost_waiting for side in sides),
+            sum_volumes(side.lost_in_flight for side in sides),
         )  # fmt: skip
         assert both.side(kept) == expected
 
 
 def test_what_is_shared_with_others_counts_each_time_it_comes_and_leaves_no_mark() -> None:
-    account = Account()
+    account = DeliveryAccount()
     for first in (6, 1, 6):
         account.match_anew(journaled(first))
-    assert account.matched == Amount(15, 40 + 15 + 40) == account.waiting
+    assert account.matched == MessageVolume(15, 40 + 15 + 40) == account.waiting
     assert account.matched_upto == 0 and account.in_log == NOTHING
 
 
@@ -200,19 +206,19 @@ def test_only_what_is_newer_than_a_sequence_is_fresh() -> None:
     batch = journaled(6)
     for upto in range(4, 12):
         newer = [number for number in range(6, 11) if number > upto]
-        assert fresh_of(batch, upto) == Amount(len(newer), sum(newer))
+        assert slice_after(batch, upto) == MessageVolume(len(newer), sum(newer))
     explicit = batch.select(np.array([0, 4]))  # 6 and 10
-    assert fresh_of(explicit, 7) == Amount(1, 10)
+    assert slice_after(explicit, 7) == MessageVolume(1, 10)
 
 
 def test_amounts_are_added_and_taken_away_by_each_part() -> None:
-    assert Amount(5, 70).plus(Amount(2, 30)) == Amount(7, 100)
-    assert Amount(5, 70).minus(Amount(2, 30)) == Amount(3, 40)
-    assert total([]) == NOTHING == Amount(0, 0)
+    assert MessageVolume(5, 70).plus(MessageVolume(2, 30)) == MessageVolume(7, 100)
+    assert MessageVolume(5, 70).minus(MessageVolume(2, 30)) == MessageVolume(3, 40)
+    assert sum_volumes([]) == NOTHING == MessageVolume(0, 0)
 
 
 def test_nothing_lost_enters_no_cause() -> None:
-    account = Account()
-    account.lose_waiting(Cause.DISCARDED, NOTHING, True)
-    account.lose_in_flight(Cause.DISCARDED, NOTHING, False)
+    account = DeliveryAccount()
+    account.lose_waiting(DiscardCause.DISCARDED, NOTHING, True)
+    account.lose_in_flight(DiscardCause.DISCARDED, NOTHING, False)
     assert account.gone == {}

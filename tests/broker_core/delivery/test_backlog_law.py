@@ -18,19 +18,24 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery import offline as offline_module
-from broker_core.delivery.account import Account, Amount, Cause, parts, total
+from broker_core.delivery.account import (
+    DeliveryAccount,
+    DiscardCause,
+    MessageVolume,
+    account_parts,
+    sum_volumes,
+)
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.fair_share import FairShare
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.latest import keep_latest
-from broker_core.delivery.ledger import Ledger
-from broker_core.delivery.lifecycle import ClientState, Event, next_state
-from broker_core.delivery.ports import Facilities
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.keep_latest import keep_latest
+from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
+from broker_core.delivery.loss_ledger import LossLedger
+from broker_core.delivery.ports import InstanceResources
+from broker_core.delivery.scheduling import ReplayFairShare, WorkScheduler
+from broker_core.delivery.sink import UNKNOWN
 from broker_core.delivery.spool.spool import Spool
-from broker_core.delivery.turns import Turns
-from broker_core.delivery.unread import UNKNOWN
-from broker_core.delivery.window import AckMode, Window
+from broker_core.delivery.subscription_queues import SubscriptionQueue
+from broker_core.delivery.window import AckMode, AckWindow
 from broker_core.journal.segment import BatchPosition
 from broker_core.subscriptions.keys import parse_key
 
@@ -88,7 +93,7 @@ class Subscriber:
 
     def __init__(self, stream: int) -> None:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
-        self.account = Account()
+        self.account = DeliveryAccount()
         self.shares = False
         self.returns_to_log = False
         self.paused = False
@@ -120,16 +125,23 @@ class Scene:
         self.subscribers = {stream: Subscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
         self._tasks: list[asyncio.Task[None]] = []
         self.clock: Any = ManualTime(self)
-        self.ledger, self._pin = Ledger(), Pin(1 << 62)
+        self.ledger, self._pin = LossLedger(), Pin(1 << 62)
         log: Any = self
-        facilities = Facilities(
-            "i", self.clock, log, log, FairShare(self.clock), Turns(self.clock), self.ledger, self._spawn
+        facilities = InstanceResources(
+            "i",
+            self.clock,
+            log,
+            log,
+            ReplayFairShare(self.clock),
+            WorkScheduler(self.clock),
+            self.ledger,
+            self._spawn,
         )
         self.name, self.facilities, self._directory, self._spools = "c", facilities, directory, 0
         sink: Any = self.socket
         self.backlog = Backlog(self, sink, facilities)
-        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
-        self.backlog.lanes[WINDOWED] = Lane(WINDOWED, Window(AckMode.CLIENT, 4))
+        self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
+        self.backlog.lanes[WINDOWED] = SubscriptionQueue(WINDOWED, AckWindow(AckMode.CLIENT, 4))
         for subscriber in self.subscribers.values():
             self.backlog.enter(subscriber)
 
@@ -212,14 +224,14 @@ class Scene:
 
     def unsubscribe(self, stream: int) -> None:
         if stream in self.streams and self.backlog.state is not ClientState.CLOSED:
-            self.backlog.leave(self.subscribers[stream], Cause.UNSUBSCRIBED, "")
+            self.backlog.leave(self.subscribers[stream], DiscardCause.UNSUBSCRIBED, "")
 
     def check(self) -> None:
         backlog, account = self.backlog, self.backlog.account
         assert self.offered == account.matched.messages
         for one in (account, *(subscriber.account for subscriber in self.subscribers.values())):
-            assert one.matched == total(amount for _, amount in parts(one))
-            assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(one))
+            assert one.matched == sum_volumes(amount for _, amount in account_parts(one))
+            assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in account_parts(one))
         assert account.delivered.messages == sum(map(len, self.socket.got.values()))
         assert sum(self.queued().values()) == account.waiting.messages
         for stream, waiting in self.queued().items():
@@ -239,7 +251,7 @@ class Scene:
 
     def check_running(self, backlog: Backlog) -> None:
         """The figures that are kept, or found in order, against those of everything looked at."""
-        assert backlog.owed == total(map(backlog.owed_of, backlog.recipients.values()))
+        assert backlog.owed == sum_volumes(map(backlog.owed_of, backlog.recipients.values()))
         lanes = list(backlog.lanes.values())
         assert backlog.lanes.messages == sum(one.messages for one in lanes)
         assert backlog.lanes.nbytes == sum(one.nbytes for one in lanes)
@@ -249,12 +261,12 @@ class Scene:
         ]
         assert backlog.lanes.unacked_at == min(unacked, default=0)
 
-    def check_causes(self, account: Account) -> None:
+    def check_causes(self, account: DeliveryAccount) -> None:
         """What the log keeps is never called lost with the connection, nor what it doesn't keep kept."""
         journaled, scratch = account.journaled, account.unjournaled
-        kept = account.gone.get(Cause.KEPT, Amount())
+        kept = account.gone.get(DiscardCause.KEPT, MessageVolume())
         assert kept.messages <= journaled.lost_waiting.messages + journaled.lost_in_flight.messages
-        lost = account.gone.get(Cause.DISCONNECTED, Amount())
+        lost = account.gone.get(DiscardCause.DISCONNECTED, MessageVolume())
         assert lost.messages <= scratch.lost_waiting.messages + scratch.lost_in_flight.messages
 
     def queued(self) -> dict[int, int]:

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from broker_core.delivery import backlog as backlog_module
-from broker_core.delivery import fair_share as fair_share_module
 from broker_core.delivery import offline as offline_module
-from broker_core.delivery.fair_share import FIRST_CHUNK, FairShare
-from broker_core.delivery.ledger import Tally
+from broker_core.delivery import scheduling as fair_share_module
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.offline import Offline
+from broker_core.delivery.loss_ledger import DiscardTally
+from broker_core.delivery.offline import SpooledBacklog
+from broker_core.delivery.scheduling import FIRST_CHUNK, ReplayFairShare
 from broker_core.delivery.spool import spool as spool_module
-from broker_core.delivery.spool.entries import SpoolEntry
+from broker_core.delivery.spool.entry_format import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
 from broker_core.journal.segment import BatchPosition
@@ -51,7 +51,7 @@ class SlowDisk(Scene):
         self.refused.append(error)
 
     @property
-    def offlined(self) -> Offline:
+    def offlined(self) -> SpooledBacklog:
         assert self.backlog.offline is not None
         return self.backlog.offline
 
@@ -341,7 +341,7 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took: list[float] = []
-    monkeypatch.setattr(FairShare, "took", lambda share, worked_s: took.append(worked_s))
+    monkeypatch.setattr(ReplayFairShare, "took", lambda share, worked_s: took.append(worked_s))
     async with client(tmp_path) as scene:
         scene.publish_many(PLAIN, 5)
         scene.offline()
@@ -373,7 +373,7 @@ async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
 
 async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_told() -> None:
     entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
-    tallies: dict[int, Tally] = {}
+    tallies: dict[int, DiscardTally] = {}
     offline_module._tell(tallies, [entry], {})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)
     offline_module._tell(tallies, [entry], {PLAIN: 7})

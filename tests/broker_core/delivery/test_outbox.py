@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.outbox import Outbox
 from tests.support.slow_clients import entry
 

@@ -8,9 +8,9 @@ import pytest
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.window import AckMode, Window
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.subscription_queues import SubscriptionQueue
+from broker_core.delivery.window import AckMode, AckWindow
 from tests.broker_core.delivery.test_backlog_law import Scene, Subscriber
 from tests.support.calls import calls
 
@@ -38,7 +38,7 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
         for stream in range(10, 10 + number):
             scene.socket.got[stream] = []
             if windowed:
-                backlog.lanes[stream] = Lane(stream, Window(AckMode.CLIENT, 1))
+                backlog.lanes[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
             backlog.enter(Subscriber(stream))
         for moment in (5, 6):
             for stream in range(10, 10 + number):

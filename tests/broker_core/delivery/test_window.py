@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery.account import NOTHING, Amount
-from broker_core.delivery.window import AckMode, Window
+from broker_core.delivery.account import NOTHING, MessageVolume
+from broker_core.delivery.window import AckMode, AckWindow
 from broker_core.errors import ClientError
 
 
@@ -21,9 +21,9 @@ def batch(first_sequence: int, count: int) -> Batch:
     return made
 
 
-def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> Window:
+def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> AckWindow:
     """Records 101 to 103 and 111 to 112, sent as messages 1 to 5."""
-    window = Window(mode, prefetch)
+    window = AckWindow(mode, prefetch)
     window.sent(batch(101, 3), 1_000)
     window.sent(batch(111, 2), 2_000)
     return window
@@ -63,7 +63,7 @@ def test_what_was_never_sent_cannot_be_acknowledged(first: int, last: int) -> No
 
 
 def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() -> None:
-    window = Window(AckMode.CLIENT, 10)
+    window = AckWindow(AckMode.CLIENT, 10)
     window.sent(batch(101, 5).select(np.array([0, 3, 4])), 1)
     window.sent(batch(110, 2), 2)
     assert [window.number_of(sequence) for sequence in (101, 104, 105, 110)] == [1, 2, 3, 4]
@@ -82,7 +82,7 @@ def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
 
 
 def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
-    window = Window(AckMode.CLIENT, 4)
+    window = AckWindow(AckMode.CLIENT, 4)
     window.sent(batch(0, 3), 1)
     assert window.acknowledge(3, 3).messages == 3
     assert (window.unacked, window.first_unacked, window.last_acked) == (0, 0, 0)
@@ -92,7 +92,7 @@ class Table:
     """The same as a window, message by message. A message has as many bytes as its number says."""
 
     def __init__(self, mode: AckMode) -> None:
-        self.window, self.mode = Window(mode, 1_000), mode
+        self.window, self.mode = AckWindow(mode, 1_000), mode
         self.batches: list[list[int]] = []
         self.sequences: dict[int, int] = {}
         """By number; 0: no log keeps it."""
@@ -141,7 +141,10 @@ class Table:
         if not single or first > self.head:
             assert told == sorted(self.sequences[number] for number in kept)
         done = self.window.acknowledge(first, last)
-        assert done == (Amount(len(kept), sum(kept)), Amount(len(gone - kept), sum(gone - kept)))
+        assert done == (
+            MessageVolume(len(kept), sum(kept)),
+            MessageVolume(len(gone - kept), sum(gone - kept)),
+        )
         self.open -= gone
 
     def check(self) -> None:
@@ -206,7 +209,7 @@ def test_messages_acknowledged_early_are_no_longer_counted_when_all_before_them_
 
 
 def test_ages_count_from_what_was_given_or_from_the_sending_and_there_is_none_of_nothing() -> None:
-    window = Window(AckMode.CLIENT, 10)
+    window = AckWindow(AckMode.CLIENT, 10)
     assert (window.oldest_at, window.oldest_accepted_at) == (0, 0)
     window.sent(batch(101, 1), 2_000, accepted_at=500)
     window.sent(batch(102, 1), 3_000)
@@ -218,15 +221,15 @@ def test_ages_count_from_what_was_given_or_from_the_sending_and_there_is_none_of
 
 
 def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
-    window = Window(AckMode.INDIVIDUAL, 10)
+    window = AckWindow(AckMode.INDIVIDUAL, 10)
     for first, sequence in ((0, 101), (3, 0)):
         bodies = [b"x" * (1 << number) for number in range(first, first + 3)]
         made = Batch.parse(build_single_topic_batch("p", "t", bodies), verify=False)
         made.header = made.header._replace(first_sequence=sequence)
         window.sent(made, 1)
-    assert window.acknowledge(2, 2) == (Amount(1, 2), NOTHING)
-    assert window.acknowledge(5, 5) == (NOTHING, Amount(1, 16))
-    assert window.acknowledge(1, 6) == (Amount(2, 1 + 4), Amount(2, 8 + 32))
+    assert window.acknowledge(2, 2) == (MessageVolume(1, 2), NOTHING)
+    assert window.acknowledge(5, 5) == (NOTHING, MessageVolume(1, 16))
+    assert window.acknowledge(1, 6) == (MessageVolume(2, 1 + 4), MessageVolume(2, 8 + 32))
 
 
 def test_the_records_of_an_acknowledgement_are_all_that_it_would_acknowledge() -> None:

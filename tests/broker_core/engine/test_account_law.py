@@ -27,13 +27,13 @@ from broker_core.config import default_policy
 from broker_core.config.instance import JournaledTopic
 from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
-from broker_core.delivery import fair_share as turns
 from broker_core.delivery import offline as offline_module
-from broker_core.delivery.account import Amount, Cause, parts, total
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.latest import keep_latest
+from broker_core.delivery import scheduling as turns
+from broker_core.delivery.account import DiscardCause, MessageVolume, account_parts, sum_volumes
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.keep_latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.unread import UNKNOWN
+from broker_core.delivery.sink import UNKNOWN
 from broker_core.engine.enforcement import offline_now, pause, resume
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
@@ -268,7 +268,9 @@ class World:
     def _end(self, target: ClientSubscription, number: int) -> None:
         account, stream = target.account, target.stream
         self.subscriber.backlog.look()
-        ending = self.subscriber.end(target, (Cause.CANCELLED, Cause.UNSUBSCRIBED)[number % 2], "rule")
+        ending = self.subscriber.end(
+            target, (DiscardCause.CANCELLED, DiscardCause.UNSUBSCRIBED)[number % 2], "rule"
+        )
         self.ended[stream] = self.number
         assert not account.owed.messages
         got = [sequence for sequence, _ in self.socket.got.get(str(stream), [])]
@@ -309,20 +311,20 @@ class World:
         for target in connection.subscriptions.values():
             account, name = target.account, (target.id, target.cursor.state)
             lost += account.lost.messages
-            assert account.matched == total(amount for _, amount in parts(account)), name
-            for word, amount in (*parts(account), ("in_log", account.in_log)):
+            assert account.matched == sum_volumes(amount for _, amount in account_parts(account)), name
+            for word, amount in (*account_parts(account), ("in_log", account.in_log)):
                 assert amount.messages >= 0 and amount.nbytes >= 0, (name, word, amount)
             got = self.socket.got.get(str(target.stream), [])
-            assert account.delivered == Amount(len(got), sum(len(body) for _, body in got)), name
+            assert account.delivered == MessageVolume(len(got), sum(len(body) for _, body in got)), name
             assert account.waiting.messages - account.in_log.messages == self.queued(target), name
         assert self.engine.ledger.messages == lost
         backlog, mine = connection.backlog, connection.subscriptions.values()
-        assert backlog.owed == total(map(backlog.owed_of, mine))
+        assert backlog.owed == sum_volumes(map(backlog.owed_of, mine))
         for one in mine:
             read, account = backlog.acknowledges(one.stream) and not one.paused, one.account
             if read or not one.returns_to_log:
                 assert backlog.owed_of(one) == (account.owed if read else account.owed.minus(account.in_log))
-        assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(ended))
+        assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in account_parts(ended))
 
     def queued(self, target: ClientSubscription) -> int:
         """Messages that really lie somewhere in memory or in the spool."""
@@ -381,7 +383,7 @@ class World:
         for target in self.subscriber.subscriptions.values():
             got = self.socket.got.get(str(target.stream), [])
             sequences = [sequence for sequence, _ in got if sequence]
-            assert not target.account.gone.get(Cause.REMOVED), target.id
+            assert not target.account.gone.get(DiscardCause.REMOVED), target.id
             if target.id in EXACT:
                 assert sequences == sorted(set(sequences)), target.id
             if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
@@ -411,7 +413,9 @@ class World:
         if not connection.closed:
             connection.close("bye", "")
         left = connection.backlog.account
-        assert not left.owed.messages and left.matched == total(amount for _, amount in parts(left))
+        assert not left.owed.messages and left.matched == sum_volumes(
+            amount for _, amount in account_parts(left)
+        )
         assert self.engine.ledger.messages == left.lost.messages
         await self.engine.close()
 

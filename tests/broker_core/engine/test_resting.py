@@ -14,7 +14,7 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.connections.connection import Connection
 from broker_core.delivery.backlog import LUMP_BYTES
-from broker_core.delivery.unread import ENOUGH_BYTES
+from broker_core.delivery.sink import ENOUGH_BYTES
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.stalled import StalledSubscriber
 

@@ -12,7 +12,7 @@ import pytest
 from broker_core.batch import Buffer
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
-from broker_core.delivery.spool import parts
+from broker_core.delivery.spool import file_queue
 from broker_core.errors import OperatorError
 from broker_core.journal.files import FileSystem
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
@@ -67,7 +67,7 @@ async def test_what_cant_be_spooled_is_decided_told_and_counted(tmp_path: Path) 
 async def test_a_client_of_journaled_topics_goes_on_by_reference_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "FLUSH_BYTES", 100)
+    monkeypatch.setattr(file_queue, "FLUSH_BYTES", 100)
     async with (
         running_broker(tmp_path, policy_without_a_spool(tmp_path)) as broker,
         AsyncClient(address_of(broker), "writer") as writer,

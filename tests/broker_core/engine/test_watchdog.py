@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.connections.connection import Connection
-from broker_core.delivery.drain import Drain
 from broker_core.delivery.lifecycle import ClientState
+from broker_core.delivery.offline import SpoolDrain
 from broker_core.engine.enforcement import offline_now
 from broker_core.engine.enforcement import pause as pause_by_policy
 from broker_core.engine.watchdog import LOOKS, MOST_PATIENCE_MS, Watchdog, standing
@@ -125,7 +125,7 @@ async def test_a_draining_client_whose_chunk_never_comes(
         async def never(*_: object) -> list[Any]:
             return await asyncio.get_running_loop().create_future()
 
-        monkeypatch.setattr(Drain, "_read", never)
+        monkeypatch.setattr(SpoolDrain, "_read", never)
         one.connection.sink.writable = True
         one.connection.on_writable()
         await until(lambda: one.connection.backlog.state is ClientState.DRAINING)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.delivery.fair_share import FIRST_CHUNK, LARGEST_BESIDE_LIVE
+from broker_core.delivery.scheduling import FIRST_CHUNK, LARGEST_BESIDE_LIVE
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.replay.chunks import Chunk, Reader, read_chunk
 from broker_core.replay.span import Span

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.errors import ClientError
 from broker_core.replay import kept_positions
 from tests.broker_core.journal.support import FailingFiles
@@ -192,7 +192,7 @@ async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path:
             if how == "unsubscribed":
                 await subscription.close()
             elif how == "cancelled":
-                client.end(client.subscriptions[subscription.id], Cause.CANCELLED, "a test")
+                client.end(client.subscriptions[subscription.id], DiscardCause.CANCELLED, "a test")
             else:
                 client.close("operator_disconnect", "a test")
             await until(lambda: not any(durable.connected for durable in broker.engine.durables.listed()))

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from broker_core.clock import SystemClock
-from broker_core.delivery.fair_share import (
+from broker_core.delivery.scheduling import (
     CUT_BEFORE,
     FIRST_CHUNK,
     LARGEST_BESIDE_LIVE,
     TAKEN_BEFORE,
-    FairShare,
+    ReplayFairShare,
 )
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
@@ -59,7 +59,7 @@ class Reads:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.share = FairShare(SystemClock())
+        self.share = ReplayFairShare(SystemClock())
         self.frontier = Frontier(NEWEST)
         self.reader = self
         self.queued: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []

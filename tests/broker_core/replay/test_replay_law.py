@@ -21,9 +21,9 @@ from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
-from broker_core.delivery import fair_share as turns
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.unread import UNKNOWN
+from broker_core.delivery import scheduling as turns
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.sink import UNKNOWN
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.segment_copies import compress_segment, copy_segment

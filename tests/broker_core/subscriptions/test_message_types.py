@@ -10,7 +10,7 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config import JournaledTopic, PolicyDocument
-from broker_core.delivery.latest import keep_latest
+from broker_core.delivery.keep_latest import keep_latest
 from broker_core.subscriptions.keys import parse_key
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.raw import RawClient

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from broker_core.delivery.account import Cause
-from broker_core.delivery.ledger import Ledger, tally_of
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.loss_ledger import LossLedger, tally_entries
 from console.models import Decision, Instance, Loss
 from console.queries import ledger as read
 from console.services import ledger
@@ -19,15 +19,15 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[str, object]]:
     """What a broker's ledger has after one discarded delivery."""
-    made = Ledger()
+    made = LossLedger()
     made.enter(
         int(at.timestamp()) * 10**9,
         client,
         "s",
         "t.>",
-        Cause.DISCARDED,
+        DiscardCause.DISCARDED,
         rule,
-        tally_of([entry(9, sequence=5, count=3)]),
+        tally_entries([entry(9, sequence=5, count=3)]),
     )
     return [loss.entry("sluice-1") for loss in made.close_intervals()]
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.spool import parts as module
-from broker_core.delivery.spool.entries import RUN_BYTES, encode_reference
-from broker_core.delivery.spool.parts import clean_up
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.spool import file_queue as module
+from broker_core.delivery.spool.entry_format import RUN_BYTES, encode_reference
+from broker_core.delivery.spool.file_queue import remove_leftover_spools
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
 from broker_core.journal.files import FileSystem
@@ -311,11 +311,11 @@ def test_clean_up_removes_what_an_earlier_run_left(tmp_path):
     left.close(remove=False)
     (tmp_path / "i.notes").touch()
     (tmp_path / "other.anna.1.spool.000001").touch()
-    assert [path.name for path in clean_up(tmp_path, "i")] == ["i.anna.1.spool.000001"]
+    assert [path.name for path in remove_leftover_spools(tmp_path, "i")] == ["i.anna.1.spool.000001"]
     assert len(used.pull(10**9)) == 1_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["i.notes", "other.anna.1.spool.000001"]
     used.close()
-    assert clean_up(tmp_path / "absent", "i") == []
+    assert remove_leftover_spools(tmp_path / "absent", "i") == []
 
 
 steps = st.lists(

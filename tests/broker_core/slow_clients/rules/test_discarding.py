@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.delivery.would_be import WouldBe
+from broker_core.delivery.subscription_queues import ShadowConflation
 from broker_core.slow_clients.accounts.client_usage import WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -103,7 +103,7 @@ def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
     left_out = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in left_out:
         made, watched = scene("outbound_messages", 15, mode, "conflate")
-        view, would_be = watched.view, WouldBe()
+        view, would_be = watched.view, ShadowConflation()
         assert isinstance(view, SubscriptionSignals)
         waiting, came = list[int](), 0
         for second, (keys, taken) in enumerate(steps):

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.backlog import Backlog
 from broker_core.journal import log_reader
 from broker_core.journal.files import FileSystem
@@ -42,7 +42,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
                 again = await first.read()
                 assert (again.body, again.headers["redelivered"]) == (mine[0].body, "true")
                 accounts = [broker.engine.roster.clients[name].account for name in ("a", "b")]
-                assert accounts[0].gone[Cause.RETURNED].messages == 1
+                assert accounts[0].gone[DiscardCause.RETURNED].messages == 1
                 assert accounts[0].matched.messages == 3 and not accounts[0].lost.messages
             await until(lambda: "a" not in broker.engine.roster.clients)
             for one in others:

@@ -48,7 +48,7 @@ one, so it bounds what a client that has stopped again holds of it."""
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class BatchRun:
     """Whole batches of one stream that stand behind one another in a segment; it grows until it is encoded."""
 
     stream: int
@@ -94,7 +94,7 @@ class SpoolEntry:
     accepted_at: int
 
 
-class EntryHead(NamedTuple):
+class SpoolEntryHeader(NamedTuple):
     """An entry's fixed part."""
 
     crc: int
@@ -156,12 +156,12 @@ def encode_copy(stream: int, batch: Batch, accepted_at: int) -> bytes:
     return _CRC.pack(crc32c(tail)) + tail
 
 
-def decode_head(view: memoryview, offset: int) -> EntryHead:
+def decode_entry_header(view: memoryview, offset: int) -> SpoolEntryHeader:
     """The fixed part at an offset; its checksum is the whole entry's, checked by `decode`."""
-    return EntryHead._make(ENTRY.unpack_from(view, offset))
+    return SpoolEntryHeader._make(ENTRY.unpack_from(view, offset))
 
 
-def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
+def decode_entry(view: memoryview, offset: int, head: SpoolEntryHeader) -> SpoolEntry:
     """The whole entry at an offset. JournalError spool_damaged when its checksum doesn't fit."""
     end = offset + head.size
     if crc32c(view[offset + 4 : end]) != head.crc or head.kind not in (REFERENCE, COPY):

@@ -11,15 +11,15 @@ import pytest
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
-from broker_core.delivery import fair_share as module
-from broker_core.delivery.fair_share import (
+from broker_core.delivery import scheduling as module
+from broker_core.delivery.scheduling import (
     CHUNKS_BUDGET,
     FIRST_CHUNK,
     LARGEST_BESIDE_LIVE,
     LARGEST_CHUNK,
     REST,
     TAKEN_BEFORE,
-    FairShare,
+    ReplayFairShare,
 )
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal
@@ -45,14 +45,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def grown_to(turns: FairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
+def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
     for _ in range(10):
         chunk = turns.grown(chunk, taken)
     return chunk
 
 
 async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: Clock) -> None:
-    turns = FairShare(clock)
+    turns = ReplayFairShare(clock)
     for _ in range(100):
         await turns.mine()
         turns.took(0.001)
@@ -61,7 +61,7 @@ async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(
 
 
 async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: Clock) -> None:
-    turns, worked = FairShare(clock), 0.0
+    turns, worked = ReplayFairShare(clock), 0.0
     turns.replays = 8
 
     async def replay() -> None:
@@ -87,7 +87,7 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
         clock.now += seconds + 0.08
 
     monkeypatch.setattr(module.asyncio, "sleep", late)
-    turns, had = FairShare(clock), 0
+    turns, had = ReplayFairShare(clock), 0
 
     async def replay() -> None:
         nonlocal had
@@ -103,7 +103,7 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
 
 
 async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
-    turns = FairShare(clock)
+    turns = ReplayFairShare(clock)
     turns.live()
     assert turns.busy
     clock.now += 0.11
@@ -111,7 +111,7 @@ async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_
 
 
 def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: Clock) -> None:
-    turns = FairShare(clock)
+    turns = ReplayFairShare(clock)
     turns.replays = 64
     assert grown_to(turns) == CHUNKS_BUDGET // 64
     turns.replays = 2_000
@@ -119,7 +119,7 @@ def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock:
 
 
 def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(clock: Clock) -> None:
-    turns = FairShare(clock)
+    turns = ReplayFairShare(clock)
     assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
     assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
 

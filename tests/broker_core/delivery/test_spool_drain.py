@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery import fair_share as module
-from broker_core.delivery.drain import Drain
-from broker_core.delivery.fair_share import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, FairShare
-from broker_core.delivery.spool.entries import RUN_BYTES
+from broker_core.delivery import scheduling as module
+from broker_core.delivery.offline import SpoolDrain
+from broker_core.delivery.scheduling import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, ReplayFairShare
+from broker_core.delivery.spool.entry_format import RUN_BYTES
 from broker_core.delivery.spool.spool import Spool
 from broker_core.journal.segment import BatchPosition
 
@@ -26,12 +26,12 @@ class Scene:
         self.now, self.slept = 100.0, 0.0
         patched.setattr(module.asyncio, "sleep", self._sleep)
         clock: Any = SimpleNamespace(seconds=lambda: self.now)
-        self.turns = FairShare(clock)
+        self.turns = ReplayFairShare(clock)
         self.spool = Spool(path / "i.c.1.spool")
         self.batch = Batch.parse(build_single_topic_batch("p", "t", [b"x" * 4_000]))
         reader = SimpleNamespace(run=self._read, worked_s=0.0)
         facilities: Any = SimpleNamespace(share=self.turns, journal=self, reader=reader)
-        self.drain = Drain(facilities, self.spool, lambda entries: entries)
+        self.drain = SpoolDrain(facilities, self.spool, lambda entries: entries)
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -25,7 +25,7 @@ MEMORY_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _SpoolFile:
     """One file and the bytes in it; or bytes that are read before they were written."""
 
     file: OpenFile | None
@@ -33,14 +33,14 @@ class _Part:
     memory: bytes = b""
 
 
-class Parts:
+class SpoolFileQueue:
     """A queue of bytes in files `<path>.<number>`. `disk_bytes` is what they take, with what is about to be written."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
         self.disk_bytes = 0
         self._path = path
         self._files = files
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[_SpoolFile] = deque()
         self._made = 0
         self._unwritten = bytearray()
         self._flush_at = FLUSH_BYTES
@@ -92,7 +92,7 @@ class Parts:
         part.size += len(self._unwritten)
         self._unwritten = bytearray()
 
-    def _last_file(self) -> tuple[_Part, OpenFile]:
+    def _last_file(self) -> tuple[_SpoolFile, OpenFile]:
         if self._parts:
             last = self._parts[-1]
             if last.file is not None and last.size < PART_BYTES:
@@ -101,9 +101,9 @@ class Parts:
         file = OpenFile(
             self._path.with_name(f"{self._path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC
         )
-        # Says to clean_up that somebody lives here.
+        # Says to remove_leftover_spools that somebody lives here.
         fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._parts.append(_Part(file))
+        self._parts.append(_SpoolFile(file))
         return self._parts[-1], file
 
     # Out.
@@ -117,7 +117,7 @@ class Parts:
 
     def take_memory(self) -> None:
         """What isn't written yet is the next part, and is never written."""
-        self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
+        self._parts.append(_SpoolFile(None, len(self._unwritten), bytes(self._unwritten)))
         self.disk_bytes -= len(self._unwritten)
         self._unwritten, self._flush_at = bytearray(), FLUSH_BYTES
 
@@ -152,7 +152,7 @@ class Parts:
         """The next `size` bytes are taken."""
         self._read_at += size
 
-    def _drop(self, part: _Part) -> None:
+    def _drop(self, part: _SpoolFile) -> None:
         self._window, self._window_at = memoryview(b""), 0
         if part.file is not None:
             self.disk_bytes -= part.size
@@ -167,7 +167,7 @@ class Parts:
         self._read_at = 0
 
     def close(self, remove: bool) -> None:
-        """Close the files, and remove them; without `remove` they stay until `clean_up`."""
+        """Close the files, and remove them; without `remove` they stay until `remove_leftover_spools`."""
         while self._parts:
             part = self._parts.popleft()
             if remove:
@@ -178,7 +178,7 @@ class Parts:
         self.disk_bytes = self._read_at = 0
 
 
-def clean_up(directory: Path, instance: str) -> list[Path]:
+def remove_leftover_spools(directory: Path, instance: str) -> list[Path]:
     """Remove the spools an earlier run of this instance left; those in use by anybody stay. Returns what went."""
     removed: list[Path] = []
     if not directory.is_dir():

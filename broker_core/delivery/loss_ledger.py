@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker_core.delivery.account import Cause
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.system_records import LossEntry
 
 KEPT: Final = 10_000
@@ -21,7 +21,7 @@ KEPT: Final = 10_000
 
 
 @dataclass(slots=True)
-class Tally:
+class DiscardTally:
     """Deliveries of one subscription as numbers: every one of their records lies between `first` and `last`.
 
     Both are sequences, 0 when no journal keeps any of them.
@@ -51,30 +51,30 @@ class Tally:
         batch = entry.batch
         self.add(entry.count, batch.header.bodies_length, batch.first_sequence, batch.last_sequence)
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: DiscardTally) -> None:
         """All that another one holds."""
         journaled = other.messages - other.unjournaled
         self.add(other.unjournaled, other.unjournaled_bytes, 0, 0)
         if journaled:
             self.add(journaled, other.nbytes - other.unjournaled_bytes, other.first, other.last)
 
-    def parted(self) -> tuple[Tally, Tally]:
+    def parted(self) -> tuple[DiscardTally, DiscardTally]:
         """What no journal keeps, and what the log has."""
         count, size = self.unjournaled, self.unjournaled_bytes
-        return Tally(count, size, 0, 0, count, size), Tally(
+        return DiscardTally(count, size, 0, 0, count, size), DiscardTally(
             self.messages - count, self.nbytes - size, self.first, self.last
         )
 
 
-def tally_of(entries: Iterable[OutboxEntry]) -> Tally:
+def tally_entries(entries: Iterable[OutboxEntry]) -> DiscardTally:
     """Deliveries of one subscription, counted."""
-    tally = Tally()
+    tally = DiscardTally()
     for entry in entries:
         tally.add_entry(entry)
     return tally
 
 
-class Loss(NamedTuple):
+class LossInterval(NamedTuple):
     """One interval: a subscription will not get `what`, because of `cause`, by `rule` ("" when none did it).
 
     What no journal keeps nothing brings back; for the rest a bookmark before `what.first` does, as long as the log
@@ -85,9 +85,9 @@ class Loss(NamedTuple):
     client: str
     subscription: str
     topic: str
-    cause: Cause
+    cause: DiscardCause
     rule: str
-    what: Tally
+    what: DiscardTally
 
     def entry(self, instance: str) -> LossEntry:
         """The interval as a document: `at` in ms, `first` and `last` as bookmarks of the first and last record, or ""."""
@@ -100,17 +100,24 @@ class Loss(NamedTuple):
         )  # fmt: skip
 
 
-class Ledger:
+class LossLedger:
     """An instance's losses: those of this second, still growing, and the newest of all."""
 
     def __init__(self) -> None:
-        self.recent: deque[Loss] = deque(maxlen=KEPT)
+        self.recent: deque[LossInterval] = deque(maxlen=KEPT)
         self.intervals = 0
         self.messages = 0
-        self._open: dict[tuple[str, str, str, Cause, str], Loss] = {}
+        self._open: dict[tuple[str, str, str, DiscardCause, str], LossInterval] = {}
 
     def enter(
-        self, now_ns: int, client: str, subscription: str, topic: str, cause: Cause, rule: str, what: Tally
+        self,
+        now_ns: int,
+        client: str,
+        subscription: str,
+        topic: str,
+        cause: DiscardCause,
+        rule: str,
+        what: DiscardTally,
     ) -> None:
         """Enter deliveries of one subscription that were given up."""
         if not what.messages:
@@ -119,11 +126,11 @@ class Ledger:
         key = (client, subscription, topic, cause, rule)  # an id may be used anew within the second
         known = self._open.get(key)
         if known is None:
-            self._open[key] = Loss(now_ns, client, subscription, topic, cause, rule, replace(what))
+            self._open[key] = LossInterval(now_ns, client, subscription, topic, cause, rule, replace(what))
         else:
             known.what.merge(what)
 
-    def close_intervals(self) -> list[Loss]:
+    def close_intervals(self) -> list[LossInterval]:
         """End the intervals of this second; what is to be published."""
         closed = list(self._open.values())
         self._open.clear()

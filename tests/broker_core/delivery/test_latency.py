@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.client import AsyncClient
-from broker_core.delivery.delays import SPAN_S, Delays, Percentiles
+from broker_core.delivery.latency import SPAN_S, LatencyPercentiles, LatencyTracker
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.slow_clients import START, entry
 
 US = 1_000
 
 
-def handed(delays: Delays, microseconds: int, messages: int = 1) -> None:
+def handed(delays: LatencyTracker, microseconds: int, messages: int = 1) -> None:
     one = entry(1, at=START)
     one.batch.header = one.batch.header._replace(accepted_at=START)
     delays.handed(one, messages, START + US * microseconds)
@@ -28,7 +28,7 @@ def upto(sorted_delays: list[int], part: float) -> int:
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
 def test_a_percentile_is_never_too_small_and_too_great_by_a_quarter_at_most(every: list[int]) -> None:
-    delays = Delays()
+    delays = LatencyTracker()
     for one in every:
         handed(delays, one)
     found = delays.second()
@@ -39,23 +39,23 @@ def test_a_percentile_is_never_too_small_and_too_great_by_a_quarter_at_most(ever
 
 
 def test_what_was_handed_over_counts_for_ten_seconds_by_its_messages() -> None:
-    delays = Delays()
+    delays = LatencyTracker()
     assert delays.second() is None
     handed(delays, 900, messages=99)
     handed(delays, 70_000)
-    assert delays.second() == Percentiles(1.024, 1.024, 100)
+    assert delays.second() == LatencyPercentiles(1.024, 1.024, 100)
     handed(delays, 70_000)
-    assert delays.second() == Percentiles(1.024, 81.92, 101)
+    assert delays.second() == LatencyPercentiles(1.024, 81.92, 101)
     for _ in range(SPAN_S - 2):
-        assert delays.second() == Percentiles(1.024, 81.92, 101)
-    assert delays.second() == Percentiles(81.92, 81.92, 1)
+        assert delays.second() == LatencyPercentiles(1.024, 81.92, 101)
+    assert delays.second() == LatencyPercentiles(81.92, 81.92, 1)
     assert delays.second() is None
 
 
 def test_a_clock_that_was_set_back_counts_as_no_time() -> None:
-    delays = Delays()
+    delays = LatencyTracker()
     handed(delays, -5_000_000)
-    assert delays.second() == Percentiles(0.001, 0.001, 1)
+    assert delays.second() == LatencyPercentiles(0.001, 0.001, 1)
 
 
 async def test_a_broker_says_how_long_live_messages_took_and_leaves_replays_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from array import array
 from collections import deque
 from typing import Final, NamedTuple
 
-from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.entries import OutboxEntry
 
 SPAN_S: Final = 10
 """Percentiles are of so many seconds: as many as lie between two samples that the control plane keeps."""
@@ -20,7 +20,7 @@ _CELLS: Final = STEPS * 64
 _US: Final = 1_000
 
 
-class Percentiles(NamedTuple):
+class LatencyPercentiles(NamedTuple):
     """Of the records of some seconds: within so many ms half of them were handed over, and 99 of a hundred."""
 
     p50_ms: float
@@ -28,7 +28,7 @@ class Percentiles(NamedTuple):
     messages: int
 
 
-class Delays:
+class LatencyTracker:
     """One instance's. `second` is called once a second."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Delays:
         if oldest.accepted_at == oldest.batch.accepted_at:
             self._now[_cell((now_ns - oldest.accepted_at) // _US)] += messages
 
-    def second(self) -> Percentiles | None:
+    def second(self) -> LatencyPercentiles | None:
         """A second is over. Of the last SPAN_S; None when nothing was handed over in them."""
         counts = self._sum
         gone = self._before[0] if len(self._before) == SPAN_S else None
@@ -52,7 +52,7 @@ class Delays:
         total = sum(counts)
         if not total:
             return None
-        return Percentiles(_until(counts, 0.5 * total), _until(counts, 0.99 * total), total)
+        return LatencyPercentiles(_until(counts, 0.5 * total), _until(counts, 0.99 * total), total)
 
 
 def _cell(microseconds: int) -> int:

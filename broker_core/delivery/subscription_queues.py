@@ -1,26 +1,95 @@
-"""A lane: the waiting place of one subscription that can't share its client's outbox.
+"""Which of many moments is the earliest, where each changes often and the answer is wanted seldom: a heap of what they were.
+
+What would wait in a lane if the conflations that a rule decided in shadow had been done. Pure: nothing of the lane changes.
+
+Kept as the hashes of the messages' keys, eight bytes each, so that what is counted in shadow holds on to no message.
+
+A lane: the waiting place of one subscription that can't share its client's outbox.
 
 A subscription gets a lane when it has an acknowledgement window or credit, when a policy pauses it, or when a
 policy discards or conflates what waits for it. Its deliveries wait here, in order, and move to the outbox as far as
 window, credit and socket take them, so that a subscription whose application takes nothing doesn't hold up its neighbours.
+
+One client's lanes by stream number, and what waits in all of them together.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
 from operator import is_not
+from typing import NamedTuple
 
 import numpy as np
 
 from broker_core.batch import CONFLATION_OVER
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.window import Window
-from broker_core.delivery.would_be import WouldBe
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.window import AckWindow
+
+_SPARE = 64
 
 
-class Total:
+class EarliestHeap:
+    """Of streams of which each has one moment or none. A moment that becomes later, or goes, needn't be told: that is found
+    when it comes to the top."""
+
+    __slots__ = ("_heap", "_listed", "_read")
+
+    def __init__(self, read: Callable[[int], int]) -> None:
+        """`read` gives a stream's moment now; 0: it has none."""
+        self._read = read
+        self._heap: list[tuple[int, int]] = []
+        self._listed: set[int] = set()
+
+    def add(self, stream: int, *, earlier: bool = False) -> None:
+        """It may have a moment where it had none; or, if that is said, an earlier one."""
+        if earlier or stream not in self._listed:
+            self._listed.add(stream)
+            heappush(self._heap, (self._read(stream), stream))
+
+    def moment(self) -> int:
+        """The earliest; 0: none of them has any."""
+        heap, read = self._heap, self._read
+        if len(heap) > 2 * len(self._listed) + _SPARE:
+            heap[:] = [(read(stream), stream) for stream in self._listed]
+            heapify(heap)
+        while heap:
+            at, stream = heap[0]
+            now = read(stream)
+            if now and now == at:
+                return now
+            if now:
+                heapreplace(heap, (now, stream))
+            else:
+                heappop(heap)
+                self._listed.discard(stream)
+        return 0
+
+
+class ShadowConflation(NamedTuple):
+    """After the last of them."""
+
+    keys: array[int] = array("q")
+    """Of what was left, in order."""
+    came: int = 0
+    """How many messages the lane had ever had then: what came later is behind these."""
+    cut: int = 0
+    """How many more wait in the lane."""
+
+    def conflated(self, newer: array[int], came: int, waits: int, cut: int) -> ShadowConflation:
+        """After the next one, of what would wait now: of `waits` messages all but `cut`. `newer` are the keys of those of them
+        that came since."""
+        cut = min(cut, self.cut, waits)
+        # What has left since would have left here too, of what is oldest here.
+        keys = (self.keys + newer)[-(waits - cut) :] if waits > cut else array("q")
+        left = array("q", reversed(dict.fromkeys(reversed(keys))))
+        return ShadowConflation(left, came, cut + len(keys) - len(left))
+
+
+class QueueTotals:
     """What waits in all lanes of a client."""
 
     __slots__ = ("messages", "nbytes")
@@ -29,7 +98,7 @@ class Total:
         self.messages = self.nbytes = 0
 
 
-class Lane:
+class SubscriptionQueue:
     """What waits for one subscription. `window` None: no acknowledgements, only an order of its own."""
 
     __slots__ = (
@@ -55,7 +124,7 @@ class Lane:
         "would_be",
     )
 
-    def __init__(self, stream: int, window: Window | None = None) -> None:
+    def __init__(self, stream: int, window: AckWindow | None = None) -> None:
         self.stream = stream
         self.window = window
         self.looked_at = window is not None
@@ -72,11 +141,11 @@ class Lane:
         """From when there is no credit left, ns; 0 while there is."""
         self.messages = 0
         self.nbytes = 0
-        self.total = Total()
+        self.total = QueueTotals()
         """Of its client's lanes, once it is one of them."""
         self.came = 0
         """How many messages were ever queued here."""
-        self.would_be: dict[str, WouldBe] = {}
+        self.would_be: dict[str, ShadowConflation] = {}
         """What would wait here if what rules decided in shadow had been done, by their names."""
         self.full_since = 0
         """From when there was something to send, here or on disk, and the window was full, ns; 0 while there is room (seed 003)."""
@@ -201,7 +270,7 @@ class Lane:
             self._entries.popleft()
             left = entry.nbytes
         if at or self._cut_at:
-            entry = part(entry, at, self._cut_at or entry.count)
+            entry = slice_entry(entry, at, self._cut_at or entry.count)
         self._count(-entry.count, -left)
         return entry
 
@@ -209,7 +278,7 @@ class Lane:
         """Everything that waits, in order: for the spool, or because it is given up."""
         taken = list(self._entries)
         if self._cut_at:
-            taken[0] = part(taken[0], self._cut_at, taken[0].count)
+            taken[0] = slice_entry(taken[0], self._cut_at, taken[0].count)
         self._entries.clear()
         self._count(-self.messages, -self.nbytes)
         self._cut_at = 0
@@ -252,9 +321,115 @@ class Lane:
         return given_up
 
 
-def part(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
+def slice_entry(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
     """The records `start` to `stop` - 1 of an entry, as an entry."""
     places = np.arange(start, stop)
     rows = places if entry.rows is None else entry.rows[start:stop]
     batch = entry.batch.select(places)
     return replace(entry, batch=batch, rows=rows, count=stop - start, nbytes=batch.nbytes)
+
+
+class SubscriptionQueues(dict[int, SubscriptionQueue]):
+    """A mapping of streams to lanes. Of those few hold something. What is said of all costs the same however many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled: dict[int, SubscriptionQueue] = {}
+        """Those in which something waits."""
+        self._total = QueueTotals()
+        self._waiting, self._unacked = EarliestHeap(self._oldest_of), EarliestHeap(self._unacked_of)
+
+    def __setitem__(self, stream: int, lane: SubscriptionQueue) -> None:
+        super().__setitem__(stream, lane)
+        lane.total = self._total
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait in lanes."""
+        return self._total.nbytes
+
+    @property
+    def messages(self) -> int:
+        """Messages that wait in lanes."""
+        return self._total.messages
+
+    @property
+    def oldest_at(self) -> int:
+        """From when the age of the oldest delivery in any of them counts, ns; 0: nothing waits."""
+        return self._waiting.moment()
+
+    @property
+    def unacked_at(self) -> int:
+        """From when the age of the oldest message counts that a window has let through and that isn't acknowledged, ns; 0:
+        there is none."""
+        return self._unacked.moment()
+
+    def _oldest_of(self, stream: int) -> int:
+        lane = self.filled.get(stream)
+        return lane.oldest_at if lane is not None else 0
+
+    def _unacked_of(self, stream: int) -> int:
+        lane = self.get(stream)
+        return lane.window.oldest_accepted_at if lane is not None and lane.window is not None else 0
+
+    def offer(self, lane: SubscriptionQueue, entry: OutboxEntry) -> None:
+        """Queue one delivery in its lane."""
+        lane.offer(entry)
+        if lane.stream not in self.filled:
+            self.filled[lane.stream] = lane
+            self._waiting.add(lane.stream)
+
+    def put_back(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
+        """What a lane has given didn't leave after all: it waits there again, before the rest."""
+        lane = self.filled[stream] = self[stream]
+        lane.put_back(entries)
+        self._waiting.add(stream, earlier=True)
+
+    def pull(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
+        """What may leave each lane now, `max_bytes` of each at most."""
+        pulled: list[OutboxEntry] = []
+        for stream, lane in list(self.filled.items()):
+            taken = lane.take(max_bytes, now_ns)
+            pulled += taken
+            if taken and lane.window is not None:
+                self._unacked.add(stream)
+            if not lane.messages:
+                del self.filled[stream]
+        return pulled
+
+    def settle(self, stream: int) -> None:
+        """Something was taken from a lane: note whether anything still waits there."""
+        if not self[stream].messages:
+            self.filled.pop(stream, None)
+
+    def end(self, stream: int) -> list[OutboxEntry]:
+        """Remove a lane, if there is one; what waited in it."""
+        lane = self.pop(stream, None)
+        self.filled.pop(stream, None)
+        return lane.take_all() if lane is not None else []
+
+    def clear(self) -> None:
+        """Remove all of them, and what waits there."""
+        for lane in self.filled.values():
+            lane.take_all()
+        self.filled.clear()
+        super().clear()
+
+    def take_all(self, unsent: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+        """Everything that waits, each subscription's in its order, behind what of `unsent` has no lane.
+
+        What a lane has given and wasn't sent goes back before it first: its window counts it as sent.
+        """
+        entries: list[OutboxEntry] = []
+        back: dict[int, list[OutboxEntry]] = {}
+        for entry in unsent:
+            if entry.stream in self:
+                back.setdefault(entry.stream, []).append(entry)
+            else:
+                entries.append(entry)
+        for stream, mine in back.items():
+            self.put_back(stream, mine)
+        for lane in self.filled.values():
+            entries += lane.take_all()
+        self.filled.clear()
+        return entries

@@ -7,74 +7,78 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker_core.delivery.account import NOTHING, Amount, Cause
-from broker_core.delivery.ledger import Tally
-from broker_core.delivery.ports import Facilities, Owner, Recipient
-from broker_core.delivery.window import Acknowledged
+from broker_core.delivery.account import NOTHING, DiscardCause, MessageVolume
+from broker_core.delivery.loss_ledger import DiscardTally
+from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
+from broker_core.delivery.window import AckResult
 
 
-class Ending(NamedTuple):
+class UndeliveredSummary(NamedTuple):
     """What a subscription leaves behind that has ended: what the log keeps and what nothing brings back, of all that its
     peer hasn't acknowledged; `first` is the sequence to go on with, 0 when it has had everything that the log keeps."""
 
-    kept: Amount
-    lost: Amount
+    kept: MessageVolume
+    lost: MessageVolume
     first: int
 
-    def plus(self, other: Ending) -> Ending:
+    def plus(self, other: UndeliveredSummary) -> UndeliveredSummary:
         """Both together: who goes on with both begins with the earlier record."""
         first = min((one for one in (self.first, other.first) if one), default=0)
-        return Ending(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
+        return UndeliveredSummary(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
 
 
-NOTHING_OWED: Final = Ending(NOTHING, NOTHING, 0)
+NOTHING_OWED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
 
 
-class Gone:
+class DiscardRecorder:
     """One client's."""
 
-    def __init__(self, owner: Owner, facilities: Facilities) -> None:
+    def __init__(self, owner: BacklogOwner, facilities: InstanceResources) -> None:
         self._owner = owner
         self._clock, self._ledger = facilities.clock, facilities.ledger
 
-    def waited(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
+    def waited(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         """Some of what waited for a subscription."""
         for part, journaled in zip(what.parted(), (False, True), strict=True):
             if part.messages:
-                named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
-                recipient.account.lose_waiting(named, Amount(part.messages, part.nbytes), journaled)
+                named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
+                recipient.account.lose_waiting(named, MessageVolume(part.messages, part.nbytes), journaled)
                 self._enter(recipient, part, named, rule)
 
-    def refused(self, recipient: Recipient, done: Acknowledged, cause: Cause, first: int, last: int) -> None:
+    def refused(
+        self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
+    ) -> None:
         """What its application had and won't have; of what the log keeps those from `first` to `last`."""
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
                 recipient.account.lose_in_flight(cause, what, journaled)
-                tally = Tally()
+                tally = DiscardTally()
                 tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
                 self._enter(recipient, tally, cause, "")
 
-    def all_owed(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
+    def all_owed(
+        self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
+    ) -> UndeliveredSummary:
         """All that waits and isn't acknowledged: it ends. `waiting` is the sequence of the first of these records; 0: none."""
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.untouched:  # of a client's thousand subscriptions that are most
-            return Ending(NOTHING, NOTHING, 0 if recipient.shares else first)
+            return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.shares else first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
             if not amount.messages:
                 continue
-            named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+            named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
             if recipient.shares:
-                named = Cause.RETURNED
+                named = DiscardCause.RETURNED
             account.lose_waiting(named, side.waiting, journaled)
             account.lose_in_flight(named, side.in_flight, journaled)
             sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
-            tally = Tally()
+            tally = DiscardTally()
             tally.add(amount.messages, amount.nbytes, *sequences)
             self._enter(recipient, tally, named, rule)
         account.leave_log()
-        return Ending(kept, lost, 0 if recipient.shares else first)
+        return UndeliveredSummary(kept, lost, 0 if recipient.shares else first)
 
-    def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
+    def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         now, name = self._clock.now_ns(), self._owner.name
         self._ledger.enter(now, name, recipient.id, recipient.topic, cause, rule, what)

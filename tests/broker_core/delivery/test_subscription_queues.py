@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.window import AckMode, Window
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.subscription_queues import SubscriptionQueue
+from broker_core.delivery.window import AckMode, AckWindow
 
 
 def entry(first: int, count: int, at: int = 1) -> OutboxEntry:
@@ -25,7 +25,7 @@ def numbers(entries: list[OutboxEntry]) -> list[int]:
 
 
 def test_as_much_leaves_as_the_window_takes_and_the_rest_in_order_later() -> None:
-    lane = Lane(1, Window(AckMode.CLIENT, 4))
+    lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 4))
     lane.offer(entry(1, 3))
     lane.offer(entry(4, 5))
     assert numbers(lane.take(1 << 20, 10)) == [1, 2, 3, 4]
@@ -39,7 +39,7 @@ def test_as_much_leaves_as_the_window_takes_and_the_rest_in_order_later() -> Non
 
 
 def test_slow_begins_when_the_window_is_full_with_something_waiting_and_ends_when_dispatch_resumes() -> None:
-    lane = Lane(1, Window(AckMode.CLIENT, 2))
+    lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 2))
     lane.offer(entry(1, 2))
     lane.take(1 << 20, 10)
     lane.look(11)
@@ -58,7 +58,7 @@ def test_slow_begins_when_the_window_is_full_with_something_waiting_and_ends_whe
 
 
 def test_a_paused_lane_keeps_everything() -> None:
-    lane = Lane(1)
+    lane = SubscriptionQueue(1)
     lane.offer(entry(1, 2))
     lane.paused = True
     assert lane.take(1 << 20, 1) == []
@@ -67,7 +67,7 @@ def test_a_paused_lane_keeps_everything() -> None:
 
 
 def test_the_oldest_are_discarded_to_the_very_message() -> None:
-    lane = Lane(1)
+    lane = SubscriptionQueue(1)
     for first in (1, 4, 7):
         lane.offer(entry(first, 3))
     assert numbers(lane.discard_oldest(lane.messages - 4, 0)) == [1, 2, 3, 4, 5]
@@ -75,14 +75,14 @@ def test_the_oldest_are_discarded_to_the_very_message() -> None:
 
 
 def test_by_bytes_whole_batches_are_discarded() -> None:
-    lane = Lane(1)
+    lane = SubscriptionQueue(1)
     for first in (1, 4, 7):
         lane.offer(entry(first, 3))
     assert numbers(lane.discard_oldest(0, 1)) == [1, 2, 3]
 
 
 def test_what_could_not_leave_after_all_is_sent_again_first() -> None:
-    lane = Lane(1, Window(AckMode.CLIENT, 4))
+    lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 4))
     lane.offer(entry(1, 6))
     taken = lane.take(1 << 20, 1)
     lane.put_back(taken)
@@ -91,7 +91,7 @@ def test_what_could_not_leave_after_all_is_sent_again_first() -> None:
 
 
 def test_a_batch_that_no_journal_keeps_can_be_cut() -> None:
-    lane = Lane(1, Window(AckMode.CLIENT, 1))
+    lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 1))
     whole = entry(1, 3)
     whole.batch.header = whole.batch.header._replace(first_sequence=0)
     whole.source = None
@@ -117,7 +117,7 @@ steps = st.lists(
 def test_everything_offered_leaves_once_in_order_or_is_discarded(
     prefetch: int, plan: list[tuple[str, int]]
 ) -> None:
-    lane, offered = Lane(1, Window(AckMode.CLIENT, prefetch)), 0
+    lane, offered = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, prefetch)), 0
     left, acked, waiting = list[int](), 0, list[int]()
     last: list[OutboxEntry] = []
     for what, number in plan:
@@ -154,7 +154,7 @@ def test_everything_offered_leaves_once_in_order_or_is_discarded(
 
 
 def test_a_lane_that_never_had_credit_says_since_when_it_waits_for_some() -> None:
-    lane = Lane(1)
+    lane = SubscriptionQueue(1)
     lane.credit = 0
     lane.offer(entry(1, 1))
     assert lane.take(1_000, 7) == [] and lane.take(1_000, 9) == []

@@ -16,13 +16,12 @@ from dataclasses import replace
 from itertools import count
 
 from broker_core.batch import CONFLATED
-from broker_core.delivery.account import Cause
+from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.lane import Lane
-from broker_core.delivery.ledger import Tally, tally_of
-from broker_core.delivery.ports import Facilities
-from broker_core.delivery.would_be import WouldBe
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.loss_ledger import DiscardTally, tally_entries
+from broker_core.delivery.ports import InstanceResources
+from broker_core.delivery.subscription_queues import ShadowConflation, SubscriptionQueue
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
 
 MAX_KEYS = 1_000_000
@@ -35,7 +34,7 @@ Done = Callable[[int, int], None]
 
 def keep_latest(
     backlog: Backlog,
-    facilities: Facilities,
+    facilities: InstanceResources,
     stream: int,
     key_of: KeyOf,
     rule: str,
@@ -49,23 +48,28 @@ def keep_latest(
 
 
 async def _keep_latest(
-    backlog: Backlog, facilities: Facilities, lane: Lane, key_of: KeyOf, rule: str, done: Done
+    backlog: Backlog,
+    facilities: InstanceResources,
+    lane: SubscriptionQueue,
+    key_of: KeyOf,
+    rule: str,
+    done: Done,
 ) -> None:
     before = lane.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)
         # If the client was closed or offlined meanwhile, what waited has moved on, whole.
         if lane.replace_first(before, after):
-            lost = difference(before, after)
-            backlog.lose(lane.stream, lost, Cause.CONFLATED, rule)
+            lost = discarded_tally(before, after)
+            backlog.lose(lane.stream, lost, DiscardCause.CONFLATED, rule)
             done(lost.messages, sum(entry.count for entry in after))
     finally:
         lane.busy = False
         backlog.go_on()
 
 
-def would_keep_latest(
-    lane: Lane, facilities: Facilities, key_of: KeyOf, rule: str, cut: int, done: Done
+def simulate_keep_latest(
+    lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
     """Count what `keep_latest` would leave out, if all that the rule decided before had been done: so many fewer would wait, by
     the `cut` of its hold. Nothing is done to what waits."""
@@ -74,9 +78,9 @@ def would_keep_latest(
 
 
 async def _would_keep_latest(
-    lane: Lane, facilities: Facilities, key_of: KeyOf, rule: str, cut: int, done: Done
+    lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
-    before, came, waits = lane.would_be.get(rule, WouldBe()), lane.came, lane.messages
+    before, came, waits = lane.would_be.get(rule, ShadowConflation()), lane.came, lane.messages
     newer = await facilities.reader.run(_keys, lane.peek(), key_of, min(came - before.came, waits))
     after = lane.would_be[rule] = before.conflated(newer, came, waits, cut)
     done(after.cut - min(cut, before.cut, waits), len(after.keys))
@@ -103,13 +107,13 @@ def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int
 
 def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
     """The same as `latest`; when something was left out each has the mark CONFLATED."""
-    kept = latest(entries, key_of)
+    kept = latest_per_key(entries, key_of)
     if sum(entry.count for entry in kept) == sum(entry.count for entry in entries):
         return kept
     return [entry.marked(CONFLATED) for entry in kept]
 
 
-def latest(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
+def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
     """The entries with the last record of each key alone, in order.
 
     Those up to the last that isn't whole have no source any more: the log would bring back what was replaced.
@@ -133,9 +137,9 @@ def latest(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
     return [replace(entry, rows=None, source=None, source_length=0) for entry in kept[:again]] + kept[again:]
 
 
-def difference(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> Tally:
+def discarded_tally(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> DiscardTally:
     """What of `before` isn't in `after`, as numbers; `first` and `last` are those of `before`."""
-    lost, left = tally_of(before), tally_of(after)
+    lost, left = tally_entries(before), tally_entries(after)
     lost.messages -= left.messages
     lost.nbytes -= left.nbytes
     lost.unjournaled -= left.unjournaled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.delivery.unread import ENOUGH_BYTES, LOOK_NS, UNKNOWN, Unread, Window
+from broker_core.delivery.sink import ENOUGH_BYTES, LOOK_NS, UNKNOWN, ReadDetector, ReceiveWindowSample
 
 ROOM = 60_000
 
@@ -15,7 +15,7 @@ class Receiver:
 
     def __init__(self, room: int = ROOM) -> None:
         self.came = self.read = self.now = 0
-        self.room, self.unread = room, Unread()
+        self.room, self.unread = room, ReadDetector()
         self.look(0)
 
     def look(self, after_ns: int, came: int = 0, read: int = 0) -> bool:
@@ -23,7 +23,7 @@ class Receiver:
         self.now += after_ns
         self.came += came
         self.read += read
-        return self.unread.look(Window(self.came, self.read + self.room), self.now)
+        return self.unread.look(ReceiveWindowSample(self.came, self.read + self.room), self.now)
 
 
 def test_who_reads_nothing_of_enough_for_long_enough_leaves_it() -> None:
@@ -66,7 +66,7 @@ def test_a_window_that_becomes_narrow_while_all_is_read_says_nothing() -> None:
 
 
 def test_where_nobody_tells_nobody_is_said_to_leave_anything() -> None:
-    unread = Unread()
+    unread = ReadDetector()
     assert not any(unread.look(UNKNOWN, now * LOOK_NS) for now in range(9))
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from broker_core.batch import Batch
-from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.spool.entries import Run, SpoolEntry
+from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.spool.entry_format import BatchRun, SpoolEntry
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 
 STRETCH_BYTES = 1024 * 1024
 
 
-class _Stretch:
+class _SegmentRead:
     """The batches of one read, by offset."""
 
     def __init__(self, journal: Journal, segment: int, start: int, end: int) -> None:
@@ -43,10 +43,10 @@ class _Stretch:
             offset += batch.nbytes
 
 
-def load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
+def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
     """The deliveries of these entries, in order; JournalErrors as `Journal.read_span`."""
     loaded: list[OutboxEntry] = []
-    stretch: _Stretch | None = None
+    stretch: _SegmentRead | None = None
     for number, entry in enumerate(entries):
         if entry.batch is not None:
             loaded.append(
@@ -57,7 +57,7 @@ def load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
             continue
         if stretch is None or not stretch.holds(entry):
             segment, start = entry.position
-            stretch = _Stretch(journal, segment, start, _end(entries, number))
+            stretch = _SegmentRead(journal, segment, start, _end(entries, number))
         for position, batch in stretch.batches(entry):
             loaded.append(_delivery(entry, position, batch))
     return loaded
@@ -84,10 +84,10 @@ def _delivery(entry: SpoolEntry, position: BatchPosition, batch: Batch) -> Outbo
     return OutboxEntry(entry.stream, part, entry.rows, position, batch.nbytes, part.count, part.nbytes, at)
 
 
-def unload(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
+def to_spool_entries(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
     """The entries that would bring these back: references without their batches, neighbours in one."""
     entries: list[SpoolEntry] = []
-    run: Run | None = None
+    run: BatchRun | None = None
     for one in deliveries:
         if one.source is None or one.rows is not None:
             run = None
@@ -95,7 +95,7 @@ def unload(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
         elif run is not None and run.joins(one.stream, one.source, one.source_length, one.count):
             entries[-1] = _reference(run)
         else:
-            run = Run(one.stream, one.source, one.source_length, one.count, one.accepted_at)
+            run = BatchRun(one.stream, one.source, one.source_length, one.count, one.accepted_at)
             entries.append(_reference(run))
     return entries
 
@@ -110,7 +110,7 @@ def _entry(one: OutboxEntry) -> SpoolEntry:
     )
 
 
-def _reference(run: Run) -> SpoolEntry:
+def _reference(run: BatchRun) -> SpoolEntry:
     place = BatchPosition(*run.position)
     return SpoolEntry(
         run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery.spool.bring_back import load, unload
-from broker_core.delivery.spool.entries import SpoolEntry
+from broker_core.delivery.spool.entry_format import SpoolEntry
+from broker_core.delivery.spool.reader import load_deliveries, to_spool_entries
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.segment import BatchPosition
@@ -66,7 +66,7 @@ def entry(
 
 def brought(log: Log, *entries: SpoolEntry) -> list[Any]:
     journal: Any = log
-    return load(journal, entries)
+    return load_deliveries(journal, entries)
 
 
 def test_a_run_comes_back_as_the_batches_it_was_made_of(log: Log) -> None:
@@ -144,7 +144,7 @@ def test_deliveries_that_werent_sent_are_the_entries_they_came_from(log: Log) ->
     copied = SpoolEntry(1, "copy", BatchPosition(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
     rows = np.array([1, 3])
     found = brought(log, entry(written[:2]), entry(written[2:3], rows=rows), copied, entry(written[3:]))
-    again = unload(found)
+    again = to_spool_entries(found)
     assert [(one.kind, one.position, one.length, one.count, one.accepted_at) for one in again] == [
         ("reference", written[0][0], 2 * written[0][1].nbytes, 2 * COUNT, 1),
         ("reference", written[2][0], written[2][1].nbytes, 2, 9),
