@@ -13,7 +13,7 @@ from broker_core.delivery.sink import ConnectionSink
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.liveness import Liveness
-from broker_core.replay.client_subscription import ClientSubscription, Peer
+from broker_core.replay.client_subscription import ClientSubscription, SubscriptionOwner
 
 
 class Identity(NamedTuple):
@@ -53,7 +53,7 @@ class Publishes(Protocol):
     def handed_on(self, answers: Sequence[replies.Ack]) -> None: ...
 
 
-class Member(Peer, Protocol):
+class Member(SubscriptionOwner, Protocol):
     """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
 
     transport: str

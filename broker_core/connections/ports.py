@@ -20,11 +20,11 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.durables import Durables
-from broker_core.replay.frontier import Frontier
+from broker_core.replay.control import ReplayControl
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.durable_subscriptions import DurableSubscriptions
 from broker_core.replay.managed_replays import ManagedReplays
-from broker_core.replay.replay_control import ReplayControl
-from broker_core.replay.span import Found
+from broker_core.replay.span import SpanResult
 from broker_core.sync_replication.sync_replication import SyncReplication
 
 
@@ -92,7 +92,7 @@ class Subscribing(Protocol):
     """Begins and ends subscriptions: `engine.subscribing`."""
 
     def subscribe(self, connection: Member, command: commands.Subscribe) -> None: ...
-    def look_up(self, command: commands.Subscribe) -> Found: ...
+    def look_up(self, command: commands.Subscribe) -> SpanResult: ...
     def remove(self, target: ClientSubscription) -> None: ...
     def position(self, target: ClientSubscription) -> int: ...
     def is_kept(self, target: ClientSubscription) -> bool: ...
@@ -122,7 +122,7 @@ class Services:
     """What connections of one instance use. The engine fills it, part by part."""
 
     facilities: InstanceResources
-    frontier: Frontier
+    frontier: DurableFrontier
     roster: Roster
     leases: Leases
     refused: RefusedNames
@@ -134,7 +134,7 @@ class Services:
     subscribing: Subscribing
     control: ReplayControl
     confirmations: SyncReplication
-    durables: Durables
+    durables: DurableSubscriptions
     managed: ManagedReplays
     logons: Logons
     quotas: Quotas

@@ -21,7 +21,7 @@ from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners
 from broker_core.errors import ClientError
 from broker_core.journal.journal import Journal
-from broker_core.replay.kept import SHARED_OWNER
+from broker_core.replay.positions.file import SHARED_OWNER
 from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.scopes import RuleSubject
 

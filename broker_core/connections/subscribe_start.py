@@ -21,10 +21,9 @@ from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
 from broker_core.names import link_client_name
 from broker_core.protocols import commands, replies
-from broker_core.replay.kept import SHARED_OWNER
-from broker_core.replay.other_sites import translated
-from broker_core.replay.snapshot import fold, look_back
-from broker_core.replay.span import Found, Log, depends_on_end
+from broker_core.replay.conflated_snapshot import fold_latest, fold_start
+from broker_core.replay.positions.file import SHARED_OWNER
+from broker_core.replay.span import LogBounds, SpanResult, depends_on_end, translate_bookmarks
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.keys import parse_key
 from broker_core.subscriptions.subscription import Subscription
@@ -52,7 +51,7 @@ def needs_end(command: commands.Subscribe, services: Services, topics: Journaled
     if needs_preparing(command):
         return True
     journal = services.facilities.journal
-    log = Log(services.facilities.instance, journal.first_sequence, services.frontier.durable)
+    log = LogBounds(services.facilities.instance, journal.first_sequence, services.frontier.durable)
     try:
         if command.bookmark is None:
             return not topics.covers_nothing(TopicPattern.parse(command.topic))
@@ -103,7 +102,9 @@ class Preparation:
             if self.at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
             if (start := names_another_site(command, self.services)) is not None:
-                there = await translated(start, self.services.facilities, self.services.frontier.durable)
+                there = await translate_bookmarks(
+                    start, self.services.facilities, self.services.frontier.durable
+                )
                 bookmark = ",".join(map(str, there.bookmarks))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._position()
@@ -172,10 +173,10 @@ class Preparation:
             # With a bookmark the log itself is delivered; the key only says what conflation would keep.
             return None
         return await self._fold(
-            subscription, look_back(self.services.facilities.journal, newest), newest, "snapshot"
+            subscription, fold_start(self.services.facilities.journal, newest), newest, "snapshot"
         )
 
-    def _look_up_new(self) -> Found:
+    def _look_up_new(self) -> SpanResult:
         """What a managed replay that isn't there yet is of. ClientError over_quota, and of what is asked for."""
         self.services.quotas.check_replay(self.connection)
         return self.services.subscribing.look_up(self.command)
@@ -209,8 +210,10 @@ class Preparation:
             self._say(how, 0, held.position, newest, exact=True)
             return held.position
         # Nothing of the interval is delivered; how much that is, is counted where the log still has it.
-        first = max(held.position, look_back(self.services.facilities.journal, newest))
-        matched, _ = await fold(self.services.facilities, subscription, first, newest, lambda topic, body: 0)
+        first = max(held.position, fold_start(self.services.facilities.journal, newest))
+        matched, _ = await fold_latest(
+            self.services.facilities, subscription, first, newest, lambda topic, body: 0
+        )
         uncounted = first - held.position
         self._say(how, matched + uncounted, held.position, newest, exact=not uncounted)
         return newest + 1
@@ -218,7 +221,7 @@ class Preparation:
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
         """The last record per key of a stretch, then the log behind it."""
         key_of = parse_key(self.command.snapshot_key or "topic").of(subscription.decoder_of)
-        matched, self.first = await fold(self.services.facilities, subscription, first, newest, key_of)
+        matched, self.first = await fold_latest(self.services.facilities, subscription, first, newest, key_of)
         missed = matched - sum(entry.count for entry in self.first)
         whole = first <= self.services.facilities.journal.first_sequence or how != "snapshot"
         self._say(how, missed, first, newest, exact=whole)

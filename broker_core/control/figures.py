@@ -17,7 +17,7 @@ from broker_core.documents.clients import DeliveryState
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.frontier import Frontier
+from broker_core.replay.cursor import DurableFrontier
 from broker_core.subscriptions.registry import SubscriptionRegistry
 
 _AWAY = {ClientState.OFFLINED: DeliveryState.OFFLINED, ClientState.DRAINING: DeliveryState.DRAINING}
@@ -50,7 +50,7 @@ class Reading:
     """Reads figures, and remembers what a journal said of places that don't move."""
 
     def __init__(
-        self, journal: Journal, frontier: Frontier, counted: SubscriptionRegistry[MatchReceiver]
+        self, journal: Journal, frontier: DurableFrontier, counted: SubscriptionRegistry[MatchReceiver]
     ) -> None:
         self._journal = journal
         self._frontier = frontier

@@ -42,8 +42,8 @@ from broker_core.names import BROKER_NAME, publisher_origin
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.stomp.destinations import QUEUES
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.sharing.dead_letters import dead_letters
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.sharing.assignments import to_dead_letters
 from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.partition import NO_ROWS, BatchPartition, Interleaving
@@ -85,8 +85,8 @@ class Dispatch:
     def __init__(
         self,
         facilities: InstanceResources,
-        frontier: Frontier,
-        everywhere: Frontier,
+        frontier: DurableFrontier,
+        everywhere: DurableFrontier,
         roster: Roster,
         subscribed: Subscribed,
         settles: Settles,
@@ -329,7 +329,7 @@ class Dispatch:
 
     async def bury(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
-        letters = dead_letters(batch, name, self._journal.instance)
+        letters = to_dead_letters(batch, name, self._journal.instance)
         kept = self.topics.parts(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False

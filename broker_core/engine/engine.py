@@ -47,13 +47,13 @@ from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
 from broker_core.names import BROKER_NAME, KEPT_TOPIC
-from broker_core.replay.durables import Durables
-from broker_core.replay.frontier import Frontier, LogEnd
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_in_common import KeptInCommon
-from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.control import ReplayControl
+from broker_core.replay.cursor import DurableFrontier, LogEnd
+from broker_core.replay.durable_subscriptions import DurableSubscriptions
 from broker_core.replay.managed_replays import ManagedReplays
-from broker_core.replay.replay_control import ReplayControl
+from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
+from broker_core.replay.positions.group_sync import GroupPositionSync
+from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rulebook import StagedRevision
@@ -95,7 +95,7 @@ class Engine:
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._positions: asyncio.Task[None] | None = None
-        self.in_common: KeptInCommon | None = None
+        self.in_common: GroupPositionSync | None = None
         """Of a group's member."""
         state = spool_directory.parent / "state"
 
@@ -107,8 +107,8 @@ class Engine:
         self.leases = Leases()
         self.reader = ReaderThread(clock)
         self.share = ReplayFairShare(clock)
-        self.frontier = Frontier(journal.next_sequence - 1)
-        self.everywhere = Frontier(0)
+        self.frontier = DurableFrontier(journal.next_sequence - 1)
+        self.everywhere = DurableFrontier(0)
         """What sync members and sync destinations have too; nobody follows it by itself."""
         self.everywhere.stamped = self.frontier.stamped
         self.facilities = InstanceResources(
@@ -123,11 +123,11 @@ class Engine:
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         kept = journal.directory / f"{journal.instance}.kept.json"
-        self.kept = KeptPositions(kept, journal.pin, journal.files)
+        self.kept = PositionStore(kept, journal.pin, journal.files)
         self.control = ReplayControl(
             self.facilities, self.frontier, self.everywhere, self.subscriptions, self.kept
         )
-        self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
+        self.durables = DurableSubscriptions(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.kept.on_dropped = self._release
         self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
@@ -177,11 +177,11 @@ class Engine:
         self.frontier.end = self.everywhere.end = end
         following.on_current(self._close_those_told_less)
 
-        def on_merged(replay: ManagedReplay) -> None:
+        def on_merged(replay: ManagedReplayRecord) -> None:
             # Not in the middle of what is delivered.
             asyncio.get_running_loop().call_soon(self.managed.follow, replay)
 
-        made = self.in_common = KeptInCommon(
+        made = self.in_common = GroupPositionSync(
             self.kept,
             self.dispatch.publish_own,
             on_merged,
@@ -196,8 +196,8 @@ class Engine:
         self.kept.on_left = made.tell_soon
         self.kept.upto = lambda: self.frontier.durable
 
-    def _release(self, entry: Durable | ManagedReplay) -> None:
-        if isinstance(entry, Durable):
+    def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
+        if isinstance(entry, DurableSubscriptionRecord):
             self.durables.release(entry)
         else:
             self.managed.release(entry)
@@ -242,7 +242,7 @@ class Engine:
             self.quotas,
         )
 
-    def _share(self, kept: Durable) -> SharedSubscription:
+    def _share(self, kept: DurableSubscriptionRecord) -> SharedSubscription:
         return SharedSubscription(
             kept,
             self.facilities,

@@ -16,7 +16,7 @@ from broker_core.names import OWN
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.durables import Durables
+from broker_core.replay.durable_subscriptions import DurableSubscriptions
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.topics import TopicPattern
@@ -33,7 +33,7 @@ class LogSubscriber(NamedTuple):
 
 
 def log_subscribers(
-    clients: Mapping[str, Member], durables: Durables, replays: ManagedReplays
+    clients: Mapping[str, Member], durables: DurableSubscriptions, replays: ManagedReplays
 ) -> Iterator[LogSubscriber]:
     """Everybody who reads the log, clients that are away included. The broker's own topics are always
     journaled."""

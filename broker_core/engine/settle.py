@@ -26,8 +26,8 @@ from broker_core.engine.traffic import Traffic
 from broker_core.engine.watchdog import Watchdog
 from broker_core.errors import SluiceError
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.replay_control import ReplayControl
+from broker_core.replay.control import ReplayControl
+from broker_core.replay.cursor import DurableFrontier
 from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -66,7 +66,7 @@ class Settle:
     def __init__(
         self,
         facilities: InstanceResources,
-        frontier: Frontier,
+        frontier: DurableFrontier,
         roster: Roster,
         control: ReplayControl,
         guard: SlowClientGuard,

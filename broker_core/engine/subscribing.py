@@ -25,9 +25,9 @@ from broker_core.filters import compile_filter
 from broker_core.filters.message_types import Decoder
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import REMOVED, ClientSubscription, resume_points
-from broker_core.replay.cursor import Cursor, Step
-from broker_core.replay.pacer import parse_rate
-from broker_core.replay.span import Found, Log, Span, find_span
+from broker_core.replay.cursor import Cursor, CursorEvent
+from broker_core.replay.rate_limit import parse_rate
+from broker_core.replay.span import LogBounds, ReplaySpan, SpanResult, find_span
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import SubscriptionRegistry
 from broker_core.subscriptions.subscription import Subscription
@@ -175,7 +175,7 @@ class Subscriptions:
         connection.add(target, command)
         if found is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
-            target.cursor.step(Step.CAUGHT_UP)
+            target.cursor.step(CursorEvent.CAUGHT_UP)
             if not command.shared:
                 self.registry.add(subscription)
             return target
@@ -192,7 +192,7 @@ class Subscriptions:
             return "fully_durable" if self.services.confirmations.waits else "persisted"
         return command.durability or "persisted"
 
-    def look_up(self, command: commands.Subscribe) -> Found:
+    def look_up(self, command: commands.Subscribe) -> SpanResult:
         """What of the log a subscribe's bookmark names; ClientErrors as `_add`."""
         if command.rate:
             parse_rate(command.rate, command.rate_max_gap)
@@ -212,7 +212,7 @@ class Subscriptions:
         """Sequence of the first record that a subscription needs again."""
         return target.position(self.services.frontier.durable)
 
-    def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> Found | None:
+    def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> SpanResult | None:
         """Where a bookmark subscription begins and ends; None for one without a bookmark."""
         if command.bookmark is None:
             return None
@@ -231,7 +231,7 @@ class Subscriptions:
                 field="durability",
             )
         instance, journal = self._instance, self.services.facilities.journal
-        found = find_span(asked, Log(instance, journal.begins_at, self.services.frontier.durable))
+        found = find_span(asked, LogBounds(instance, journal.begins_at, self.services.frontier.durable))
         gap = self._gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -243,7 +243,7 @@ class Subscriptions:
             )
         return found
 
-    def _gap(self, found: Found) -> tuple[int, int] | None:
+    def _gap(self, found: SpanResult) -> tuple[int, int] | None:
         """What of a span isn't there: removed, before its moment too as far as that can be told, or a hole further on."""
         span, journal = found.span, self.services.facilities.journal
         segments = journal.segments()
@@ -259,7 +259,7 @@ class Subscriptions:
                 return max(hole.first_sequence, span.first), min(hole.last_sequence, span.last)
         return None
 
-    def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: Found) -> None:
+    def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult) -> None:
         peer, span = target.peer, found.span
         peer.reply(
             replies.Ack(
@@ -290,7 +290,7 @@ class Subscriptions:
                 )
             )
 
-    def _start(self, target: ClientSubscription, span: Span, paused: bool) -> None:
+    def _start(self, target: ClientSubscription, span: ReplaySpan, paused: bool) -> None:
         durable, control = self.services.frontier.durable, self.services.control
         target.caught_up_at, target.told_upto = durable, span.first - 1
         if paused:
@@ -302,7 +302,7 @@ class Subscriptions:
             control.start([target])
 
     @staticmethod
-    def _starts_live(target: ClientSubscription, span: Span, durable: int) -> bool:
+    def _starts_live(target: ClientSubscription, span: ReplaySpan, durable: int) -> bool:
         """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
         asks = span.ends or target.rate or target.managed or not target.cursor.begun
         asks = asks or target.durability == "fully_durable"
@@ -312,7 +312,7 @@ class Subscriptions:
 
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""
-        target.cursor.step(Step.CAUGHT_UP)
+        target.cursor.step(CursorEvent.CAUGHT_UP)
         target.serving = None
         self._settle_account(target)
         self.registry.add(target.subscription)
@@ -368,7 +368,7 @@ class Subscriptions:
         if serving is not None:
             serving.leave(target)
         self.take_out(target)
-        target.cursor.step(Step.END)
+        target.cursor.step(CursorEvent.END)
         if target.conflating is not None:
             target.conflating.close()
         target.unpin()
@@ -431,7 +431,7 @@ def _too_many(command: commands.Subscribe) -> ClientError:
     )
 
 
-def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.DecisionNotice:
+def _notice_unknown(command: commands.Subscribe, found: SpanResult) -> replies.DecisionNotice:
     names = ", ".join(map(str, found.unknown[:10]))
     then = "it starts now" if found.from_now else "they were left out"
     return replies.DecisionNotice(

@@ -28,7 +28,7 @@ from broker_core.delivery.account import account_parts
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.frontier import Frontier
+from broker_core.replay.cursor import DurableFrontier
 
 PATIENCE_MS: Final = 2_000
 MOST_PATIENCE_MS: Final = 60_000
@@ -49,7 +49,7 @@ class _Suspect:
 class Watchdog:
     """Looks at each client once a second. `found` counts the standstills since the start, each once."""
 
-    def __init__(self, facilities: InstanceResources, frontier: Frontier) -> None:
+    def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities
         self._frontier = frontier
         self.found = 0

@@ -1,7 +1,14 @@
-"""A subscription of a connected client: what it asked for, its account, its cursor, and what serves it."""
+"""What was sent last, by sequence: how far back a client must be served again that died without a word. Pure.
+
+A broker knows what it gave to its kernel, and not what a client has read: two kernels' buffers lie between. A client that
+doesn't say what it has (by acknowledging, or by `received`) gets the last HELD_BYTES once more.
+
+A subscription of a connected client: what it asked for, its account, its cursor, and what serves it.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -19,18 +26,49 @@ from broker_core.delivery.entries import SharedDelivery
 from broker_core.delivery.ports import BacklogOwner
 from broker_core.journal.open_segments import Pin
 from broker_core.protocols import commands, replies
-from broker_core.replay.cursor import Cursor, Reading
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.pacer import Rate
-from broker_core.replay.trail import Trail
+from broker_core.replay.cursor import Cursor, CursorState
+from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
+from broker_core.replay.rate_limit import ReplayRate
 from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
+
+BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""More than two kernels hold of one connection: 6 MiB at the receiver (Linux's tcp_rmem), 64 KiB that aren't sent yet, and
+one chunk of a replay."""
+GRAIN_BYTES: Final = 64 * 1024
+"""Batches are remembered together up to so many bytes, so that a trail has a hundred steps whatever their size."""
+
+
+class SentHistory:
+    """The last batches given to one subscription."""
+
+    __slots__ = ("_nbytes", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: deque[list[int]] = deque()
+        """[sequence of its first record, bytes], the oldest first."""
+        self._nbytes = 0
+
+    @property
+    def first(self) -> int:
+        """The first record that may not have been read; 0 when nothing was sent."""
+        return self._steps[0][0] if self._steps else 0
+
+    def sent(self, first_sequence: int, nbytes: int) -> None:
+        self._nbytes += nbytes
+        if self._steps and self._steps[-1][1] + nbytes <= GRAIN_BYTES:
+            self._steps[-1][1] += nbytes
+        else:
+            self._steps.append([first_sequence, nbytes])
+        while self._nbytes - self._steps[0][1] >= BUFFER_BYTES:
+            self._nbytes -= self._steps.popleft()[1]
+
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
 REMOVED: Final = "These records were removed from the log."
 
 
-class Peer(BacklogOwner, Protocol):
+class SubscriptionOwner(BacklogOwner, Protocol):
     """The client of a subscription."""
 
     backlog: Backlog
@@ -51,7 +89,7 @@ class Peer(BacklogOwner, Protocol):
         """End a subscription; what was owed to it. `cause` None: it was given all it asked for. Twice is harmless."""
 
 
-class Served(Protocol):
+class ServingReplay(Protocol):
     """What serves a subscription from the log: `Replay`."""
 
     @property
@@ -66,10 +104,10 @@ class Served(Protocol):
         """The subscription goes; what was read for it is read again when it goes on."""
 
 
-class Sharer(Protocol):
+class SharedSubscriptionPort(Protocol):
     """What a consumer has its records of, and others theirs: `sharing.SharedSubscription`."""
 
-    kept: Durable
+    kept: DurableSubscriptionRecord
 
     @property
     def consumers(self) -> int:
@@ -95,7 +133,7 @@ class Sharer(Protocol):
 class ClientSubscription:
     """Satisfies `delivery.ports.Recipient`, and the registry's receiver."""
 
-    peer: Peer
+    peer: SubscriptionOwner
     topic: str
     filter_text: str | None
     bookmark: str | None
@@ -109,9 +147,9 @@ class ClientSubscription:
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     durable: str = ""
     """Name of the durable subscription it is; "" for others."""
-    kept: Durable | None = None
+    kept: DurableSubscriptionRecord | None = None
     """What is kept of it while it is durable and its client's alone."""
-    shared: Sharer | None = None
+    shared: SharedSubscriptionPort | None = None
     """Of whom it has its records, where it shares them with others."""
     snapshot_key: str | None = None
     """The key expression by which its state is made, and what waits for it conflated."""
@@ -123,14 +161,14 @@ class ClientSubscription:
     completed: bool = False
     """Whether the client was told that everything up to `caught_up_at`, the log's end when it asked, was delivered."""
     caught_up_at: int = 0
-    rate: Rate | None = None
-    serving: Served | None = None
+    rate: ReplayRate | None = None
+    serving: ServingReplay | None = None
     """What serves it from the log now, perhaps with others."""
     pin: Pin | None = None
     """Keeps its place in the log while it is paused."""
     conflating: SubscriptionConflator | None = None
-    managed: ManagedReplay | None = None
-    trail: Trail | None = None
+    managed: ManagedReplayRecord | None = None
+    trail: SentHistory | None = None
     """Of a managed replay: what was sent last."""
     noted_messages: int = 0
     """How many delivered messages its managed replay has counted."""
@@ -181,9 +219,9 @@ class ClientSubscription:
         state = cursor.state
         if cursor.span is not None and not shared.journaled:
             return
-        if state is Reading.LIVE and conflating is None:  # almost always
+        if state is CursorState.LIVE and conflating is None:  # almost always
             self.peer.backlog.offer(shared.entry(self.subscription.stream, rows))
-        elif state is Reading.ENDED:
+        elif state is CursorState.ENDED:
             return  # its client was closed while this batch was given to another subscription of it
         elif conflating is not None:
             conflating.live(shared.batch, rows)
@@ -252,7 +290,7 @@ def resume_points(
     It stands before the first record that it still has to get: in the log, held back, in the outbox, in the spool, or
     on its way without the peer's acknowledgement. So whatever comes before it and matches, the peer has.
     """
-    firsts: dict[Peer, dict[int, int]] = {}
+    firsts: dict[SubscriptionOwner, dict[int, int]] = {}
     for target in subscriptions:
         peer = target.peer
         if peer not in firsts:

@@ -10,17 +10,21 @@ takes from each what is at the cursor or after it; the cursor passes what was gi
 back unsent. A live subscription stands behind everything that is dispatched.
 
 OFFLINED and DRAINING are the client's (`delivery.lifecycle`): one spool serves all of its live subscriptions.
+
+How far the log goes, for those who follow it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
-from broker_core.replay.span import Span
+from broker_core.replay.span import ReplaySpan
 
 
-class Reading(StrEnum):
+class CursorState(StrEnum):
     """What a subscription is doing."""
 
     STARTING = "starting"
@@ -32,7 +36,7 @@ class Reading(StrEnum):
     ENDED = "ended"
 
 
-class Step(StrEnum):
+class CursorEvent(StrEnum):
     """What may happen to it."""
 
     READ = "read"
@@ -45,21 +49,21 @@ class Step(StrEnum):
     END = "end"
 
 
-_R: Final = Reading
-STEPS: Final[dict[Step, tuple[frozenset[Reading], Reading]]] = {
-    Step.READ: (frozenset(Reading) - {_R.ENDED}, _R.REPLAYING),
-    Step.CAUGHT_UP: (frozenset({_R.STARTING, _R.REPLAYING, _R.CATCHING_UP}), _R.LIVE),
-    Step.FALL_BACK: (frozenset({_R.LIVE}), _R.CATCHING_UP),
-    Step.PAUSE: (frozenset(Reading) - {_R.PAUSED, _R.ENDED}, _R.PAUSED),
-    Step.END: (frozenset(Reading), _R.ENDED),
+_R: Final = CursorState
+STEPS: Final[dict[CursorEvent, tuple[frozenset[CursorState], CursorState]]] = {
+    CursorEvent.READ: (frozenset(CursorState) - {_R.ENDED}, _R.REPLAYING),
+    CursorEvent.CAUGHT_UP: (frozenset({_R.STARTING, _R.REPLAYING, _R.CATCHING_UP}), _R.LIVE),
+    CursorEvent.FALL_BACK: (frozenset({_R.LIVE}), _R.CATCHING_UP),
+    CursorEvent.PAUSE: (frozenset(CursorState) - {_R.PAUSED, _R.ENDED}, _R.PAUSED),
+    CursorEvent.END: (frozenset(CursorState), _R.ENDED),
 }
 """From where each step can be taken, and where it leads."""
 
 
-class IllegalStep(RuntimeError):
+class IllegalCursorEvent(RuntimeError):
     """The step can't be taken from there: a mistake of ours, never of a peer. The cursor is unchanged."""
 
-    def __init__(self, state: Reading, step: Step) -> None:
+    def __init__(self, state: CursorState, step: CursorEvent) -> None:
         super().__init__(f"{step.value} can't happen to a subscription that is {state.value}")
 
 
@@ -68,39 +72,39 @@ class Cursor:
 
     __slots__ = ("begun", "next_sequence", "span", "state")
 
-    def __init__(self, span: Span | None = None) -> None:
-        self.state = Reading.STARTING
+    def __init__(self, span: ReplaySpan | None = None) -> None:
+        self.state = CursorState.STARTING
         self.span = span
         """What of the log was asked for; None for a subscription without a bookmark."""
         self.next_sequence = span.first if span is not None else 0
         self.begun = span is None or span.not_before == 0
         """Whether its beginning was met: a moment may be still to come."""
 
-    def step(self, step: Step, durable: int = 0) -> None:
-        """Take a step. One that leaves LIVE goes on behind `durable`, all that was dispatched. Raises IllegalStep."""
+    def step(self, step: CursorEvent, durable: int = 0) -> None:
+        """Take a step. One that leaves LIVE goes on behind `durable`, all that was dispatched. Raises IllegalCursorEvent."""
         befores, after = STEPS[step]
         if self.state not in befores:
-            raise IllegalStep(self.state, step)
-        if self.state is Reading.LIVE and after is not Reading.LIVE and durable:
+            raise IllegalCursorEvent(self.state, step)
+        if self.state is CursorState.LIVE and after is not CursorState.LIVE and durable:
             self.next_sequence = durable + 1
         self.state = after
 
     @property
     def live(self) -> bool:
-        return self.state is Reading.LIVE
+        return self.state is CursorState.LIVE
 
     @property
     def paused(self) -> bool:
-        return self.state is Reading.PAUSED
+        return self.state is CursorState.PAUSED
 
     @property
     def ended(self) -> bool:
-        return self.state is Reading.ENDED
+        return self.state is CursorState.ENDED
 
     @property
     def reading(self) -> bool:
         """Whether it is behind the live end: served from the log, or held where it is."""
-        return self.state in (Reading.REPLAYING, Reading.CATCHING_UP, Reading.PAUSED)
+        return self.state in (CursorState.REPLAYING, CursorState.CATCHING_UP, CursorState.PAUSED)
 
     def following(self, durable: int) -> int:
         """The first record that it hasn't been given, when everything up to `durable` is dispatched."""
@@ -119,3 +123,86 @@ class Cursor:
     def caught_up(self, durable: int) -> bool:
         """Whether it has been given everything up to and including that sequence: the moment to go live."""
         return self.next_sequence > durable
+
+
+RETRY_S: Final = 0.5
+"""How long a confirmed read that failed waits before it is tried again."""
+
+
+class LogEnd:
+    """Confirmed reads of the end of a log that other brokers append to as well.
+
+    `read` is one try; it returns the newest record, or None. `was_read_since` shares one read, repeated until
+    it succeeds, among all who wait for the end. Moments are monotonic ns.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[int | None]],
+        monotonic_ns: Callable[[], int],
+        on_read: Callable[[], None],
+    ) -> None:
+        self.read = read
+        self.sequence = 0
+        """The newest record at the last shared read."""
+        self._monotonic_ns, self._on_read = monotonic_ns, on_read
+        self._read_at = 0
+        """When the last shared read that succeeded was begun; 0 before the first."""
+        self._reading: asyncio.Task[None] | None = None
+
+    def was_read_since(self, moment: int) -> bool:
+        """Return whether a shared read succeeded that was begun at that moment or later; begin one if not."""
+        if self._read_at >= moment:
+            return True
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read_shared(), name="end of the log")
+        return False
+
+    async def _read_shared(self) -> None:
+        try:
+            while True:
+                at = self._monotonic_ns()
+                found = await self.read()
+                if found is not None:
+                    break
+                await asyncio.sleep(RETRY_S)
+            self._read_at, self.sequence = at, found
+        finally:
+            self._reading = None
+        self._on_read()
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+class DurableFrontier:
+    """One instance's. `durable` is the newest sequence that is on disk and was dispatched to the live subscriptions, the
+    durable frontier up to which the log may be read; `stamped` the newest that was given out, which may be
+    under way; `shown` the newest that subscriptions with durability `live` were given before it was on
+    disk."""
+
+    def __init__(self, durable: int) -> None:
+        self.durable = self.stamped = self.shown = durable
+        self.end: LogEnd | None = None
+        """Where other brokers append to the log as well; without them it ends with `stamped`."""
+        self._news = asyncio.Event()
+
+    async def confirm(self) -> int | None:
+        """Return the newest record of the log, None when that can't be told within a few seconds."""
+        return self.durable if self.end is None else await self.end.read()
+
+    def move(self, durable: int) -> None:
+        """Everything up to there is on disk and dispatched."""
+        self.durable = durable
+        self.wake()
+
+    def wake(self) -> None:
+        """Those that wait for news should look again."""
+        self._news.set()
+        self._news.clear()
+
+    async def news(self) -> None:
+        """Wait until more of the log may be read."""
+        await self._news.wait()

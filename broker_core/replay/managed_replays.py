@@ -18,14 +18,13 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.documents.replays import ReplayEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
-from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import DestinationSetBack, ManagedReplay
-from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.pacer import parse_rate
-from broker_core.replay.replay_control import ReplayControl
-from broker_core.replay.span import Found, Span
-from broker_core.replay.trail import Trail
+from broker_core.replay.client_subscription import ClientSubscription, SentHistory
+from broker_core.replay.control import ReplayControl
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.positions.file import DestinationSetBack, ManagedReplayRecord
+from broker_core.replay.positions.store import PositionStore
+from broker_core.replay.rate_limit import parse_rate
+from broker_core.replay.span import ReplaySpan, SpanResult
 
 ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
 """What is kept of a subscribe as it was asked."""
@@ -35,7 +34,7 @@ SMOOTHING: Final = 0.3
 """Weight of the newest second in the speed that the time left is told by."""
 
 
-class Speed:
+class ReplaySpeed:
     """How many records of the log a replay passes in a second, smoothed, for telling the time it has left."""
 
     __slots__ = ("_at", "_position", "per_second")
@@ -54,7 +53,7 @@ class Speed:
         self.per_second = weight * newest + (1 - weight) * self.per_second
         self._position, self._at = position, now
 
-    def seconds_left(self, replay: ManagedReplay, newest: int, newest_at: int) -> float | None:
+    def seconds_left(self, replay: ManagedReplayRecord, newest: int, newest_at: int) -> float | None:
         """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
         records = replay.goal(newest) - replay.position + 1
         if replay.ended or records <= 0:
@@ -71,9 +70,9 @@ class ManagedReplays:
     def __init__(
         self,
         facilities: InstanceResources,
-        frontier: Frontier,
+        frontier: DurableFrontier,
         control: ReplayControl,
-        kept: KeptPositions,
+        kept: PositionStore,
     ) -> None:
         self._clock, self._instance, self._journal = facilities.clock, facilities.instance, facilities.journal
         self._frontier = frontier
@@ -82,12 +81,12 @@ class ManagedReplays:
         self._replays = kept.replays
         self.is_journaled: Callable[[str], bool] = lambda topic: True
         """Whether the policy in force journals something of a topic or pattern; set by the engine."""
-        self._active: dict[str, tuple[ClientSubscription, Speed]] = {}
+        self._active: dict[str, tuple[ClientSubscription, ReplaySpeed]] = {}
         """Those whose client is subscribed."""
-        self._asked: dict[str, Found] = {}
+        self._asked: dict[str, SpanResult] = {}
         """Of those that a client has made and not begun: what it asked for, and is to be told about that."""
 
-    def get(self, name: str) -> ManagedReplay:
+    def get(self, name: str) -> ManagedReplayRecord:
         """The one of that name; OperatorError unknown_replay."""
         found = self._replays.get(name)
         if found is None:
@@ -98,7 +97,9 @@ class ManagedReplays:
 
     # A client comes and goes.
 
-    async def claim(self, client: str, command: commands.Subscribe, look_up: Callable[[], Found]) -> None:
+    async def claim(
+        self, client: str, command: commands.Subscribe, look_up: Callable[[], SpanResult]
+    ) -> None:
         """See to it that the one a subscribe names is there and on disk, for who begins it at once; `look_up` says what of the log
         a new one is of.
 
@@ -115,7 +116,7 @@ class ManagedReplays:
             await self._kept.secure(replay)
             # It may have been cancelled meanwhile, or begun by another: look again.
 
-    def _make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
+    def _make(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
         now = self._clock.now_ns()
         for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
             self._drop(old)
@@ -125,7 +126,7 @@ class ManagedReplays:
                 f"This instance holds at most {MAX_MANAGED} managed replays.",
                 "Cancel some that nobody needs.",
             )
-        replay = ManagedReplay(
+        replay = ManagedReplayRecord(
             **{name: getattr(command, name) for name in ASKED},
             **span._asdict(),
             name=command.managed or "",
@@ -139,7 +140,7 @@ class ManagedReplays:
         self._asked.pop(replay.name, None)  # of one of that name that the disk refused
         return replay
 
-    def find(self, client: str, command: commands.Subscribe) -> ManagedReplay | None:
+    def find(self, client: str, command: commands.Subscribe) -> ManagedReplayRecord | None:
         """The one that a client's subscribe names and may go on with; None when there is none of that name yet.
 
         ClientError replay_of_another, replay_in_use, replay_differs, replay_cancelled or replay_completed.
@@ -175,7 +176,7 @@ class ManagedReplays:
             )
         return found
 
-    def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
+    def continued(self, replay: ManagedReplayRecord, command: commands.Subscribe) -> SpanResult:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
         if (asked := self._asked.pop(replay.name, None)) is not None:
             return asked
@@ -183,14 +184,14 @@ class ManagedReplays:
             bookmark_sequence(command.received, self._instance) if command.received is not None else None
         )
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
-            return Found(replay.span)
+            return SpanResult(replay.span)
         # It may be before the broker's position: what was on its way is delivered again, once.
-        return Found(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
+        return SpanResult(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
-    def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+    def opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         target.managed = replay
-        target.trail = Trail()
-        self._active[replay.name] = (target, Speed(replay.position, self._clock.now_ns()))
+        target.trail = SentHistory()
+        self._active[replay.name] = (target, ReplaySpeed(replay.position, self._clock.now_ns()))
 
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
@@ -201,7 +202,7 @@ class ManagedReplays:
             replay.caught_up = False
             self._kept.left(replay)
 
-    def release(self, replay: ManagedReplay) -> None:
+    def release(self, replay: ManagedReplayRecord) -> None:
         """Let the subscription of one that is kept no longer go on as any other: it moves no later one of that
         name."""
         target = self._target_of(replay)
@@ -218,7 +219,7 @@ class ManagedReplays:
 
     # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
 
-    async def create(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
+    async def create(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
         """Make one for a client that will come for it. OperatorError replay_exists; ClientError too_many_replays; JournalError
         not_kept, and then there is none."""
         if command.managed in self._replays:
@@ -229,7 +230,7 @@ class ManagedReplays:
         await self._kept.secure(replay)
         return replay
 
-    def pause(self, name: str) -> ManagedReplay:
+    def pause(self, name: str) -> ManagedReplayRecord:
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
@@ -237,7 +238,7 @@ class ManagedReplays:
         self._kept.note(replay)
         return replay
 
-    def resume(self, name: str) -> ManagedReplay:
+    def resume(self, name: str) -> ManagedReplayRecord:
         replay, target = self._running(name)
         replay.paused, replay.steered_at = False, self._clock.now_ns()
         self._kept.note(replay)
@@ -245,7 +246,7 @@ class ManagedReplays:
             self._control.resume([target])
         return replay
 
-    def set_rate(self, name: str, rate: str | None, max_gap: str | None) -> ManagedReplay:
+    def set_rate(self, name: str, rate: str | None, max_gap: str | None) -> ManagedReplayRecord:
         """Another rate, or none. ClientError bad_rate."""
         parsed = parse_rate(rate, max_gap) if rate else None
         replay, target = self._running(name)
@@ -256,7 +257,7 @@ class ManagedReplays:
         self._kept.note(replay)
         return replay
 
-    def cancel(self, name: str) -> ManagedReplay:
+    def cancel(self, name: str) -> ManagedReplayRecord:
         """End it. Its client is told; the log is held no longer."""
         replay, target = self._running(name)
         if target is not None:
@@ -264,7 +265,7 @@ class ManagedReplays:
         self._end(replay, "cancelled")
         return replay
 
-    def _end_subscription(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+    def _end_subscription(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         self.closed(target)
         target.peer.reply(
             replies.ErrorReply(
@@ -286,11 +287,11 @@ class ManagedReplays:
             )
         self._drop(replay)
 
-    def _drop(self, replay: ManagedReplay) -> None:
+    def _drop(self, replay: ManagedReplayRecord) -> None:
         self._kept.drop(replay)
         self._asked.pop(replay.name, None)
 
-    def _running(self, name: str) -> tuple[ManagedReplay, ClientSubscription | None]:
+    def _running(self, name: str) -> tuple[ManagedReplayRecord, ClientSubscription | None]:
         replay = self.get(name)
         if replay.ended:
             raise OperatorError(
@@ -298,10 +299,10 @@ class ManagedReplays:
             )
         return replay, self._target_of(replay)
 
-    def _target_of(self, replay: ManagedReplay) -> ClientSubscription | None:
+    def _target_of(self, replay: ManagedReplayRecord) -> ClientSubscription | None:
         return self._active[replay.name][0] if replay.name in self._active else None
 
-    def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
+    def _end(self, replay: ManagedReplayRecord, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
         self._kept.note(replay)
 
@@ -315,7 +316,7 @@ class ManagedReplays:
             self._look_at(replay, target)
             speed.look(replay.position, now)
 
-    def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+    def _look_at(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         position = target.position(self._frontier.durable)
         acknowledges = target.peer.backlog.acknowledges(target.stream)
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
@@ -371,7 +372,7 @@ class ManagedReplays:
         """Whether its client is subscribed to it here."""
         return name in self._active
 
-    def follow(self, replay: ManagedReplay) -> None:
+    def follow(self, replay: ManagedReplayRecord) -> None:
         """Pause, resume, pace or end the subscription here as another member of the group was asked to."""
         target = self._target_of(replay)
         if target is None:
@@ -387,7 +388,7 @@ class ManagedReplays:
         else:
             self._control.resume([target])
 
-    def waiting(self) -> list[ManagedReplay]:
+    def waiting(self) -> list[ManagedReplayRecord]:
         """Return those whose client is away, and that aren't over."""
         return [one for one in self._replays.values() if not one.ended_at and one.name not in self._active]
 
@@ -395,7 +396,7 @@ class ManagedReplays:
         """All of them, for the control plane; the newest first."""
         return [self.shown(one) for one in reversed(self._replays.values())]
 
-    def shown(self, replay: ManagedReplay) -> ReplayEntry:
+    def shown(self, replay: ManagedReplayRecord) -> ReplayEntry:
         """One, for the control plane: with its progress, and moments in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
@@ -422,7 +423,7 @@ class ManagedReplays:
         )
 
 
-def _moving(replay: ManagedReplay) -> tuple[object, ...]:
+def _moving(replay: ManagedReplayRecord) -> tuple[object, ...]:
     """What of it changes while it is served."""
     return (
         replay.position, replay.certain, replay.begun, replay.caught_up, replay.recorded_at, replay.delivered_messages,

@@ -32,13 +32,11 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
-from broker_core.replay.chunks import Chunk
 from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.pace import Pace
-from broker_core.replay.pacer import Rate
-from broker_core.replay.read_ahead import ReadAhead
-from broker_core.replay.span import NEVER, Span
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.rate_limit import ReplayRate, ReplayRateLimiter
+from broker_core.replay.read_ahead import ReadAhead, ReplayChunk
+from broker_core.replay.span import NEVER, ReplaySpan
 
 log = structlog.get_logger("sluice.replay")
 STALLED_AFTER_S = 0.05
@@ -47,7 +45,7 @@ LONGEST_SLEEP_S = 60.0
 """How long a wait for a moment goes on without a look at the clock, which may be set meanwhile."""
 
 
-class Live(Protocol):
+class LiveHandover(Protocol):
     """Where replays end: `engine.subscribing`."""
 
     def make_live(self, target: ClientSubscription) -> None:
@@ -71,11 +69,11 @@ class Replay:
     def __init__(
         self,
         facilities: InstanceResources,
-        frontier: Frontier,
-        live: Live,
+        frontier: DurableFrontier,
+        live: LiveHandover,
         targets: Sequence[ClientSubscription],
-        span: Span,
-        rate: Rate | None,
+        span: ReplaySpan,
+        rate: ReplayRate | None,
     ) -> None:
         self._facilities = facilities
         self._clock, self._share = facilities.clock, facilities.share
@@ -84,7 +82,7 @@ class Replay:
         self.targets = list(targets)
         self._peer = targets[0].peer
         self._span = span
-        self._pace = Pace(rate, facilities.clock.monotonic_ns)
+        self._pace = ReplayRateLimiter(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[BatchSlice] = deque()
         """Read, and not due yet, or not taken by the client."""
@@ -126,7 +124,7 @@ class Replay:
         if not self.targets and self.task is not None:
             self.task.cancel()
 
-    def set_rate(self, rate: Rate | None) -> None:
+    def set_rate(self, rate: ReplayRate | None) -> None:
         """Another rate, or none, from the next record on."""
         self._pace.change(rate)
 
@@ -344,7 +342,7 @@ class Replay:
             self._ahead.stalled()
             return False
 
-    async def _deliver(self, chunk: Chunk, began: float) -> None:
+    async def _deliver(self, chunk: ReplayChunk, began: float) -> None:
         """`began` is when its turn did, on the clock of seconds, without what it waited for the reader thread: it is over when the
         client takes no more at once."""
         if chunk.first > self._next_sequence:

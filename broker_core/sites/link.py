@@ -36,7 +36,7 @@ from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name
 from broker_core.protocols import commands
-from broker_core.replay.kept import DestinationSetBack
+from broker_core.replay.positions.file import DestinationSetBack
 from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
 from broker_core.sites.records import parts_of
 from broker_core.sites.secrets import secret_of

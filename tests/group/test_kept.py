@@ -9,18 +9,18 @@ from typing import Any
 
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.connections.resume_tokens import Held
-from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
 from tests.support.engines import running_engines
 from tests.support.groups import Running, running_members, start_member
 
 
-def durable_at(member: Running) -> Durable | None:
+def durable_at(member: Running) -> DurableSubscriptionRecord | None:
     return member.broker.engine.kept.durables.get(("reader", "orders"))
 
 
-def replay_at(member: Running) -> ManagedReplay | None:
+def replay_at(member: Running) -> ManagedReplayRecord | None:
     return member.broker.engine.kept.replays.get("night")
 
 

@@ -10,7 +10,7 @@ from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.engine import Engine
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.positions.file import ManagedReplayRecord
 
 _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "conflation", "conflation_key")
 
@@ -60,6 +60,6 @@ class ReplayRequests:
         await self._engine.kept.save()
         return ReplayName(name=asked.name)
 
-    async def _stored(self, replay: ManagedReplay) -> ReplayEntry:
+    async def _stored(self, replay: ManagedReplayRecord) -> ReplayEntry:
         await self._engine.kept.save()
         return self._engine.managed.shown(replay)

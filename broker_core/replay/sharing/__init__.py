@@ -2,5 +2,5 @@
 
 handout              whose each record is: pure
 shared_subscription  one of them: brought from the log as to any client, dealt to its consumers
-dead_letters         what becomes of a record that everybody gives back
+to_dead_letters         what becomes of a record that everybody gives back
 """

@@ -35,14 +35,13 @@ from broker_core.delivery.subscription_queues import slice_entry
 from broker_core.errors import JournalError, SluiceError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.protocols import replies
-from broker_core.replay.chunks import Reader, read_chunk
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.cursor import Cursor
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import Durable, Sharing
-from broker_core.replay.replay_control import ReplayControl
-from broker_core.replay.sharing.handout import MOST_OWED, Handout
-from broker_core.replay.span import Span
+from broker_core.replay.control import ReplayControl
+from broker_core.replay.cursor import Cursor, DurableFrontier
+from broker_core.replay.positions.file import DurableSubscriptionRecord, SharedProgress
+from broker_core.replay.read_ahead import ReplayTarget, read_chunk
+from broker_core.replay.sharing.assignments import MAX_OWED, RecordAssignments
+from broker_core.replay.span import ReplaySpan
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -55,14 +54,14 @@ LOOK_FROM: Final = 1_024
 """Unacknowledged records, from which on it is looked up at each part what the kernels have taken; else once a second."""
 
 
-class Bury(Protocol):
+class DeadLetterWriter(Protocol):
     """Puts records that everybody gives back where they bother nobody: `engine.burying`."""
 
     async def __call__(self, batch: Batch, name: str) -> bool:
         """Whether they are on disk as dead letters of the shared subscription of that name; False: they can't be."""
 
 
-class _Consumer:
+class _ConsumerState:
     """One of them."""
 
     __slots__ = ("acknowledged", "target")
@@ -99,7 +98,7 @@ _GRAVE: Final = "dead letters"
 
 
 class SharedSubscription:
-    """Satisfies `replay.client_subscription.Peer` and `Sharer`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
+    """Satisfies `replay.client_subscription.Peer` and `SharedSubscriptionPort`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
 
     protocol, remote = "shared", ""
     text_mode = network_limited = False
@@ -110,22 +109,22 @@ class SharedSubscription:
 
     def __init__(
         self,
-        kept: Durable,
+        kept: DurableSubscriptionRecord,
         facilities: InstanceResources,
-        frontier: Frontier,
+        frontier: DurableFrontier,
         control: ReplayControl,
         decoder_of: DecoderOf,
-        bury: Bury,
+        bury: DeadLetterWriter,
     ) -> None:
         assert kept.sharing is not None
         self.kept = kept
         self._facilities, self._frontier, self._control, self._bury = facilities, frontier, control, bury
         sharing = kept.sharing
-        self._handout = Handout[_Consumer | str](
+        self._handout = RecordAssignments[_ConsumerState | str](
             kept.position, sharing.upto, sharing.done, sharing.tries, sharing.max_deliveries
         )
-        self._consumers: dict[ClientSubscription, _Consumer] = {}
-        self._taking: OrderedDict[_Consumer, None] = OrderedDict()
+        self._consumers: dict[ClientSubscription, _ConsumerState] = {}
+        self._taking: OrderedDict[_ConsumerState, None] = OrderedDict()
         """Those that may take something, who was served longest ago first. The others say themselves when they do: so a turn costs
         what it gives out, however many there are."""
         self._ready: deque[OutboxEntry] = deque()
@@ -135,7 +134,9 @@ class SharedSubscription:
         # Its losses are nobody's: those of its consumers are in their accounts. What it takes to deal hasn't been delivered.
         self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
-        target = ClientSubscription(self, kept.topic, kept.filter, None, Cursor(Span(self._handout.upto + 1)))
+        target = ClientSubscription(
+            self, kept.topic, kept.filter, None, Cursor(ReplaySpan(self._handout.upto + 1))
+        )
         target.subscription = Subscription(
             target,
             kept.name,
@@ -162,7 +163,7 @@ class SharedSubscription:
 
     def join(self, target: ClientSubscription) -> None:
         """One more consumer."""
-        consumer = self._consumers[target] = _Consumer(target)
+        consumer = self._consumers[target] = _ConsumerState(target)
         self._taking[consumer] = None
         self._soon()
 
@@ -205,7 +206,7 @@ class SharedSubscription:
         for consumer in self._consumers.values():
             self._look_at(consumer)
 
-    def _look_at(self, consumer: _Consumer) -> None:
+    def _look_at(self, consumer: _ConsumerState) -> None:
         """What the kernel of one without a window has taken is acknowledged, in the order in which it was given."""
         if consumer.windowed:
             return
@@ -250,7 +251,7 @@ class SharedSubscription:
                 break
             if handout.unacknowledged >= LOOK_FROM:
                 self._look_at(consumer)
-            room = MOST_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
+            room = MAX_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
             if room <= 0:
                 break
             left -= self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
@@ -261,7 +262,7 @@ class SharedSubscription:
             self._bringing = True
             self._facilities.spawn(self._bring_back())
 
-    def _next(self) -> _Consumer | None:
+    def _next(self) -> _ConsumerState | None:
         """Of those that take something now, who was served longest ago."""
         while self._taking:
             consumer = next(iter(self._taking))
@@ -270,18 +271,18 @@ class SharedSubscription:
             self._wait_for(consumer)
         return None
 
-    def _wait_for(self, consumer: _Consumer) -> None:
+    def _wait_for(self, consumer: _ConsumerState) -> None:
         """It takes nothing now, and is heard of when it does."""
         del self._taking[consumer]
         consumer.target.peer.backlog.when(consumer.takes, partial(self._takes_again, consumer))
 
-    def _takes_again(self, consumer: _Consumer) -> None:
+    def _takes_again(self, consumer: _ConsumerState) -> None:
         if not self.closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
             if self._ready or len(self._handout.back) or self.backlog.awaited:
                 self._soon()
 
-    def _give(self, consumer: _Consumer, number: int) -> int:
+    def _give(self, consumer: _ConsumerState, number: int) -> int:
         """The next so many records are the consumer's, or as many as leave at once; how many that were."""
         handout, ready, target, given = self._handout, self._ready, consumer.target, 0
         left = target.peer.backlog.takes_bytes((target.stream,))
@@ -306,12 +307,12 @@ class SharedSubscription:
         back = self._handout.back
         first, last = back.first, back.upto
         try:
-            reader = Reader(self._target.subscription, first)
+            reader = ReplayTarget(self._target.subscription, first)
             chunk = await self._facilities.reader.run(
                 read_chunk,
                 self._facilities.journal,
                 [reader],
-                Span(first, last=last),
+                ReplaySpan(first, last=last),
                 self._frontier.durable,
                 FIRST_CHUNK,
                 True,
@@ -373,7 +374,7 @@ class SharedSubscription:
             self._soon()
         kept, handout = self.kept, self._handout
         position = handout.position(self._target.position(self._frontier.durable))
-        sharing = Sharing(
+        sharing = SharedProgress(
             upto=max(handout.upto, position - 1),
             done=handout.done(),
             tries=dict(handout.tries),

@@ -35,7 +35,7 @@ from broker_core.protocols.stomp.message_frames import (
     mark_redelivered,
     parse_ack_id,
 )
-from broker_core.replay.client_subscription import Sharer
+from broker_core.replay.client_subscription import SharedSubscriptionPort
 from broker_core.transports.stomp.returning import Back, from_its_place
 from broker_core.transports.stomp.talk import Talk
 
@@ -275,7 +275,7 @@ class Subscribed:
         to.sent += len(tails)
         return build_ack_frames(to.named, entry.stream, first, tails, version)
 
-    def _sharer(self, id: str) -> Sharer | None:
+    def _sharer(self, id: str) -> SharedSubscriptionPort | None:
         target = self._talk.connection.subscriptions.get(id)
         return target.shared if target is not None else None
 

@@ -22,8 +22,8 @@ from broker_core.engine.enforcement import offline_now
 from broker_core.engine.settle import Settle
 from broker_core.engine.subscribing import MAX_SUBSCRIPTIONS
 from broker_core.errors import JournalError
-from broker_core.replay import kept_positions
 from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.positions import store
 from broker_core.replay.replay import Replay
 from broker_core.slow_clients.evaluate.decision import Decision
 from tests.broker_core.slow_clients.evaluate.test_decision import AGE
@@ -284,7 +284,7 @@ async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_an
             raise problem
 
         with monkeypatch.context() as patched:
-            patched.setattr(kept_positions, "replace_durably", fails)
+            patched.setattr(store, "replace_durably", fails)
             raw.command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
             error = await raw.until("error")
             assert (error["code"], error["id"]) == ("not_kept", "s")

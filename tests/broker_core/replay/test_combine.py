@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.replay.chunks import in_journal_order
+from broker_core.replay.read_ahead import split_into_runs
 
 COUNT = 12
 wants = st.lists(st.none() | st.sets(st.integers(0, COUNT - 1)), min_size=1, max_size=4)
@@ -21,7 +21,7 @@ def test_every_record_comes_once_for_each_that_wants_it_in_the_order_of_the_jour
     wanted = [None if rows is None else np.array(sorted(rows), np.int64) for rows in asked]
     got = [
         (row, owner)
-        for owner, rows in in_journal_order(COUNT, wanted)
+        for owner, rows in split_into_runs(COUNT, wanted)
         for row in (range(COUNT) if rows is None else rows.tolist())
     ]
     assert got == sorted(
@@ -32,13 +32,13 @@ def test_every_record_comes_once_for_each_that_wants_it_in_the_order_of_the_jour
 @given(wants)
 def test_neighbouring_runs_are_of_different_subscriptions(asked: list[set[int] | None]) -> None:
     wanted = [None if rows is None else np.array(sorted(rows), np.int64) for rows in asked]
-    owners = [owner for owner, _ in in_journal_order(COUNT, wanted)]
+    owners = [owner for owner, _ in split_into_runs(COUNT, wanted)]
     assert all(before != after for before, after in pairwise(owners))
 
 
 def test_one_alone_is_not_cut() -> None:
     rows = np.array([1, 5])
-    (one,) = in_journal_order(9, [np.zeros(0, np.int64), rows])
+    (one,) = split_into_runs(9, [np.zeros(0, np.int64), rows])
     assert one[0] == 1
     assert one[1] is rows
-    assert in_journal_order(9, [None]) == [(0, None)]
+    assert split_into_runs(9, [None]) == [(0, None)]

@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.open_segments import PinTable
-from broker_core.replay.kept import DestinationSetBack, Durable, ManagedReplay
-from broker_core.replay.kept_in_common import KeptInCommon
-from broker_core.replay.kept_positions import KeptPositions
-from tests.broker_core.replay.test_kept_positions import REPLAY
+from broker_core.replay.positions.file import (
+    DestinationSetBack,
+    DurableSubscriptionRecord,
+    ManagedReplayRecord,
+)
+from broker_core.replay.positions.group_sync import GroupPositionSync
+from broker_core.replay.positions.store import PositionStore
+from tests.broker_core.replay.positions.test_store import REPLAY
 
 NAMES = ("a", "b", "c")
 
@@ -25,10 +29,10 @@ class Member:
     """One member: what it tells waits until it gets into the log, or is refused there."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = KeptPositions(home / f"{name}.json", PinTable().add)
+        self.kept = PositionStore(home / f"{name}.json", PinTable().add)
         self.waiting: list[tuple[PendingBatch[Any], bytes]] = []
         self.taken = 0
-        self.common = KeptInCommon(
+        self.common = GroupPositionSync(
             self.kept, self._publish, lambda replay: None, lambda: True, lambda: 0.0, name
         )
 
@@ -60,11 +64,11 @@ class Member:
         self.taken = min(self.taken + number, len(log))
 
     @property
-    def durable(self) -> Durable:
+    def durable(self) -> DurableSubscriptionRecord:
         return self.kept.durables["c", "d"]
 
     @property
-    def replay(self) -> ManagedReplay:
+    def replay(self) -> ManagedReplayRecord:
         return self.kept.replays["nightly"]
 
     @property
@@ -83,8 +87,12 @@ class Member:
 
 def member(home: Path, name: str) -> Member:
     made = Member(home, name)
-    made.kept.keep(Durable(name="d", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1))
-    made.kept.keep(ManagedReplay(**REPLAY))
+    made.kept.keep(
+        DurableSubscriptionRecord(
+            name="d", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1
+        )
+    )
+    made.kept.keep(ManagedReplayRecord(**REPLAY))
     return made
 
 
@@ -151,7 +159,7 @@ def test_no_position_moves_back_and_in_the_end_all_members_have_the_same(
 
 
 managed = st.builds(
-    lambda position, certain, begun, at, paused, steered, ended, ended_at, lost: ManagedReplay(
+    lambda position, certain, begun, at, paused, steered, ended, ended_at, lost: ManagedReplayRecord(
         **REPLAY
         | {
             "position": position, "certain": min(certain, position), "begun": begun, "recorded_at": at, "paused": paused,
@@ -165,21 +173,21 @@ managed = st.builds(
 )  # fmt: skip
 
 
-def merged(*replays: ManagedReplay) -> ManagedReplay:
+def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:
     found = msgspec.structs.replace(replays[0])
     for one in replays[1:]:
         found.merge(one)
     return found
 
 
-def shown(replay: ManagedReplay) -> dict[str, Any]:
+def shown(replay: ManagedReplayRecord) -> dict[str, Any]:
     """What counts of it: `certain` has two ways to say that it is the position."""
     return msgspec.structs.asdict(replay) | {"certain": replay.kept_from}
 
 
 @given(managed, managed, managed)
 def test_a_merge_only_adds_and_its_order_makes_no_difference(
-    one: ManagedReplay, two: ManagedReplay, three: ManagedReplay
+    one: ManagedReplayRecord, two: ManagedReplayRecord, three: ManagedReplayRecord
 ) -> None:
     both = merged(one, two)
     assert both.position == max(one.position, two.position)

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from broker_core.bookmark import MAX_SEQUENCE
-from broker_core.replay.kept import ManagedReplay
-from broker_core.replay.managed_replays import Speed
+from broker_core.replay.managed_replays import ReplaySpeed
+from broker_core.replay.positions.file import ManagedReplayRecord
 from broker_core.replay.span import NEVER
 
 S = 1_000_000_000
 
 
-def made(**changed: object) -> ManagedReplay:
-    whole = ManagedReplay(
+def made(**changed: object) -> ManagedReplayRecord:
+    whole = ManagedReplayRecord(
         name="nightly",
         client="auditor",
         topic="orders.>",
@@ -69,7 +69,7 @@ def test_a_state_in_a_word(changed: dict[str, object], connected: bool, state: s
 
 
 def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
-    replay, speed = made(), Speed(101, 0)
+    replay, speed = made(), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_100, 0) is None
     for second in range(1, 4):
         replay.advance(101 + 100 * second)
@@ -81,7 +81,7 @@ def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
 
 
 def test_at_a_multiple_the_time_left_is_told_by_the_recorded_timeline() -> None:
-    replay, speed = made(recorded_at=100 * S, rate="4X"), Speed(101, 0)
+    replay, speed = made(recorded_at=100 * S, rate="4X"), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_000, 300 * S) == 50.0
     assert speed.seconds_left(replace(replay, not_after=120 * S), 1_000, 300 * S) == 5.0
 
@@ -89,6 +89,6 @@ def test_at_a_multiple_the_time_left_is_told_by_the_recorded_timeline() -> None:
 def test_what_is_stored_comes_back_and_fields_of_a_later_version_are_passed_over() -> None:
     replay = made(rate="2X", rate_max_gap="10s", position=150, ended="cancelled", ended_at=5)
     stored = msgspec.to_builtins(replay) | {"later": 1}
-    assert msgspec.to_builtins(msgspec.convert(stored, ManagedReplay)) == msgspec.to_builtins(replay)
+    assert msgspec.to_builtins(msgspec.convert(stored, ManagedReplayRecord)) == msgspec.to_builtins(replay)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"kind": "managed", "name": "x"}, ManagedReplay)
+        msgspec.convert({"kind": "managed", "name": "x"}, ManagedReplayRecord)

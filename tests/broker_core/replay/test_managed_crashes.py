@@ -14,8 +14,7 @@ import pytest
 from msgspec import structs
 
 from broker_core.journal import files
-from broker_core.replay.kept import ManagedReplay
-from broker_core.replay.kept_file import encode, load
+from broker_core.replay.positions.file import ManagedReplayRecord, encode_positions, load_positions
 from tests.support.brokers import ask, running_broker
 
 STEPS = ("open", "pwritev", "fsync", "close", "rename")
@@ -84,8 +83,10 @@ def test_killed_at_any_step_of_storing_them_the_old_or_the_new_ones_are_there(
         home.mkdir()
         path = home / "journal" / "test-1.kept.json"
         with_broker(home, "replay_create", name="first", **MADE)
-        made = load(files.FileSystem(), path)
-        paused = encode([structs.replace(one, paused=True) for one in made if isinstance(one, ManagedReplay)])
+        made = load_positions(files.FileSystem(), path)
+        paused = encode_positions(
+            [structs.replace(one, paused=True) for one in made if isinstance(one, ManagedReplayRecord)]
+        )
         killed = killed_at(step, halfway, partial(files.replace_durably, files.FileSystem(), path, paused))
         state = {one["name"]: one["state"] for one in with_broker(home, "replays")}
         assert state in ([{"first": "waiting"}, {"first": "paused"}] if killed else [{"first": "paused"}])

@@ -11,9 +11,8 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.journal.files import FileSystem
-from broker_core.replay import trail
-from broker_core.replay.kept import ManagedReplay
-from broker_core.replay.kept_file import load
+from broker_core.replay import client_subscription
+from broker_core.replay.positions.file import ManagedReplayRecord, load_positions
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import ask, running_broker, until
 from tests.support.fake_broker import some_replays
@@ -102,8 +101,8 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
 async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trail, "HELD_BYTES", 2_000)
-    monkeypatch.setattr(trail, "GRAIN_BYTES", 500)
+    monkeypatch.setattr(client_subscription, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(client_subscription, "GRAIN_BYTES", 500)
     async with running_broker(tmp_path) as broker:
         await filled(broker)
         first = await Reader.connect(broker)
@@ -285,8 +284,8 @@ async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> No
         reader = await Reader.connect(broker)
         await subscribe(reader, paused=True)
         # As it stands at this moment, not after the next second: as a crash would leave it.
-        (kept,) = load(FileSystem(), tmp_path / "journal" / "test-1.kept.json")
-        assert isinstance(kept, ManagedReplay)
+        (kept,) = load_positions(FileSystem(), tmp_path / "journal" / "test-1.kept.json")
+        assert isinstance(kept, ManagedReplayRecord)
         assert (kept.name, kept.client, kept.position) == ("nightly", "reader", 1)
         reader.close()
 

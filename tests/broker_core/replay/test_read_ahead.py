@@ -20,10 +20,9 @@ from broker_core.delivery.scheduling import (
 )
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
-from broker_core.replay.chunks import Reader, Way
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.read_ahead import CHUNKS_AHEAD, ReadAhead
-from broker_core.replay.span import Span
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.read_ahead import CHUNKS_AHEAD, ReadAhead, ReadPosition, ReplayTarget
+from broker_core.replay.span import ReplaySpan
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.journal.support import fill
@@ -60,7 +59,7 @@ class Reads:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.share = ReplayFairShare(SystemClock())
-        self.frontier = Frontier(NEWEST)
+        self.frontier = DurableFrontier(NEWEST)
         self.reader = self
         self.queued: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
@@ -92,7 +91,7 @@ def target(stream: int, next_sequence: int = 1) -> Any:
 
 
 async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
-    asking = asyncio.ensure_future(ahead.chunk(targets, Span(1)))
+    asking = asyncio.ensure_future(ahead.chunk(targets, ReplaySpan(1)))
     await asyncio.sleep(0)
     host.read()
     return await asking
@@ -104,12 +103,12 @@ async def test_chunks_asked_for_together_follow_one_another(journal: Journal) ->
     got: list[int] = []
     chunk = await first_chunk(ahead, host, targets)
     while chunk is not None:
-        ahead.go_on(targets, Span(1), chunk.following)
+        ahead.go_on(targets, ReplaySpan(1), chunk.following)
         assert len(ahead._reading) == CHUNKS_AHEAD
         got += sequences(chunk)
         targets[0].cursor.next_sequence = chunk.following
         host.read()
-        chunk = await ahead.chunk(targets, Span(1))
+        chunk = await ahead.chunk(targets, ReplaySpan(1))
     assert got == list(range(1, NEWEST + 1))
 
 
@@ -117,7 +116,7 @@ async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journa
     host = Reads(journal)
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, Span(1), chunk.following)
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
     assert host.queued == []
 
 
@@ -145,7 +144,7 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
     host.share.live()
-    ahead.go_on(targets, Span(1), chunk.following)
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
     assert host.queued == []
 
 
@@ -155,7 +154,7 @@ async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(j
     ahead.size.nbytes = 2 * LARGEST_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
     assert sum(piece.batch.nbytes for piece in chunk.pieces) > LARGEST_BESIDE_LIVE
-    ahead.go_on(targets, Span(1), chunk.following)
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
     host.share.live()
@@ -169,17 +168,17 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     leaving, staying = target(1), target(2)
     ahead, targets = ahead_of(host), [leaving, staying]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, Span(1), chunk.following)
-    asking = asyncio.ensure_future(ahead.chunk(targets, Span(1)))
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    asking = asyncio.ensure_future(ahead.chunk(targets, ReplaySpan(1)))
     await asyncio.sleep(0)
     targets.remove(leaving)
     ahead.stop()
     host.read()
     second = await asking
     # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the same.
-    ahead.go_on(targets, Span(1), second.following)
+    ahead.go_on(targets, ReplaySpan(1), second.following)
     host.read()
-    third = await ahead.chunk(targets, Span(1))
+    third = await ahead.chunk(targets, ReplaySpan(1))
     assert third is not None
     got = sequences(chunk, 2) + sequences(second, 2) + sequences(third, 2)
     assert got == list(range(1, third.following))
@@ -193,7 +192,7 @@ async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_wh
     host = Reads(journal)
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, Span(1), chunk.following)
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
     host.read(1)
     ahead.stalled()
     host.read()
@@ -207,10 +206,10 @@ async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> N
     host.frontier.durable = COUNT
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, Span(1), chunk.following)
+    ahead.go_on(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
-    assert await ahead.chunk(targets, Span(1)) is None
+    assert await ahead.chunk(targets, ReplaySpan(1)) is None
     host.frontier.durable = NEWEST
     assert sequences(await first_chunk(ahead, host, targets))[0] == COUNT + 1
 
@@ -229,7 +228,7 @@ def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
             raise gone
 
     removed = Removed()
-    way = Way(removed, [Reader(subscription(1), 1)], Span(1))  # type: ignore[arg-type]
+    way = ReadPosition(removed, [ReplayTarget(subscription(1), 1)], ReplaySpan(1))  # type: ignore[arg-type]
     with pytest.raises(JournalError):
         way.chunk(NEWEST, 1_000)
     assert way.chunk(NEWEST, 1_000) is None
@@ -237,7 +236,7 @@ def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
 
 
 def test_behind_the_spans_end_nothing_is_read(journal: Journal) -> None:
-    way = Way(journal, [Reader(subscription(1), 1)], Span(1, last=COUNT + 10))
+    way = ReadPosition(journal, [ReplayTarget(subscription(1), 1)], ReplaySpan(1, last=COUNT + 10))
     got = []
     while (chunk := way.chunk(NEWEST, 1_000)) is not None:
         got += sequences(chunk)

@@ -18,7 +18,7 @@ from broker_core.bookmark import (
     Start,
     parse_bookmark,
 )
-from broker_core.replay.span import NEVER, Log, Span, find_span
+from broker_core.replay.span import NEVER, LogBounds, ReplaySpan, find_span
 
 HERE = "here"
 
@@ -31,13 +31,13 @@ class Whole:
     oldest: int
 
     @property
-    def log(self) -> Log:
-        return Log(HERE, self.oldest, len(self.records))
+    def log(self) -> LogBounds:
+        return LogBounds(HERE, self.oldest, len(self.records))
 
     def kept(self) -> list[tuple[int, int]]:
         return [record for record in self.records if record[0] >= self.oldest]
 
-    def of(self, span: Span) -> list[int]:
+    def of(self, span: ReplaySpan) -> list[int]:
         """What a replay that obeys the span delivers: batch by batch, and a batch is one record here."""
         found: list[int] = []
         begun = False
@@ -112,7 +112,7 @@ def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_old
     assert found.missing == ((removed[0], removed[-1]) if removed else None)
 
 
-LOG = Log(HERE, 11, 20)
+LOG = LogBounds(HERE, 11, 20)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_points_of_the_log_are_found(text: str, first: int, last: int | None) ->
 
 def test_a_bookmark_of_another_instance_starts_now_and_is_named() -> None:
     found = find_span(parse_bookmark("there|5|"), LOG)
-    assert (found.span, found.unknown, found.from_now) == (Span(21), (Bookmark("there", 5),), True)
+    assert (found.span, found.unknown, found.from_now) == (ReplaySpan(21), (Bookmark("there", 5),), True)
 
 
 def test_a_bookmark_that_is_yet_to_come_was_never_here() -> None:
@@ -145,12 +145,12 @@ def test_a_bookmark_that_is_yet_to_come_was_never_here() -> None:
 
 def test_a_list_from_two_instances_resumes_at_the_one_this_log_knows_and_names_the_other() -> None:
     found = find_span(parse_bookmark("there|5|,here|15|"), LOG)
-    assert (found.span, found.unknown, found.from_now) == (Span(16), (Bookmark("there", 5),), False)
+    assert (found.span, found.unknown, found.from_now) == (ReplaySpan(16), (Bookmark("there", 5),), False)
 
 
 def test_an_end_that_was_never_here_is_the_log_as_it_is_now() -> None:
     found = find_span(parse_bookmark("[here|15|:there|5|]"), LOG)
-    assert (found.span, found.unknown) == (Span(15, last=20), (Bookmark("there", 5),))
+    assert (found.span, found.unknown) == (ReplaySpan(15, last=20), (Bookmark("there", 5),))
 
 
 def test_a_range_that_was_removed_as_a_whole_misses_no_more_than_itself() -> None:
@@ -160,13 +160,13 @@ def test_a_range_that_was_removed_as_a_whole_misses_no_more_than_itself() -> Non
 
 
 def test_a_span_is_over_behind_its_last_record_or_when_its_time_has_passed_and_nothing_is_under_way() -> None:
-    assert Span(1, last=5).over(6, 100, 0)
-    assert not Span(1, last=5).over(5, 100, NEVER)
-    assert Span(1, not_after=1_000).over(21, 20, 1_001)
-    assert not Span(1, not_after=1_000).over(20, 20, 1_001), (
+    assert ReplaySpan(1, last=5).over(6, 100, 0)
+    assert not ReplaySpan(1, last=5).over(5, 100, NEVER)
+    assert ReplaySpan(1, not_after=1_000).over(21, 20, 1_001)
+    assert not ReplaySpan(1, not_after=1_000).over(20, 20, 1_001), (
         "a record was stamped in time and isn't delivered yet"
     )
-    assert not Span(1, not_after=1_000).over(21, 20, 1_000)
+    assert not ReplaySpan(1, not_after=1_000).over(21, 20, 1_000)
 
 
 def test_now_and_epoch_have_no_end() -> None:

@@ -27,7 +27,7 @@ from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
 from broker_core.protocols.replies import ErrorReply, Reply
-from broker_core.replay.kept import SHARED_OWNER
+from broker_core.replay.positions.file import SHARED_OWNER
 from tests.support.crash_copy import copy_of_the_living
 
 HUGE = 1 << 40

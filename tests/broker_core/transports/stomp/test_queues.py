@@ -227,8 +227,10 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    takes = shared_subscription._Consumer.takes
-    monkeypatch.setattr(shared_subscription._Consumer, "takes", lambda one: asked.append(one) or takes(one))
+    takes = shared_subscription._ConsumerState.takes
+    monkeypatch.setattr(
+        shared_subscription._ConsumerState, "takes", lambda one: asked.append(one) or takes(one)
+    )
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         for number in range(300):
             client.send("SUBSCRIBE", id=number, destination=JOBS, ack="client", prefetch_count=5)

@@ -9,8 +9,8 @@ import pytest
 
 from broker_core.delivery.scheduling import FIRST_CHUNK, LARGEST_BESIDE_LIVE
 from broker_core.journal.journal import Journal, JournalOptions
-from broker_core.replay.chunks import Chunk, Reader, read_chunk
-from broker_core.replay.span import Span
+from broker_core.replay.read_ahead import ReplayChunk, ReplayTarget, read_chunk
+from broker_core.replay.span import ReplaySpan
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.journal.support import fill
@@ -27,22 +27,22 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     made.close()
 
 
-def reader(next_sequence: int) -> Reader:
-    return Reader(Subscription(None, "s", 1, TopicPattern.parse("t.a")), next_sequence)
+def reader(next_sequence: int) -> ReplayTarget:
+    return ReplayTarget(Subscription(None, "s", 1, TopicPattern.parse("t.a")), next_sequence)
 
 
-def chunks(journal: Journal, start: int, max_bytes: int) -> list[Chunk]:
+def chunks(journal: Journal, start: int, max_bytes: int) -> list[ReplayChunk]:
     """All chunks of a replay from `start` on, each as large."""
     found = []
     while start < journal.next_sequence:
         found.append(
-            read_chunk(journal, [reader(start)], Span(1), journal.next_sequence - 1, max_bytes, True)
+            read_chunk(journal, [reader(start)], ReplaySpan(1), journal.next_sequence - 1, max_bytes, True)
         )
         start = found[-1].following
     return found
 
 
-def sequences(found: list[Chunk]) -> list[int]:
+def sequences(found: list[ReplayChunk]) -> list[int]:
     return [each for chunk in found for piece in chunk.pieces for each in piece.batch.sequences().tolist()]
 
 
@@ -66,7 +66,7 @@ def test_each_part_says_where_its_records_stand(journal: Journal) -> None:
 
 def test_subscriptions_that_share_a_replay_get_the_same_part_each_from_where_it_is(journal: Journal) -> None:
     first, second = reader(1), reader(21)
-    chunk = read_chunk(journal, [first, second], Span(1), 3 * COUNT, FIRST_CHUNK, True)
+    chunk = read_chunk(journal, [first, second], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK, True)
     got: dict[int, list[int]] = {1: [], 21: []}
     for piece in chunk.pieces:
         mine = got[1] if piece.subscription is first.subscription else got[21]
@@ -93,12 +93,12 @@ def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> No
 
 
 def test_a_span_that_ends_within_a_part_ends_there(journal: Journal) -> None:
-    chunk = read_chunk(journal, [reader(1)], Span(1, last=5), 3 * COUNT, FIRST_CHUNK, True)
+    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1, last=5), 3 * COUNT, FIRST_CHUNK, True)
     assert sequences([chunk]) == [1, 2, 3, 4, 5]
-    assert Span(1, last=5).over(chunk.following, 3 * COUNT, 0)
+    assert ReplaySpan(1, last=5).over(chunk.following, 3 * COUNT, 0)
 
 
 def test_a_client_that_reads_gets_large_batches_whole(journal: Journal) -> None:
-    chunk = read_chunk(journal, [reader(1)], Span(1), 3 * COUNT, FIRST_CHUNK)
+    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK)
     assert sequences([chunk]) == list(range(1, COUNT + 1))
     assert [piece.rows for piece in chunk.pieces] == [None]

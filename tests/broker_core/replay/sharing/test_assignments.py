@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.replay.sharing.handout import Handout
+from broker_core.replay.sharing.assignments import RecordAssignments
 
 HOLDERS = "abc"
 STEPS = st.tuples(
@@ -16,7 +16,9 @@ STEPS = st.tuples(
 )
 
 
-def step(handout: Handout[str], here: list[int], done: set[int], what: str, holder: str, number: int) -> None:
+def step(
+    handout: RecordAssignments[str], here: list[int], done: set[int], what: str, holder: str, number: int
+) -> None:
     """Do that; `here` is what could be given, the lowest first, `done` what was acknowledged."""
     mine = list(handout.held(holder))
     match what:
@@ -46,7 +48,7 @@ def step(handout: Handout[str], here: list[int], done: set[int], what: str, hold
 def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
     steps: list[tuple[str, str, int]], most_tries: int
 ) -> None:
-    handout, here, done = Handout[str](1, 0, most_tries=most_tries), list[int](), set[int]()
+    handout, here, done = RecordAssignments[str](1, 0, most_tries=most_tries), list[int](), set[int]()
     for what, holder, number in steps:
         step(handout, here, done, what, holder, number)
         held = [sequence for holder in HOLDERS for sequence in handout.held(holder)]

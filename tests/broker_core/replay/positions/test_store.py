@@ -16,9 +16,17 @@ from broker_core.checksum import crc32c
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.files import FileSystem
 from broker_core.journal.open_segments import Pin, PinTable
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import VERSION, encode, encode_entries, joined, load, load_upto
-from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.positions.file import (
+    VERSION,
+    DurableSubscriptionRecord,
+    ManagedReplayRecord,
+    encode_entries,
+    encode_positions,
+    join_encoded,
+    load_positions,
+    load_upto,
+)
+from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.lost_renames import LostRenames
@@ -39,8 +47,8 @@ GOLDEN = (
 )
 
 
-def durable(name: str = "orders", position: int = 7) -> Durable:
-    return Durable(
+def durable(name: str = "orders", position: int = 7) -> DurableSubscriptionRecord:
+    return DurableSubscriptionRecord(
         name=name, client="reader", topic="t", filter=None, position=position, created_at=11, seen_at=12
     )
 
@@ -53,8 +61,8 @@ class Home:
         self.pins = PinTable()
         self.path.parent.mkdir()
 
-    def store(self, files: FileSystem | None = None) -> KeptPositions:
-        return KeptPositions(self.path, self.pins.add, files)
+    def store(self, files: FileSystem | None = None) -> PositionStore:
+        return PositionStore(self.path, self.pins.add, files)
 
     def held(self) -> dict[str, int]:
         return {pin.owner: pin.sequence for pin in self.pins.all()}
@@ -96,7 +104,7 @@ async def begun(files: SlowFiles, number: int) -> None:
 
 
 def test_golden_bytes(home: Home) -> None:
-    assert encode([durable()]) == GOLDEN
+    assert encode_positions([durable()]) == GOLDEN
     home.path.write_bytes(GOLDEN)
     assert list(home.store().durables) == [("reader", "orders")]
 
@@ -106,7 +114,7 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home
     crc = crc32c(orjson.dumps(entries))
     home.path.write_bytes(orjson.dumps({"version": VERSION, "crc": crc, "kept": entries, "later": 1}))
     kept = home.store()
-    assert orjson.loads(encode(kept))["kept"] == [
+    assert orjson.loads(encode_positions(kept))["kept"] == [
         {"kind": "durable", "sharing": None, **DURABLE},
         {"kind": "managed", **REPLAY},
     ]
@@ -115,7 +123,7 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home
 
 def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(home: Home) -> None:
     """Of a group's member: `taken` behind where it was would pass over what others told."""
-    content = joined(encode_entries([durable()]), {}, 4_711)
+    content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
     assert home.store().taken_upto == 4_711
     anew = 0
@@ -124,11 +132,11 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
         flipped[bit // 8] ^= 1 << bit % 8
         home.path.write_bytes(flipped)
         try:
-            found = load(FileSystem(), home.path)
+            found = load_positions(FileSystem(), home.path)
         except OperatorError as problem:
             assert problem.code == "bad_kept_positions"
             continue
-        assert encode(found) == encode([durable()])
+        assert encode_positions(found) == encode_positions([durable()])
         upto = load_upto(home.path)
         assert upto in (0, 4_711)
         anew += upto == 0
@@ -149,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: byte
 def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_smaller_whole(
     home: Home,
 ) -> None:
-    whole = encode([durable(), durable("other", 70)], {"queue.x": 17})
+    whole = encode_positions([durable(), durable("other", 70)], {"queue.x": 17})
     for kept in range(len(whole)):
         for torn in (whole[:kept], whole[:kept].ljust(len(whole), b"\0")):
             home.path.write_bytes(torn)
@@ -167,7 +175,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
     lost = told = at = 0
     while True:
         at += 1
-        home.path.write_bytes(encode([durable()]))
+        home.path.write_bytes(encode_positions([durable()]))
         files = LostRenames(home.path.parent.parent)
         kept = home.store(files)
         kept.durables["reader", "orders"].position = 8
@@ -276,7 +284,7 @@ async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_a
 async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> None:
     files = FailingFiles()
     kept, one = home.store(files), durable(position=7)
-    replay = ManagedReplay(**REPLAY)
+    replay = ManagedReplayRecord(**REPLAY)
     kept.keep(one)
     kept.keep(replay)
     assert home.held() == {one.owner: 7, replay.owner: 5}
@@ -360,5 +368,5 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
 
 
 def test_pins_are_of_the_kinds_that_removal_names() -> None:
-    for entry, kind in ((durable(), "durable"), (ManagedReplay(**REPLAY), "managed replay")):
+    for entry, kind in ((durable(), "durable"), (ManagedReplayRecord(**REPLAY), "managed replay")):
         assert Pin(entry.owner, 1, lambda pin: None).kind.startswith(kind)

@@ -23,7 +23,7 @@ FOLD_BYTES: Final = 256 * 1024 * 1024
 """How far back a snapshot looks at most, in bytes of the log."""
 
 
-class Stretch:
+class FoldRange:
     """A stretch of the log that is folded, in the reader thread."""
 
     def __init__(self, journal: Journal, subscription: Subscription[object]) -> None:
@@ -61,7 +61,7 @@ class Stretch:
         return entries
 
 
-def look_back(journal: Journal, upto: int) -> int:
+def fold_start(journal: Journal, upto: int) -> int:
     """The first sequence of a stretch up to `upto` that is about FOLD_BYTES long, by whole segments."""
     first, nbytes = upto + 1, 0
     for segment in reversed(journal.segments()):
@@ -73,7 +73,7 @@ def look_back(journal: Journal, upto: int) -> int:
     return first
 
 
-async def fold(
+async def fold_latest(
     facilities: InstanceResources, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
 ) -> tuple[int, list[OutboxEntry]]:
     """How many records of `first` to `last` match, and of each key the last, as deliveries in the log's order.
@@ -81,7 +81,7 @@ async def fold(
     Raises ClientError snapshot_too_large; JournalError when the log can't be read.
     """
     reader, journal = facilities.reader, facilities.journal
-    stretch, keys = Stretch(journal, subscription), LastPerKey(key_of)
+    stretch, keys = FoldRange(journal, subscription), LastPerKey(key_of)
     pin = journal.pin(first, f"snapshot for {subscription.id}")
     try:
         start = first

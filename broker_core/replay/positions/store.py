@@ -21,18 +21,26 @@ import structlog
 from broker_core.errors import JournalError
 from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.open_segments import Pin
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Entry, encode_entries, joined, load, load_emptied, load_upto
+from broker_core.replay.positions.file import (
+    DurableSubscriptionRecord,
+    Entry,
+    ManagedReplayRecord,
+    encode_entries,
+    join_encoded,
+    load_deleted,
+    load_positions,
+    load_upto,
+)
 
 log = structlog.get_logger("sluice.kept")
-MOST_EMPTIED: Final = 10_000
+MAX_EMPTIED: Final = 10_000
 ENCODED_AT_ONCE: Final = 128
 """Of all that is kept, in a turn of the loop: some tenths of a millisecond."""
 GO_ON_AT_ONCE: Final = 8
 """Of those that waited for one write, in a turn of the loop."""
 
 
-class KeptPositions:
+class PositionStore:
     """What is kept. Belongs to the loop; entries are changed in place, and `note` tells the store.
 
     `pin(sequence, owner, holder)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
@@ -41,11 +49,11 @@ class KeptPositions:
     def __init__(
         self, path: Path, pin: Callable[[int, str, str], Pin], files: FileSystem | None = None
     ) -> None:
-        self.durables: dict[tuple[str, str], Durable] = {}
+        self.durables: dict[tuple[str, str], DurableSubscriptionRecord] = {}
         """By client and name."""
         self.durables_of: Counter[str] = Counter()
         """How many of them each client has."""
-        self.replays: dict[str, ManagedReplay] = {}
+        self.replays: dict[str, ManagedReplayRecord] = {}
         """By name, the oldest first."""
         self.emptied: dict[str, int] = {}
         """Of shared subscriptions that were deleted the last record of the log then, the longest ago first: who makes a queue of
@@ -73,9 +81,9 @@ class KeptPositions:
         """Of the write that hasn't begun, for all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
         self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
-        for entry in load(self._files, path):
+        for entry in load_positions(self._files, path):
             self._enter(entry)
-        self.emptied.update(load_emptied(path))
+        self.emptied.update(load_deleted(path))
         self.taken_upto = load_upto(path)
         """What the file says of that."""
 
@@ -111,7 +119,7 @@ class KeptPositions:
 
     def drop(self, entry: Entry, *, tell: bool = True) -> None:
         """Keep one no longer, and let go of the log. One that isn't kept is dropped already. `tell`: a group's other members too."""
-        if isinstance(entry, Durable):
+        if isinstance(entry, DurableSubscriptionRecord):
             if self.durables.get((entry.client, entry.name)) is not entry:
                 return
             del self.durables[entry.client, entry.name]
@@ -135,7 +143,7 @@ class KeptPositions:
         """A shared subscription is deleted, and with it all of the log up to there."""
         self.emptied.pop(name, None)
         self.emptied[name] = upto
-        if len(self.emptied) > MOST_EMPTIED:
+        if len(self.emptied) > MAX_EMPTIED:
             del self.emptied[next(iter(self.emptied))]
         self._changed = True
 
@@ -157,7 +165,7 @@ class KeptPositions:
         self.note(entry)
 
     def _enter(self, entry: Entry) -> None:
-        if isinstance(entry, Durable):
+        if isinstance(entry, DurableSubscriptionRecord):
             self.durables_of[entry.client] += (entry.client, entry.name) not in self.durables
             self.durables[entry.client, entry.name] = entry
         else:
@@ -233,7 +241,7 @@ class KeptPositions:
                     moved.append((entry, sequence))
             encoded.append(encode_entries(some))
             await asyncio.sleep(0)
-        return moved, joined(b",".join(encoded), self.emptied, upto)
+        return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
         self._changed = True

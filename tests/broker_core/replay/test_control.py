@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker_core.replay import replay
-from broker_core.replay.pace import Pace
+from broker_core.replay.rate_limit import ReplayRateLimiter
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.reader import Reader
@@ -119,7 +119,7 @@ class Clock:
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 0
-        patched.setattr(replay, "Pace", lambda rate, now: Pace(rate, lambda: self.now))
+        patched.setattr(replay, "Pace", lambda rate, now: ReplayRateLimiter(rate, lambda: self.now))
 
     async def passes(self, seconds: float, reader: Reader, due: Callable[[], float]) -> None:
         """In steps of 50 ms, which are made up for; after each `due()` is the least that must have come."""

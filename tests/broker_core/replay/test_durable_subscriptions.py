@@ -11,7 +11,7 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.delivery.account import DiscardCause
 from broker_core.errors import ClientError
-from broker_core.replay import kept_positions
+from broker_core.replay.positions import store
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.crash_copy import copy_of_the_living
@@ -232,10 +232,8 @@ async def test_fifty_clients_that_subscribe_durably_at_once_all_do(tmp_path: Pat
 
 
 async def test_many_of_one_client_share_the_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writes, write = [], kept_positions.replace_durably
-    monkeypatch.setattr(
-        kept_positions, "replace_durably", lambda *arguments: (writes.append(1), write(*arguments))
-    )
+    writes, write = [], store.replace_durably
+    monkeypatch.setattr(store, "replace_durably", lambda *arguments: (writes.append(1), write(*arguments)))
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         await asyncio.gather(
             *(reader.subscribe(f"t.{number}", durable=f"d{number}") for number in range(200))

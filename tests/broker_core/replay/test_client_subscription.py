@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.replay.trail import GRAIN_BYTES, HELD_BYTES, Trail
+from broker_core.replay.client_subscription import BUFFER_BYTES, GRAIN_BYTES, SentHistory
 
 sizes = st.one_of(st.integers(1, 2_000), st.integers(1, 4 * 1024 * 1024))
 
 
 @given(st.lists(sizes, max_size=60))
 def test_the_last_bytes_sent_are_covered(made: list[int]) -> None:
-    trail, sent = Trail(), list(enumerate(made, 1))
+    trail, sent = SentHistory(), list(enumerate(made, 1))
     for number, nbytes in sent:
         trail.sent(number, nbytes)
     if not sent:
@@ -20,13 +20,13 @@ def test_the_last_bytes_sent_are_covered(made: list[int]) -> None:
         return
     assert trail.first > 0
     covered = sum(size for number, size in sent if number >= trail.first)
-    assert covered >= min(sum(size for _, size in sent), HELD_BYTES - 3 * 4 * 1024 * 1024)
-    assert len(trail._steps) <= 2 * HELD_BYTES // GRAIN_BYTES + 2
+    assert covered >= min(sum(size for _, size in sent), BUFFER_BYTES - 3 * 4 * 1024 * 1024)
+    assert len(trail._steps) <= 2 * BUFFER_BYTES // GRAIN_BYTES + 2
 
 
 def test_without_interruptions_it_is_exact_to_a_grain() -> None:
-    trail = Trail()
+    trail = SentHistory()
     for number in range(1, 100_001):
         trail.sent(number, 1_000)
     behind = (100_001 - trail.first) * 1_000
-    assert HELD_BYTES <= behind <= HELD_BYTES + GRAIN_BYTES
+    assert BUFFER_BYTES <= behind <= BUFFER_BYTES + GRAIN_BYTES

@@ -25,39 +25,38 @@ from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
 from broker_core.names import KEPT_TOPIC
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Entry
-from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.positions.file import DurableSubscriptionRecord, Entry, ManagedReplayRecord
+from broker_core.replay.positions.store import PositionStore
 
 log = structlog.get_logger("sluice.kept")
 IN_A_RECORD: Final = 256
-AGAIN_S: Final = 24 * 3_600.0
+RETRY_DELAY_S: Final = 24 * 3_600.0
 """Whole entries are told again after so long: a journal is cut at its beginning, and the engine keeps three days."""
-MOST_GONE: Final = 10_000
+MAX_GONE: Final = 10_000
 READ_BYTES: Final = 4 * 1024 * 1024
 
 Key = tuple[str, str, str]
 """Kind, client and name."""
 
 
-class Told(msgspec.Struct, omit_defaults=True):
+class PositionUpdate(msgspec.Struct, omit_defaults=True):
     """One record. `run` is the process that says so."""
 
     run: str
-    kept: list[Durable | ManagedReplay] = []
+    kept: list[DurableSubscriptionRecord | ManagedReplayRecord] = []
     at: list[tuple[str, str, int, int]] = []
     """Client, name and position of durable subscriptions, and when each was made."""
     gone: list[tuple[str, str, str, int]] = []
     """Kind, client, name, and when what is deleted was made."""
 
 
-class Publish(Protocol):
+class PublishCallback(Protocol):
     """Publishes records of the broker's own: `engine.dispatch`."""
 
     def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Any]]: ...
 
 
-class KeptInCommon:
+class GroupPositionSync:
     """Kept entries that one member exchanges with the others. `on_merged` gets each managed replay that one of
     them has told of.
 
@@ -69,9 +68,9 @@ class KeptInCommon:
 
     def __init__(
         self,
-        kept: KeptPositions,
-        publish: Publish,
-        on_merged: Callable[[ManagedReplay], None],
+        kept: PositionStore,
+        publish: PublishCallback,
+        on_merged: Callable[[ManagedReplayRecord], None],
         is_current: Callable[[], bool],
         seconds: Callable[[], float],
         run: str,
@@ -98,18 +97,18 @@ class KeptInCommon:
         if not self._begun:
             return
         self._again()
-        whole, moved = list[Entry](), list[Durable]()
+        whole, moved = list[Entry](), list[DurableSubscriptionRecord]()
         self._due()
         changed, self._kept.untold = self._kept.untold or {}, {}
         for entry in changed:
-            if isinstance(entry, Durable) and entry.sharing is not None:
+            if isinstance(entry, DurableSubscriptionRecord) and entry.sharing is not None:
                 continue  # of the time before the group, which shares nothing out
             key, state = _key(entry), _state(entry)
             before = self._told.get(key)
             if before is None or before[0] != state[0]:
                 whole.append(entry)
                 self._told_whole(key)
-            elif before[1] < state[1] and isinstance(entry, Durable):
+            elif before[1] < state[1] and isinstance(entry, DurableSubscriptionRecord):
                 moved.append(entry)
             else:
                 continue
@@ -134,16 +133,16 @@ class KeptInCommon:
         self.tell()
         await settled()
 
-    def _say(self, whole: list[Entry], moved: list[Durable], dropped: list[Entry]) -> None:
+    def _say(self, whole: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]) -> None:
         for some in _parted(whole):
-            self._send(Told(self._run, kept=some), some)
+            self._send(PositionUpdate(self._run, kept=some), some)
         for some in _parted(moved):
             at = [(one.client, one.name, one.position, one.created_at) for one in some]
-            self._send(Told(self._run, at=at), some)
+            self._send(PositionUpdate(self._run, at=at), some)
         for some in _parted(dropped):
-            self._send(Told(self._run, gone=[(*_key(one), one.created_at) for one in some]), ())
+            self._send(PositionUpdate(self._run, gone=[(*_key(one), one.created_at) for one in some]), ())
 
-    def _send(self, told: Told, of: Iterable[Entry]) -> None:
+    def _send(self, told: PositionUpdate, of: Iterable[Entry]) -> None:
         under_way = self._publish(KEPT_TOPIC, [bytes(memoryview(msgspec.json.encode(told)))])
         self._under_way.append((under_way, [_key(one) for one in of]))
 
@@ -151,7 +150,7 @@ class KeptInCommon:
         """Some of what was told whole long ago changes to untold."""
         now = self._seconds()
         due = list(
-            islice(takewhile(lambda told: now - told[1] > AGAIN_S, self._told_at.items()), IN_A_RECORD)
+            islice(takewhile(lambda told: now - told[1] > RETRY_DELAY_S, self._told_at.items()), IN_A_RECORD)
         )
         for key, _ in due:
             self._untell(key)
@@ -191,21 +190,21 @@ class KeptInCommon:
         """What others told while this member couldn't write it down: its journal has it, up to record `last`."""
         at = self._kept.taken_upto + 1
         while at <= last:
-            bodies, at = await reader.run(told_in, journal, at, last)
+            bodies, at = await reader.run(read_updates, journal, at, last)
             self.take(bodies)
 
     def take(self, bodies: Iterable[bytes]) -> None:
         """Records of the log, in order. What this process has told itself is so already."""
         for body in bodies:
             try:
-                told = msgspec.json.decode(body, type=Told)
+                told = msgspec.json.decode(body, type=PositionUpdate)
             except msgspec.DecodeError as problem:
                 log.warning("kept_not_understood", why=str(problem))
                 continue
             if told.run != self._run:
                 self._take(told)
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: PositionUpdate) -> None:
         for entry in told.kept:
             self._take_one(entry)
         for client, name, position, made in told.at:
@@ -227,17 +226,17 @@ class KeptInCommon:
             known is not None and known.created_at > entry.created_at
         ):
             return
-        if isinstance(entry, ManagedReplay):
+        if isinstance(entry, ManagedReplayRecord):
             entry.caught_up = False  # of a subscription at the other member
         if known is None or known.created_at < entry.created_at:
             if known is not None:
                 self._kept.drop(known, tell=False)
             self._kept.enter(entry)
             self._told[key] = _state(entry)
-        elif isinstance(known, Durable):
+        elif isinstance(known, DurableSubscriptionRecord):
             self._move(known, entry.position)
         else:
-            assert isinstance(known, ManagedReplay) and isinstance(entry, ManagedReplay)
+            assert isinstance(known, ManagedReplayRecord) and isinstance(entry, ManagedReplayRecord)
             known.merge(entry)
             # If it differs from what was told, it is told in turn: so all members come to the same.
             self._told[key] = _state(entry)
@@ -245,7 +244,7 @@ class KeptInCommon:
             self._on_merged(known)
         self._told_whole(key)
 
-    def _move(self, durable: Durable, position: int) -> None:
+    def _move(self, durable: DurableSubscriptionRecord, position: int) -> None:
         if position > durable.position:
             durable.position = position
             self._kept.note(durable)
@@ -268,11 +267,11 @@ class KeptInCommon:
     def _note_gone(self, key: Key, made: int) -> None:
         self._gone.pop(key, None)
         self._gone[key] = made
-        if len(self._gone) > MOST_GONE:
+        if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
 
-def told_in(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
+def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
     """Some of what a journal has of it from a record on, and where to go on; behind `last` when that was all. For the reader
     thread; reads what sidecars can't rule out."""
     at = journal.next_of((KEPT_TOPIC,), max(first, journal.first_sequence))
@@ -293,12 +292,14 @@ def _bodies(batch: Batch) -> list[bytes]:
 def _key(entry: Entry) -> Key:
     # A managed replay's name is its own, whoever has it.
     return (
-        ("durable", entry.client, entry.name) if isinstance(entry, Durable) else ("managed", "", entry.name)
+        ("durable", entry.client, entry.name)
+        if isinstance(entry, DurableSubscriptionRecord)
+        else ("managed", "", entry.name)
     )
 
 
 def _state(entry: Entry) -> tuple[object, int]:
-    if isinstance(entry, Durable):
+    if isinstance(entry, DurableSubscriptionRecord):
         return entry.created_at, entry.position
     return msgspec.json.encode(msgspec.structs.replace(entry, caught_up=False)), entry.position
 

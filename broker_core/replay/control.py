@@ -14,12 +14,11 @@ from broker_core.bookmark import Bookmark
 from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
-from broker_core.replay.client_subscription import ClientSubscription, Peer
-from broker_core.replay.cursor import Step
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.pacer import Rate, parse_rate
-from broker_core.replay.replay import Live, Replay
+from broker_core.replay.client_subscription import ClientSubscription, SubscriptionOwner
+from broker_core.replay.cursor import CursorEvent, DurableFrontier
+from broker_core.replay.positions.store import PositionStore
+from broker_core.replay.rate_limit import ReplayRate, parse_rate
+from broker_core.replay.replay import LiveHandover, Replay
 
 
 @dataclass(slots=True)
@@ -27,14 +26,14 @@ class ReplayControl:
     """How an instance's bookmark subscriptions move through its log."""
 
     _facilities: InstanceResources
-    _frontier: Frontier
-    _everywhere: Frontier
-    _live: Live
-    _kept: KeptPositions
+    _frontier: DurableFrontier
+    _everywhere: DurableFrontier
+    _live: LiveHandover
+    _kept: PositionStore
 
     def command(
         self,
-        client: Peer,
+        client: SubscriptionOwner,
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
     ) -> None:
         """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
@@ -69,13 +68,13 @@ class ReplayControl:
         self._keep_place(target)
         if not target.cursor.live or target.conflating is not None:
             self._stop(target)
-        target.cursor.step(Step.PAUSE, self._frontier.durable)
+        target.cursor.step(CursorEvent.PAUSE, self._frontier.durable)
 
     def resume(self, targets: Sequence[ClientSubscription]) -> None:
         """Let the paused ones among them go on."""
         self._start_together([target for target in targets if target.cursor.paused])
 
-    def set_rate(self, targets: Sequence[ClientSubscription], rate: Rate | None) -> None:
+    def set_rate(self, targets: Sequence[ClientSubscription], rate: ReplayRate | None) -> None:
         """Change their rate from now on; None lifts it. Those that share a replay go on sharing it if all are named."""
         moving = []
         for target in targets:
@@ -94,7 +93,7 @@ class ReplayControl:
         self._frontier.wake()  # one whose rate was lifted may wait for news, and go live
         self._everywhere.wake()
 
-    def start(self, targets: Sequence[ClientSubscription], step: Step = Step.READ) -> None:
+    def start(self, targets: Sequence[ClientSubscription], step: CursorEvent = CursorEvent.READ) -> None:
         """Serve them by one replay, from where they are."""
         first = targets[0].cursor
         assert first.span is not None
@@ -109,7 +108,7 @@ class ReplayControl:
     def end(self, target: ClientSubscription) -> None:
         """Serve it no more."""
         self._stop(target)
-        target.cursor.step(Step.END)
+        target.cursor.step(CursorEvent.END)
 
     def fall_back(self, target: ClientSubscription) -> bool:
         """A live subscription's client takes less than comes: what waits for it is read from the log instead, as far as
@@ -118,7 +117,7 @@ class ReplayControl:
             return False
         taken = target.peer.backlog.take_back(target.stream)
         given = self._live.fell_back(target)
-        self.start([target], Step.FALL_BACK)
+        self.start([target], CursorEvent.FALL_BACK)
         target.cursor.given_back(taken[0].batch.first_sequence if taken else given + 1)
         return True
 
@@ -145,7 +144,7 @@ class ReplayControl:
                 target.conflating.keep(())
 
 
-def _steerable(client: Peer, id: str, word: str) -> ClientSubscription:
+def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscription:
     target = client.subscriptions.get(id)
     if target is None:
         raise ClientError(

@@ -15,25 +15,25 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
-from broker_core.replay.client_subscription import ClientSubscription, Sharer
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import SHARED_OWNER, Durable, Sharing
-from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.client_subscription import ClientSubscription, SharedSubscriptionPort
+from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.positions.file import SHARED_OWNER, DurableSubscriptionRecord, SharedProgress
+from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 
 NOTED_AT_ONCE: Final = 64
 """Of those that are subscribed, in a turn of the loop: their positions are looked at once a second, and there may be 10,000."""
 
 
-class Durables:
+class DurableSubscriptions:
     """An instance's durable subscriptions, by client and name. `share` begins a shared one for its first consumer."""
 
     def __init__(
         self,
         facilities: InstanceResources,
-        frontier: Frontier,
-        kept: KeptPositions,
-        share: Callable[[Durable], SharedSubscription],
+        frontier: DurableFrontier,
+        kept: PositionStore,
+        share: Callable[[DurableSubscriptionRecord], SharedSubscription],
     ) -> None:
         self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
         self._journal = facilities.journal
@@ -49,12 +49,14 @@ class Durables:
         self.is_journaled: Callable[[str], bool] = lambda topic: True
         """Whether the policy in force journals something of a topic or pattern; set by the engine."""
 
-    def connected(self, durable: Durable) -> bool:
+    def connected(self, durable: DurableSubscriptionRecord) -> bool:
         if durable.sharing is not None:
             return durable.name in self._shared and self._shared[durable.name].consumers > 0
         return (durable.client, durable.name) in self._active
 
-    async def claim(self, client: str, command: commands.Subscribe, position: int) -> Durable:
+    async def claim(
+        self, client: str, command: commands.Subscribe, position: int
+    ) -> DurableSubscriptionRecord:
         """The one a subscribe names, when it is on disk; a new one begins at `position`. For who begins it at once.
 
         Raises ClientError durable_differs, durable_in_use, too_many_durables; JournalError not_kept, and then one that
@@ -67,7 +69,7 @@ class Durables:
             await self._kept.secure(found)
             # Somebody may have subscribed to it meanwhile, or deleted it: look again.
 
-    def _find(self, client: str, command: commands.Subscribe) -> Durable | None:
+    def _find(self, client: str, command: commands.Subscribe) -> DurableSubscriptionRecord | None:
         found = self._known.get((client, command.durable or ""))
         if found is None:
             return None
@@ -89,7 +91,7 @@ class Durables:
             )
         return found
 
-    def _make(self, client: str, command: commands.Subscribe, position: int) -> Durable:
+    def _make(self, client: str, command: commands.Subscribe, position: int) -> DurableSubscriptionRecord:
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
@@ -97,7 +99,7 @@ class Durables:
                 "Delete some that nobody needs.",
             )
         now = self._clock.now_ns()
-        durable = Durable(
+        durable = DurableSubscriptionRecord(
             name=command.durable or "",
             client=client,
             topic=command.topic,
@@ -105,7 +107,7 @@ class Durables:
             position=position,
             created_at=now,
             seen_at=now,
-            sharing=Sharing(upto=position - 1) if command.shared else None,
+            sharing=SharedProgress(upto=position - 1) if command.shared else None,
         )
         self._kept.keep(durable)
         return durable
@@ -124,12 +126,12 @@ class Durables:
         target.shared = shared
         shared.join(target)
 
-    def _left(self, target: ClientSubscription, shared: Sharer) -> None:
+    def _left(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
         shared.leave(target)
         if not shared.consumers:  # a client may leave a thousand at once
             self._turns.soon(partial(self._end_unless_joined, shared))
 
-    def _end_unless_joined(self, shared: Sharer) -> None:
+    def _end_unless_joined(self, shared: SharedSubscriptionPort) -> None:
         """Nobody consumed it, a turn ago."""
         if not shared.consumers:
             if self._shared.get(shared.kept.name) is shared:
@@ -148,7 +150,7 @@ class Durables:
             if (durable := self._known.get(key)) is not None:
                 self._kept.left(durable)
 
-    def delete(self, client: str, name: str) -> Durable:
+    def delete(self, client: str, name: str) -> DurableSubscriptionRecord:
         """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
         durable = self._known.get((client, name))
         if durable is None:
@@ -164,7 +166,7 @@ class Durables:
             self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
         return durable
 
-    def release(self, durable: Durable) -> None:
+    def release(self, durable: DurableSubscriptionRecord) -> None:
         """Let the subscription of one that is kept no longer go on as any other. Whoever ends it has nothing
         to delete, and it moves no later one of that name."""
         subscribed = self._active.pop((durable.client, durable.name), None)
@@ -214,7 +216,7 @@ class Durables:
             durable.position = position
             self._kept.note(durable)
 
-    def all(self) -> list[Durable]:
+    def all(self) -> list[DurableSubscriptionRecord]:
         """Return what is kept of all of them."""
         return list(self._known.values())
 

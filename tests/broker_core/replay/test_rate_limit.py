@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.errors import ClientError
-from broker_core.replay.pacer import GRAIN_NS, Pacer, parse_rate
+from broker_core.replay.rate_limit import GRAIN_NS, ReplayPacer, parse_rate
 
 S = 1_000_000_000
 TEN_SECONDS = 10 * S
@@ -57,7 +57,7 @@ def test_a_longest_gap_belongs_to_a_multiple() -> None:
 class Run:
     """A replay of batches through a pacer under a manual clock; `gone` is (moment, batch, row, bytes)."""
 
-    def __init__(self, pacer: Pacer, now: int) -> None:
+    def __init__(self, pacer: ReplayPacer, now: int) -> None:
         self.pacer, self.now = pacer, now
         self.gone: list[tuple[int, int, int, int]] = []
 
@@ -97,7 +97,7 @@ delays = st.lists(st.integers(0, 30_000_000), min_size=1, max_size=20)
 @given(st.integers(1, 600), delays, st.lists(st.integers(1, 5_000), min_size=1, max_size=10))
 def test_messages_per_second_hold_over_any_ten_seconds(rate: int, late: list[int], counts: list[int]) -> None:
     start = 1_790_000_000 * S
-    run = Run(Pacer(parse_rate(str(rate)), start), start)
+    run = Run(ReplayPacer(parse_rate(str(rate)), start), start)
     total, batches = 0, []
     while total < rate * 26:
         batches += [(start, [100] * count) for count in counts]
@@ -113,7 +113,7 @@ def test_bytes_per_second_hold_over_any_ten_seconds(
     kilobytes: int, late: list[int], sizes: list[int]
 ) -> None:
     sizes = [*sizes, 5_000]
-    run = Run(Pacer(parse_rate(f"{kilobytes}KB"), 0), 0)
+    run = Run(ReplayPacer(parse_rate(f"{kilobytes}KB"), 0), 0)
     enough = kilobytes * 1_000 * 26 // sum(sizes) + 1
     run.replay([(0, sizes * enough)], late, 25 * S)
     for nbytes in amounts_in_ten_seconds([(moment, size) for moment, *_, size in run.gone]):
@@ -129,7 +129,7 @@ def test_bytes_per_second_hold_over_any_ten_seconds(
 def test_a_multiple_follows_the_recorded_pace(text: str, late: list[int], gaps: list[int]) -> None:
     recorded = np.cumsum([1_790_000_000 * S, *gaps]).tolist()
     multiple = parse_rate(text).amount
-    run = Run(Pacer(parse_rate(text), 0), 0)
+    run = Run(ReplayPacer(parse_rate(text), 0), 0)
     run.replay([(at, [10]) for at in recorded], late, 1_000 * S)
     assert len(run.gone) == len(recorded)
     for (moment, number, _, _), at in zip(run.gone, recorded, strict=True):
@@ -139,21 +139,21 @@ def test_a_multiple_follows_the_recorded_pace(text: str, late: list[int], gaps: 
 
 
 def test_recorded_pauses_are_shortened_to_the_longest_gap() -> None:
-    pacer = Pacer(parse_rate("5X", "10s"), 0)
+    pacer = ReplayPacer(parse_rate("5X", "10s"), 0)
     run = Run(pacer, 0)
     run.replay([(0, [1]), (50 * S, [1]), (24 * 3_600 * S, [1]), (24 * 3_600 * S + 5 * S, [1])], [0], 10**15)
     assert [round(moment / S, 3) for moment, *_ in run.gone] == [0, 10, 20, 21]
 
 
 def test_a_client_that_did_not_read_gets_no_burst_afterwards() -> None:
-    pacer, many = Pacer(parse_rate("1000"), 0), np.full(100_000, 100)
+    pacer, many = ReplayPacer(parse_rate("1000"), 0), np.full(100_000, 100)
     assert pacer.grant(0, 0, many) == 1
     assert pacer.grant(60 * S, 0, many) == 101  # 100 ms are made up, and not 60 s
     assert pacer.grant(60 * S, 0, many) == 0
 
 
 def test_a_rate_changed_while_it_waits_holds_at_once() -> None:
-    pacer, many = Pacer(parse_rate("0.01"), 0), np.full(10_000, 100)
+    pacer, many = ReplayPacer(parse_rate("0.01"), 0), np.full(10_000, 100)
     assert pacer.grant(0, 0, many) == 1
     assert pacer.grant(5 * S, 0, many) == 0  # the next was due after 100 s
     pacer.change(parse_rate("100"), 5 * S)
@@ -164,6 +164,6 @@ def test_a_rate_changed_while_it_waits_holds_at_once() -> None:
 
 
 def test_a_recording_whose_clock_was_set_back_waits_for_nothing() -> None:
-    run = Run(Pacer(parse_rate("1X"), 0), 0)
+    run = Run(ReplayPacer(parse_rate("1X"), 0), 0)
     run.replay([(10 * S, [1]), (4 * S, [1]), (11 * S, [1])], [0], 100 * S)
     assert [round(moment / S, 2) for moment, *_ in run.gone] == [0, 0, 1]

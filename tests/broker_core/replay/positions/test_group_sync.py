@@ -11,16 +11,20 @@ import msgspec
 from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.open_segments import PinTable
-from broker_core.replay.kept import Durable, ManagedReplay
-from broker_core.replay.kept_file import Entry
-from broker_core.replay.kept_in_common import AGAIN_S, IN_A_RECORD, KeptInCommon, Told
-from broker_core.replay.kept_positions import KeptPositions
-from tests.broker_core.replay.test_kept_positions import REPLAY
+from broker_core.replay.positions.file import DurableSubscriptionRecord, Entry, ManagedReplayRecord
+from broker_core.replay.positions.group_sync import (
+    IN_A_RECORD,
+    RETRY_DELAY_S,
+    GroupPositionSync,
+    PositionUpdate,
+)
+from broker_core.replay.positions.store import PositionStore
+from tests.broker_core.replay.positions.test_store import REPLAY
 
 NUMBER = 2 * IN_A_RECORD
 
 
-class Walked(KeptPositions):
+class Walked(PositionStore):
     """Counts how often somebody goes through all that is kept."""
 
     walks = 0
@@ -37,7 +41,7 @@ class Member:
         self.kept = Walked(home / f"{name}.kept.json", PinTable().add)
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
-        self.common = KeptInCommon(
+        self.common = GroupPositionSync(
             self.kept, self._publish, lambda replay: None, lambda: True, lambda: self.now, name
         )
 
@@ -52,17 +56,19 @@ class Member:
         """How many are told whole now, and how many as positions alone."""
         self.said.clear()
         self.common.tell()
-        told = [msgspec.json.decode(one, type=Told) for one in self.said]
+        told = [msgspec.json.decode(one, type=PositionUpdate) for one in self.said]
         return sum(len(one.kept) for one in told), sum(len(one.at) for one in told)
 
 
-def durable(number: int) -> Durable:
-    return Durable(name=f"d{number}", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1)
+def durable(number: int) -> DurableSubscriptionRecord:
+    return DurableSubscriptionRecord(
+        name=f"d{number}", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1
+    )
 
 
 def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_path: Path) -> None:
     a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
-    durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplay(**REPLAY)
+    durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplayRecord(**REPLAY)
     for one in (*durables, replay):
         a.kept.keep(one)
     assert a.tells() == (NUMBER + 1, 0)
@@ -94,7 +100,7 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     assert (a.tells(), a.tells()) == ((1, 0), (0, 0))
 
     # And all of it after a day, some a second.
-    a.now += AGAIN_S + 1
+    a.now += RETRY_DELAY_S + 1
     assert [a.tells() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
     assert (a.kept.walks, b.kept.walks) == (0, 0)
 
