@@ -33,7 +33,7 @@ async def main(
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.config.preset_settings import QuotaSettings
     from broker_core.engine.interpreter import spare_the_loop
-    from broker_core.group.member import member_of
+    from broker_core.group.member import create_member
     from broker_core.group.settings import read_settings
 
     secure = []
@@ -58,7 +58,7 @@ async def main(
         ),
     )
     paths = BrokerPaths.under(home, instance)
-    member = member_of(read_settings(instance, name, engines.split(",") if engines else ()))
+    member = create_member(read_settings(instance, name, engines.split(",") if engines else ()))
     known = await member.identity(paths.journal, paths.archive) if member is not None else None
     broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()

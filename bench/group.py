@@ -52,11 +52,11 @@ class Engines:
     """Three NATS servers."""
 
     def __init__(self, home: Path) -> None:
-        from broker_core.group.engine_config import EngineAddress, engine_config
+        from broker_core.group.settings import NatsServerAddress, nats_config
 
         ports = _free_ports(6)
         self.addresses = [
-            EngineAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
+            NatsServerAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
             for one in range(3)
         ]
         server = shutil.which("nats-server", path=str(Path(sys.executable).parent))
@@ -66,7 +66,7 @@ class Engines:
         for own in self.addresses:
             others = [one for one in self.addresses if one is not own]
             file = home / f"{own.name}.conf"
-            file.write_text(engine_config(own, others, home / own.name))
+            file.write_text(nats_config(own, others, home / own.name))
             self.processes[own.name] = subprocess.Popen(
                 [server, "-c", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
@@ -80,14 +80,14 @@ class Engines:
         return asyncio.run(self._leader(instance))
 
     async def _leader(self, instance: str) -> str:
-        from broker_core.group.jetstream import JetStream
-        from broker_core.group.ports import EngineAwayError
+        from broker_core.group.engine_log import LogServiceUnavailableError
+        from broker_core.group.jetstream import JetStreamLog
         from broker_core.group.settings import GroupSettings
 
-        engine = JetStream(GroupSettings(instance, "bench", tuple(self.urls.split(","))))
+        engine = JetStreamLog(GroupSettings(instance, "bench", tuple(self.urls.split(","))))
         async with asyncio.timeout(60):
             while True:
-                with contextlib.suppress(EngineAwayError):
+                with contextlib.suppress(LogServiceUnavailableError):
                     leader = (await engine.attach(uuid4())).leader
                     await engine.close()
                     return leader

@@ -52,8 +52,8 @@ from broker_core.documents.requests import Request, Welcome
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.engine.stalls import StallHistory
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.group.member import Member
-from broker_core.group.ports import NoticeExchange
+from broker_core.group.engine_log import NoticeExchange
+from broker_core.group.member import GroupMember
 from broker_core.group.problems import group_problems
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
@@ -105,7 +105,7 @@ class Broker:
         files: FileSystem | None = None,
         roots: Sequence[Path] = (Path("/"),),
         reserved: Sequence[Path] = (),
-        member: Member | None = None,
+        member: GroupMember | None = None,
         link: LinkSettings | None = None,
         ports_apart: int = 0,
         link_secrets: Path | None = None,

@@ -6,8 +6,8 @@ chain           the hash over everything applied, by which members notice that t
 members         what the others say of themselves, and whether they are alike
 ports           what is needed of an engine
 packing         how an entry travels when it is large
-jetstream       NATS JetStream as that engine; the only module that imports `nats`
-engine_config   the configuration of its servers
+jetstream       NATS JetStreamLog as that engine; the only module that imports `nats`
+nats_config   the configuration of its servers
 appending       what this member appends: one entry at a time, fenced by a later process of its name
 waiting         what waits here on its way through the log: gathered, then in an entry
 tasks           tasks that are ended together

@@ -1,4 +1,4 @@
-"""NATS JetStream as the engine: one stream a log, R3 and in files where there are three servers. Imported by members alone.
+"""NATS JetStreamLog as the engine: one stream a log, R3 and in files where there are three servers. Imported by members alone.
 
 Each member appends under a subject of its own, and says with each entry which of its entries it takes for the newest
 (`Nats-Expected-Last-Subject-Sequence`): an entry whose answer was lost is in the log once however often it is sent again,
@@ -28,15 +28,15 @@ from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
 from broker_core.errors import OperatorError
-from broker_core.group.packing import unpacked_length
-from broker_core.group.ports import (
+from broker_core.group.engine_log import (
     MAX_ENTRY_BYTES,
-    Attached,
-    Beginning,
-    EngineAwayError,
-    Entry,
-    OutrunError,
-    Sender,
+    AppendConflictError,
+    EntrySender,
+    LogEntry,
+    LogServiceUnavailableError,
+    StreamInfo,
+    StreamOrigin,
+    unpacked_size,
 )
 from broker_core.group.settings import GroupSettings
 
@@ -57,7 +57,7 @@ is asked. Consumers are put on any engine: also on one that is catching up, for 
 that it says meanwhile; or on one that hears nothing of the others. Which of them are up to date the one that leads can't tell."""
 PLACED_ANEW: Final = 8
 """Consumers that are made, at most, to have one at another engine: where it is put is chance."""
-KEPT_S: Final = 72 * 3_600.0
+RETENTION_S: Final = 72 * 3_600.0
 """How long the engine keeps an entry: so long may a member be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
 """A leader that has heard fewer than a majority within this time may be deposed. Servers send something each
@@ -82,11 +82,11 @@ _KEY, _KEY_BYTES = "sluice_key", 32
 _NS = 1_000_000_000
 
 
-class SetAsideError(EngineAwayError):
+class StreamReplacedError(LogServiceUnavailableError):
     """The stream that was appended to is nobody's log any more: there is another, or will be."""
 
 
-class JetStream:
+class JetStreamLog:
     """The log of one group, for one member. Satisfies `ports.EngineLog`."""
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -114,7 +114,7 @@ class JetStream:
 
     # The connection and the stream.
 
-    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
+    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
         await self._reach(self._server if elsewhere else "")
         try:
             attached = await self._look()
@@ -124,10 +124,10 @@ class JetStream:
         except NotFoundError:
             if offered is None:
                 raise self._lost() from None
-        except SetAsideError:
+        except StreamReplacedError:
             raise self._lost() from None
         # Another member may make it in this moment: its word counts.
-        await self._make(Beginning(offered))
+        await self._make(StreamOrigin(offered))
         return await self.look()
 
     def _lost(self) -> OperatorError:
@@ -137,7 +137,7 @@ class JetStream:
             "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
         )
 
-    async def begin(self, beginning: Beginning) -> Attached:
+    async def begin(self, beginning: StreamOrigin) -> StreamInfo:
         await self._reach()
         self._stream = _name_of(self._settings, beginning.generation)
         if not await self._make(beginning):
@@ -197,7 +197,7 @@ class JetStream:
         try:
             return ssl.create_default_context(cafile=ca or None)
         except OSError as problem:  # SSLError is one
-            raise EngineAwayError(f"{ca} can't be used: {problem}") from None
+            raise LogServiceUnavailableError(f"{ca} can't be used: {problem}") from None
 
     async def _connect(self, client: Client, servers: list[str]) -> None:
         tls = self._tls()
@@ -216,20 +216,20 @@ class JetStream:
                 ),
                 ANSWER_S * 2,
             )
-        except EngineAwayError as problem:
-            raise EngineAwayError(self._why or str(problem)) from None
+        except LogServiceUnavailableError as problem:
+            raise LogServiceUnavailableError(self._why or str(problem)) from None
 
     async def _on_error(self, problem: Exception) -> None:
         self._why = _said(problem)
 
-    async def _make(self, beginning: Beginning) -> bool:
+    async def _make(self, beginning: StreamOrigin) -> bool:
         """Whether it was made; else there is one."""
         config = api.StreamConfig(
             name=self._stream,
             subjects=[f"sluice.{self._settings.instance}.log.*"],
             storage=api.StorageType.FILE,
             num_replicas=self._settings.replicas,
-            max_age=KEPT_S,
+            max_age=RETENTION_S,
             discard=api.DiscardPolicy.OLD,
             deny_delete=True,
             deny_purge=True,
@@ -249,14 +249,14 @@ class JetStream:
             return False
         return True
 
-    async def look(self) -> Attached:
+    async def look(self) -> StreamInfo:
         try:
             return await self._look()
         except NotFoundError as problem:
             # Engines that start anew may not know it for a moment. Whether it is lost, who attaches finds out.
             raise _away(problem) from None
 
-    async def _look(self) -> Attached:
+    async def _look(self) -> StreamInfo:
         """NotFoundError when there is no log."""
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
@@ -275,7 +275,7 @@ class JetStream:
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
         if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):
-            raise SetAsideError(f"{self._stream} was set aside")
+            raise StreamReplacedError(f"{self._stream} was set aside")
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
             raise self._wrong(f"its subjects are {config.subjects}")
         if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
@@ -284,7 +284,7 @@ class JetStream:
             raise self._wrong("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
         last, before, self._end = info.state.last_seq, self._end, info.state.last_seq
-        return Attached(
+        return StreamInfo(
             log,
             generation,
             info.state.first_seq,
@@ -307,7 +307,7 @@ class JetStream:
 
     # Appending.
 
-    async def append(self, sender: Sender, content: bytes, expected: int) -> int:
+    async def append(self, sender: EntrySender, content: bytes, expected: int) -> int:
         headers = {
             _RUN: sender.run,
             _NUMBER: str(sender.number),
@@ -321,7 +321,7 @@ class JetStream:
                 )
             except APIError as problem:
                 if problem.err_code == _WRONG_LAST:
-                    raise OutrunError from None
+                    raise AppendConflictError from None
                 if problem.err_code != _STILL_UNDER_WAY or not left:
                     raise _away(problem) from None
                 await asyncio.sleep(0.01)
@@ -329,7 +329,7 @@ class JetStream:
                 break
         return ack.seq
 
-    async def newest(self) -> tuple[int, Sender] | None:
+    async def newest(self) -> tuple[int, EntrySender] | None:
         try:
             found = await _answered(self._open.jetstream().get_last_msg(self._stream, self._subject))
         except NotFoundError as problem:
@@ -385,9 +385,9 @@ class JetStream:
         await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
         self._asked += PULL
 
-    async def next(self, max_bytes: int) -> list[Entry]:
+    async def next(self, max_bytes: int) -> list[LogEntry]:
         assert self._pulled is not None
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         size = 0
         while not entries or (self._pulled.pending_msgs and size < max_bytes):
             message = await self._message(self._pulled)
@@ -399,7 +399,7 @@ class JetStream:
             entry = self._entry(message)
             if entry is not None:
                 entries.append(entry)
-                size += unpacked_length(entry.content)
+                size += unpacked_size(entry.content)
             if self._asked <= 0:
                 await self._pull()
         return entries
@@ -407,8 +407,8 @@ class JetStream:
     async def _message(self, pulled: Subscription) -> Msg:
         try:
             return await _answered(pulled.next_msg(SILENCE_S), 2 * SILENCE_S)
-        except EngineAwayError as problem:
-            raise EngineAwayError(f"the log can't be read: {self._why or problem}") from None
+        except LogServiceUnavailableError as problem:
+            raise LogServiceUnavailableError(f"the log can't be read: {self._why or problem}") from None
 
     async def _on_status(self, headers: dict[str, str]) -> None:
         status = headers["Status"]
@@ -428,7 +428,7 @@ class JetStream:
             if self._asked <= 0:
                 await self._pull()
             return
-        raise EngineAwayError(f"the log can't be read: {status} {headers.get('Description', '')}")
+        raise LogServiceUnavailableError(f"the log can't be read: {status} {headers.get('Description', '')}")
 
     async def _read_elsewhere(self) -> None:
         log.warning("engine_lacks_entries", engine=self._reads_at, wanted=self._following, last=self._end)
@@ -436,7 +436,7 @@ class JetStream:
         await _answered(self._pulled.unsubscribe())
         await self._read(elsewhere_than=self._reads_at)
 
-    def _entry(self, message: Msg) -> Entry | None:
+    def _entry(self, message: Msg) -> LogEntry | None:
         words = message.reply.split(".")
         # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind, or with a domain and an account before the stream.
         number, at, behind = (
@@ -447,10 +447,10 @@ class JetStream:
         if number < self._following:
             return None
         if number > self._following:
-            raise EngineAwayError(f"entry {number} came where {self._following} was expected")
+            raise LogServiceUnavailableError(f"entry {number} came where {self._following} was expected")
         self._following += 1
         member = message.subject.rpartition(".")[2]
-        return Entry(number, at, _sender(member, message.headers), message.data, behind)
+        return LogEntry(number, at, _sender(member, message.headers), message.data, behind)
 
     # What members tell each other.
 
@@ -477,12 +477,12 @@ class JetStream:
     @property
     def _open(self) -> Client:
         if self._client is None or not self._client.is_connected:
-            raise EngineAwayError(self._why or "the connection is closed")
+            raise LogServiceUnavailableError(self._why or "the connection is closed")
         return self._client
 
 
 async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
-    """What the client answers. Refusals of JetStream's mean different things at different places; whatever else goes wrong in it, the
+    """What the client answers. Refusals of JetStreamLog's mean different things at different places; whatever else goes wrong in it, the
     connection is of no more use."""
     try:
         return await asyncio.wait_for(work, seconds)
@@ -493,13 +493,13 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
         if task is None or task.cancelling():
             raise
         # The client's own way of saying that its connection was closed.
-        raise EngineAwayError("the connection was closed") from None
+        raise LogServiceUnavailableError("the connection was closed") from None
     except Exception as problem:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             # Its way of taking our own cancellation.
             raise asyncio.CancelledError from None
-        raise EngineAwayError(_said(problem)) from None
+        raise LogServiceUnavailableError(_said(problem)) from None
 
 
 def _is_heard(engine: api.PeerInfo) -> bool:
@@ -507,8 +507,8 @@ def _is_heard(engine: api.PeerInfo) -> bool:
     return not engine.offline and engine.active is not None and engine.active < HEARD_NS
 
 
-def _unconfirmed(attached: Attached) -> EngineAwayError:
-    return EngineAwayError(
+def _unconfirmed(attached: StreamInfo) -> LogServiceUnavailableError:
+    return LogServiceUnavailableError(
         f"{attached.leader or 'a server'} answers as the leader,"
         f" and has heard {attached.heard} of {attached.servers} servers"
     )
@@ -529,14 +529,14 @@ def _name_of(settings: GroupSettings, generation: int) -> str:
     return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
-def _sender(member: str, headers: dict[str, Any] | None) -> Sender:
+def _sender(member: str, headers: dict[str, Any] | None) -> EntrySender:
     said = headers or {}
     number = str(said.get(_NUMBER, ""))
-    return Sender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
+    return EntrySender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
 
 
-def _away(problem: APIError) -> EngineAwayError:
-    return EngineAwayError(f"{problem.description or problem} ({problem.err_code})")
+def _away(problem: APIError) -> LogServiceUnavailableError:
+    return LogServiceUnavailableError(f"{problem.description or problem} ({problem.err_code})")
 
 
 def _said(problem: BaseException) -> str:

@@ -13,10 +13,10 @@ import structlog
 from broker_core.clock import Clock
 from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
-from broker_core.group.ports import EngineAwayError, EngineLog, NoticeExchange
+from broker_core.group.engine_log import LogServiceUnavailableError, NoticeExchange, SharedLog
+from broker_core.group.group_status import SILENT_S, group_status
 from broker_core.group.replicated_log import SKEW_TOLD_MS, ReplicatedLog
 from broker_core.group.settings import GroupSettings
-from broker_core.group.status import SILENT_S, status_of
 from broker_core.journal.commit_log import CommitListener, CommitLog, Owner
 from broker_core.journal.frontier_file import KnownLog, read_mark
 from broker_core.journal.journal import Journal
@@ -39,10 +39,10 @@ class KnownGroup(NamedTuple):
         return cls(frozenset() if known.log is None else frozenset((known.log,)), known.sequence)
 
 
-class Member:
+class GroupMember:
     """Makes the log of a broker that belongs to a group."""
 
-    def __init__(self, settings: GroupSettings, engine: EngineLog) -> None:
+    def __init__(self, settings: GroupSettings, engine: SharedLog) -> None:
         self.settings = settings
         self._engine = engine
         self._log: ReplicatedLog[Any] | None = None
@@ -70,7 +70,7 @@ class Member:
         while True:
             try:
                 found = await self._engine.attach(offered)
-            except EngineAwayError as problem:
+            except LogServiceUnavailableError as problem:
                 if why != str(problem):
                     why = str(problem)
                     log.warning("engine_away", why=why, member=self.settings.member)
@@ -162,7 +162,9 @@ class Member:
     def status(self) -> GroupStatus:
         """How this member sees its group."""
         assert self._clock is not None
-        return status_of(self._made, self.settings, self._clock.seconds(), self._clock.now_ns() // 1_000_000)
+        return group_status(
+            self._made, self.settings, self._clock.seconds(), self._clock.now_ns() // 1_000_000
+        )
 
     @property
     def _made(self) -> ReplicatedLog[Any]:
@@ -202,19 +204,19 @@ def _named(known: KnownGroup) -> str:
     return f"log {', '.join(logs)}" if logs else "a log"
 
 
-def engine_of(settings: GroupSettings) -> EngineLog:
+def connect_log_service(settings: GroupSettings) -> SharedLog:
     """The engine as the settings name it. OperatorError group_not_installed."""
     try:
-        from broker_core.group.jetstream import JetStream
+        from broker_core.group.jetstream import JetStreamLog
     except ImportError:
         raise OperatorError(
             "group_not_installed",
             "SLUICE_GROUP_ENGINES names engines, and nats-py isn't installed.",
             "Install requirements-group.txt, or unset it.",
         ) from None
-    return JetStream(settings)
+    return JetStreamLog(settings)
 
 
-def member_of(settings: GroupSettings | None) -> Member | None:
+def create_member(settings: GroupSettings | None) -> GroupMember | None:
     """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
-    return None if settings is None else Member(settings, engine_of(settings))
+    return None if settings is None else GroupMember(settings, connect_log_service(settings))

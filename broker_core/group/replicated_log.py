@@ -36,27 +36,33 @@ import structlog
 from broker_core.batch import CLAIM, Batch, write_flags
 from broker_core.clock import Clock
 from broker_core.errors import JournalError, OperatorError
-from broker_core.group.appending import Appending
-from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
-from broker_core.group.members import Members
-from broker_core.group.order import (
-    Order,
-    Place,
-    Standing,
-    not_the_groups,
-    place_in,
-    standing_of,
+from broker_core.group.append_queue import (
+    EntryAppender,
+    OutgoingEntry,
+    PendingEntries,
+    cancel_and_wait,
+    entry_batches,
+    shield_until_done,
+    wait_first_failure,
 )
-from broker_core.group.ports import (
-    Attached,
-    EngineAwayError,
-    EngineLog,
-    Entry,
+from broker_core.group.engine_log import (
+    LogEntry,
+    LogServiceUnavailableError,
     NoticeExchange,
+    SharedLog,
+    StreamInfo,
 )
+from broker_core.group.hash_chain import HashChain, chain_path, load_chain, write_chain
+from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
-from broker_core.group.tasks import end, first_to_fail, to_its_end
-from broker_core.group.waiting import Outgoing, Waiting, batches_in
+from broker_core.group.state_machine import (
+    JournalEnd,
+    LogPosition,
+    LogStateMachine,
+    applied_position,
+    journal_end,
+    not_group_journal_error,
+)
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
@@ -66,7 +72,7 @@ from broker_core.sync_replication.sync_replication import STOOD_STILL_S, SyncRep
 P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
-LOOK_S: Final = 0.1
+CHECK_INTERVAL_S: Final = 0.1
 """How often it is looked whether what waits has waited too long."""
 RETRY_S: Final = 0.25
 TELL_S: Final = 0.25
@@ -74,7 +80,7 @@ NOTICES_GATHER_S: Final = 0.02
 """Logons of so long go into one message."""
 TELL_AT_MOST_S: Final = 0.005
 """Where others wait for what this member has synced, it is told at once, but not more often."""
-LOOKS: Final = 8
+SAMPLES: Final = 8
 """Of so many times that it is told, the engine is looked at once."""
 TROUBLE_RETRY_S: Final = 5.0
 CONFIRM_S: Final = 2.0
@@ -85,7 +91,7 @@ NOT_ASKED: Final = OperatorError(
     "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
 )
 SKEW_TOLD_MS: Final = 10_000
-CHAIN_KEPT_S: Final = 10.0
+CHAIN_RETENTION_S: Final = 10.0
 """How often the chain is stored: what the journal has behind it is read again at a start."""
 
 
@@ -97,7 +103,7 @@ class ReplicatedLog(Generic[Owner]):
         journal: Journal,
         outlet: CommitListener[Owner],
         clock: Clock,
-        engine: EngineLog,
+        engine: SharedLog,
         settings: GroupSettings,
         confirmations: SyncReplication,
         may_begin: bool = True,
@@ -122,18 +128,18 @@ class ReplicatedLog(Generic[Owner]):
         self._end = 0
         """The log's newest entry, as far as was read or answered."""
         self.started_at = self._away_since = clock.seconds()
-        self.attached: Attached | None = None
+        self.attached: StreamInfo | None = None
         self.skew_ms = 0
         """How far this machine's clock is ahead of the engine's, as its last own entry shows."""
-        self.chain = Chain(0, None)
+        self.chain = HashChain(0, None)
         self.applied = 0
         """The newest entry that is applied here whole."""
         self.applied_at = 0
         """When the engine had taken it, ns by its clock; 0 before one was read."""
-        self.members = Members(settings, self.run)
+        self.members = PeerTable(settings, self.run)
         self.confirmations = confirmations
         confirmations.unheard = self._unheard
-        self.on_attached: Callable[[Attached], None] = lambda _: None
+        self.on_attached: Callable[[StreamInfo], None] = lambda _: None
         """The engine's log was found; set by whoever runs the broker."""
         self._is_confirmed = False
         """Whether the end of the log was read with confirmation in this attachment, or the last one."""
@@ -145,8 +151,8 @@ class ReplicatedLog(Generic[Owner]):
         """What members send each other of their clients; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
-        self._appending: Appending[Owner] = Appending(engine, settings.member, self.run)
-        self._waiting: Waiting[Owner] = Waiting()
+        self._appending: EntryAppender[Owner] = EntryAppender(engine, settings.member, self.run)
+        self._waiting: PendingEntries[Owner] = PendingEntries()
         self._applying = False
         self._progress_at = clock.seconds()
         self._chain_kept = 0
@@ -225,7 +231,7 @@ class ReplicatedLog(Generic[Owner]):
         """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
         if self._tasks and not any(task.done() for task in self._tasks):
             await self.barrier()
-        await end(
+        await cancel_and_wait(
             self._tasks, 2.0
         )  # what they have to finish, a write of the journal, isn't to be cut off by the second time
         self._fail([], _no_quorum("the broker is being stopped"))
@@ -244,12 +250,12 @@ class ReplicatedLog(Generic[Owner]):
     # Taking part.
 
     async def _take_part(self) -> None:
-        self.chain = await self._in_thread(chain_of, self._journal)
+        self.chain = await self._in_thread(load_chain, self._journal)
         self._engine.hear(self._heard)
         while True:
             try:
                 await self._attend()
-            except EngineAwayError as problem:
+            except LogServiceUnavailableError as problem:
                 self._is_away(str(problem), has_server=self._engine.is_connected)
                 await asyncio.sleep(RETRY_S)
             except OperatorError as problem:
@@ -264,9 +270,9 @@ class ReplicatedLog(Generic[Owner]):
                 await asyncio.sleep(1.0)
 
     async def _attend(self) -> None:
-        attached, place = await self._find(standing_of(self._journal))
+        attached, place = await self._find(journal_end(self._journal))
         await self._appending.open()
-        order = Order(self._journal, attached.generation, place, self.chain)
+        order = LogStateMachine(self._journal, attached.generation, place, self.chain)
         self.applied, self._end = order.applied, attached.last
         await self._engine.read_from(order.applied + 1)
         await self._engine.tell(self._said())
@@ -275,7 +281,7 @@ class ReplicatedLog(Generic[Owner]):
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
-        await first_to_fail(
+        await wait_first_failure(
             self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
         )
 
@@ -289,7 +295,7 @@ class ReplicatedLog(Generic[Owner]):
         self.on_current()
         await asyncio.Event().wait()  # works of an attachment end with it
 
-    async def _find(self, standing: Standing) -> tuple[Attached, Place]:
+    async def _find(self, standing: JournalEnd) -> tuple[StreamInfo, LogPosition]:
         """Return the engine's log, and how far this journal has applied it. OperatorError if it's another.
 
         A loss is believed when a second answer says so: of another server, and of a leader with a majority.
@@ -306,7 +312,9 @@ class ReplicatedLog(Generic[Owner]):
         await asyncio.sleep(CONFIRM_S)
         return await self._find_once(standing, elsewhere=True)
 
-    async def _find_once(self, standing: Standing, *, elsewhere: bool = False) -> tuple[Attached, Place]:
+    async def _find_once(
+        self, standing: JournalEnd, *, elsewhere: bool = False
+    ) -> tuple[StreamInfo, LogPosition]:
         try:
             begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
@@ -315,13 +323,13 @@ class ReplicatedLog(Generic[Owner]):
             self._check_identity(attached)
         except OperatorError as problem:
             if problem.code == "engine_lost" and standing.sequence and not standing.generation:
-                raise not_the_groups(standing.sequence) from None
+                raise not_group_journal_error(standing.sequence) from None
             raise
-        place = place_in(standing, attached, self.chain.value)
+        place = applied_position(standing, attached, self.chain.value)
         self._check_reach(attached, place.entry)
         return attached, place
 
-    def _check_identity(self, attached: Attached) -> None:
+    def _check_identity(self, attached: StreamInfo) -> None:
         instance = self._journal.instance
         if attached.log != self._journal.identity:
             raise OperatorError(
@@ -333,7 +341,7 @@ class ReplicatedLog(Generic[Owner]):
                 journal=str(self._journal.identity),
             )
 
-    def _check_reach(self, attached: Attached, applied: int) -> None:
+    def _check_reach(self, attached: StreamInfo, applied: int) -> None:
         instance = self._journal.instance
         if attached.last < applied:
             raise OperatorError(
@@ -370,7 +378,7 @@ class ReplicatedLog(Generic[Owner]):
             log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
         self._detach(problem, trouble=problem)
 
-    def _is_attached(self, attached: Attached) -> None:
+    def _is_attached(self, attached: StreamInfo) -> None:
         before, self.trouble, self.away = self.problem, None, None
         self._is_confirmed = False
         self._note_change(before)
@@ -399,7 +407,7 @@ class ReplicatedLog(Generic[Owner]):
         elif is_seeking and before is None and not self._is_confirmed and self._sought_since is not None:
             self.state_since = self._sought_since
 
-    def _note_answer(self, attached: Attached) -> None:
+    def _note_answer(self, attached: StreamInfo) -> None:
         self.attached = attached
         self._end = max(self._end, attached.last)
         is_whole = attached.current >= attached.servers
@@ -420,24 +428,24 @@ class ReplicatedLog(Generic[Owner]):
 
     # In from the engine.
 
-    async def _read(self, order: Order) -> None:
+    async def _read(self, order: LogStateMachine) -> None:
         while True:
             entries = await self._engine.next(MAX_GROUP_BYTES)
             trouble = self.members.trouble()
             if trouble is not None:
                 raise trouble
             self._progress_at = self._clock.seconds()
-            await to_its_end(self._apply(order, entries))
+            await shield_until_done(self._apply(order, entries))
             self._end = max(self._end, entries[-1].number + entries[-1].behind)
             await self._keep_chain_sometimes()
 
-    async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
+    async def _apply(self, order: LogStateMachine, entries: Sequence[LogEntry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
-        found = [(entry, own := self._own_of(entry), batches_in(entry, own)) for entry in entries]
+        found = [(entry, own := self._own_of(entry), entry_batches(entry, own)) for entry in entries]
         before = self.chain.mark
         group: list[PendingBatch[Owner]] = []
         refused: list[tuple[PendingBatch[Owner], Refusal]] = []
-        reached: list[Outgoing[Owner]] = []
+        reached: list[OutgoingEntry[Owner]] = []
         for entry, own, batches in found:
             if own is not None:
                 self._waiting.take(own)
@@ -475,7 +483,7 @@ class ReplicatedLog(Generic[Owner]):
         if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
             log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
 
-    def _own_of(self, entry: Entry) -> Outgoing[Owner] | None:
+    def _own_of(self, entry: LogEntry) -> OutgoingEntry[Owner] | None:
         """What this process appended, if somebody still waits for it."""
         number = self._appending.number_of(entry)
         return None if number is None else self._waiting.sent(number)
@@ -484,7 +492,7 @@ class ReplicatedLog(Generic[Owner]):
         self,
         before: tuple[int, bytes | None],
         group: list[PendingBatch[Owner]],
-        reached: list[Outgoing[Owner]],
+        reached: list[OutgoingEntry[Owner]],
     ) -> None:
         self._applying = True
         self._outlet.stamped(group)
@@ -516,7 +524,7 @@ class ReplicatedLog(Generic[Owner]):
         while True:
             if self.attached is not None:
                 self._note_answer(await self._engine.look())
-            again = self._clock.seconds() + LOOKS * TELL_S
+            again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
                 await self._engine.tell(self._said())
@@ -566,7 +574,7 @@ class ReplicatedLog(Generic[Owner]):
         now = self._clock.seconds()
         while True:
             before = now
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
             if now - before > STOOD_STILL_S:
                 self._progress_at = now  # what the engine took meanwhile waits in the socket
@@ -605,10 +613,10 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _keep_chain_sometimes(self) -> None:
         now = self._clock.seconds()
-        if now - self._chain_kept_at > CHAIN_KEPT_S:
+        if now - self._chain_kept_at > CHAIN_RETENTION_S:
             self._chain_kept_at = now
             with suppress(OSError):  # only costs the next start some time
-                await to_its_end(self._in_thread(self._keep_chain))
+                await shield_until_done(self._in_thread(self._keep_chain))
 
     def _keep_chain(self) -> None:
         sequence, value = self.chain.mark

@@ -4,7 +4,7 @@ init     a journal that is here becomes the beginning of a new log: of a broker 
 join     a member that has nothing yet gets another member's journal, or begins with the engine's first entry
 reseed   the same for one whose journal differs, or is too far behind: its files are moved aside first, never removed
 
-Each is planned before anything is done (`Plan`), and says afterwards what it did (`Receipt`). A source's journal is copied beside the
+Each is planned before anything is done (`Plan`), and says afterwards what it did (`ReseedReceipt`). A source's journal is copied beside the
 member's own; there every batch is checked, and its hash is made from the beginning on. Only then is it put in place.
 """
 
@@ -22,9 +22,9 @@ from msgspec import Struct, json
 
 from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
-from broker_core.group.chain import DIGEST, Chain, chain_of, chain_path, read_chain, write_chain
-from broker_core.group.order import Standing, place_in, standing_of
-from broker_core.group.ports import Attached, Beginning, EngineAwayError, EngineLog
+from broker_core.group.engine_log import LogServiceUnavailableError, SharedLog, StreamInfo, StreamOrigin
+from broker_core.group.hash_chain import DIGEST, HashChain, chain_path, load_chain, read_chain, write_chain
+from broker_core.group.state_machine import JournalEnd, applied_position, journal_end
 from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
@@ -41,14 +41,14 @@ _STAGING = "reseed-"
 _TRIES = 3
 
 
-class Places(NamedTuple):
+class SegmentDirectories(NamedTuple):
     """Where a member's segments are."""
 
     journal: Path
     archive: Path | None = None
 
 
-class Held(Struct, frozen=True):
+class JournalExtent(Struct, frozen=True):
     """What a journal has. `entry` of the group's log, in `generation`; 0 where its newest record is of no group."""
 
     log: str
@@ -58,28 +58,28 @@ class Held(Struct, frozen=True):
     generation: int
 
 
-class Plan(Struct, frozen=True):
+class ReseedPlan(Struct, frozen=True):
     """What will be done. `own` is None for a member that has nothing."""
 
     act: Literal["init", "join", "reseed"]
     instance: str
     member: str
     directory: str
-    own: Held | None
+    own: JournalExtent | None
     log: str
     generation: int
     first: int
     last: int
     source: str
-    source_has: Held | None
+    source_has: JournalExtent | None
     aside: str
     steps: list[str]
 
 
-class Receipt(Struct, frozen=True):
+class ReseedReceipt(Struct, frozen=True):
     """What was done: the plan, and what the member's journal has now. `chain` is the hash over all of it."""
 
-    plan: Plan
+    plan: ReseedPlan
     done_at: str
     generation: int
     records: int
@@ -87,11 +87,11 @@ class Receipt(Struct, frozen=True):
     chain: str
 
 
-async def find(engine: EngineLog) -> Attached | None:
+async def find_stream(engine: SharedLog) -> StreamInfo | None:
     """The engine's log; None when it has none. OperatorError engine_away, wrong_stream."""
     try:
         return await engine.attach(None)
-    except EngineAwayError as problem:
+    except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away",
             f"No engine can be asked: {problem}.",
@@ -105,7 +105,7 @@ async def find(engine: EngineLog) -> Attached | None:
         await engine.close()
 
 
-def held_in(places: Places, instance: str) -> Held | None:
+def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | None:
     """What a directory has, without its lock; None when there are no records. OperatorError no_journal; JournalError."""
     files = segment_files(places.journal, instance, places.archive)
     for file in reversed(files):
@@ -113,9 +113,9 @@ def held_in(places: Places, instance: str) -> Held | None:
         for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
-            standing = Standing.of(newest)
+            standing = JournalEnd.of(newest)
             log = read_header(open_source(file.path)).log
-            return Held(
+            return JournalExtent(
                 str(log),
                 files[0].first_sequence,
                 standing.sequence,
@@ -128,13 +128,15 @@ def held_in(places: Places, instance: str) -> Held | None:
 # init
 
 
-def plan_empty(places: Places, instance: str, member: str, found: Attached | None, known: int) -> Plan:
+def plan_empty(
+    places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, known: int
+) -> ReseedPlan:
     """Plan a log that begins with record 1, of a group whose every journal is lost.
 
     `known`: records that the control plane knows of it. Raises OperatorError log_exists, journal_there.
     """
     places.journal.mkdir(parents=True, exist_ok=True)
-    own = held_in(places, instance)
+    own = read_extent(places, instance)
     if own is not None or find_segment_files(places.journal, instance, places.archive):
         raise OperatorError(
             "journal_there",
@@ -149,7 +151,7 @@ def plan_empty(places: Places, instance: str, member: str, found: Attached | Non
             log=str(found.log),
         )
     log = uuid4()
-    return Plan(
+    return ReseedPlan(
         "init", instance, member, str(places.journal), None, str(log), 1, 0, 0, "", None, "",
         [
             f"give up {known} records that the control plane knows of {instance}: nobody has them",
@@ -159,25 +161,25 @@ def plan_empty(places: Places, instance: str, member: str, found: Attached | Non
     )  # fmt: skip
 
 
-async def begin_empty(plan: Plan, engine: EngineLog, now: str, say: Say) -> Receipt:
+async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -> ReseedReceipt:
     """Make the log as planned. Raises OperatorError log_exists when there is one by now, and engine_away."""
     try:
-        made = await engine.begin(Beginning(UUID(plan.log), plan.generation))
-    except EngineAwayError as problem:
+        made = await engine.begin(StreamOrigin(UUID(plan.log), plan.generation))
+    except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away", f"The log couldn't be made: {problem}.", "Nothing was changed. Try again."
         ) from None
     finally:
         await engine.close()
     say(f"the engine has log {made.log}, generation {made.generation}")
-    return Receipt(plan, now, made.generation, 0, 0, "")
+    return ReseedReceipt(plan, now, made.generation, 0, 0, "")
 
 
 def plan_init(
-    places: Places, instance: str, member: str, found: Attached | None, *, replace: bool = False
-) -> Plan:
+    places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, *, replace: bool = False
+) -> ReseedPlan:
     """`replace`: also where the engine has a log, as long as that isn't whole and this journal's own. OperatorError log_exists, no_journal."""
-    own = held_in(places, instance)
+    own = read_extent(places, instance)
     if own is None:
         raise OperatorError(
             "no_journal",
@@ -196,7 +198,7 @@ def plan_init(
                 log=str(found.log),
             )
         steps = [f"set the engine's {said} aside: it stays there, and nobody appends to it any more"]
-    return Plan(
+    return ReseedPlan(
         "init", instance, member, str(places.journal), own, own.log, own.generation + 1,
         found.first if found is not None else 0, found.last if found is not None else 0, "", None, "",
         [
@@ -208,7 +210,7 @@ def plan_init(
     )  # fmt: skip
 
 
-def _refuse_whole(own: Held, found: Attached) -> None:
+def _refuse_whole(own: JournalExtent, found: StreamInfo) -> None:
     """A log that has what this journal has applied, or has gone on in a later generation, is right: the journal may be wrong."""
     if own.log != str(found.log) or not own.generation or own.generation > found.generation:
         return
@@ -222,29 +224,34 @@ def _refuse_whole(own: Held, found: Attached) -> None:
         )
 
 
-async def init(
-    plan: Plan, places: Places, found: Attached | None, engine: EngineLog, now: str, say: Say
-) -> Receipt:
+async def init_group(
+    plan: ReseedPlan,
+    places: SegmentDirectories,
+    found: StreamInfo | None,
+    engine: SharedLog,
+    now: str,
+    say: Say,
+) -> ReseedReceipt:
     """As planned. OperatorError log_exists when somebody was faster, engine_away; journal_locked while the broker runs."""
     journal = Journal.open(places.journal, plan.instance, places.archive)
     try:
         say(f"opened: records {journal.first_sequence} to {journal.next_sequence - 1}")
-        chain, standing = chain_of(journal), standing_of(journal)
+        chain, standing = load_chain(journal), journal_end(journal)
         if chain.value is None:
             # Its beginning is gone, and no hash of it was kept: members are compared from here on.
             start = blake2b(journal.identity.bytes + b"%d" % chain.sequence, digest_size=DIGEST)
-            chain = Chain(chain.sequence, start.digest())
+            chain = HashChain(chain.sequence, start.digest())
         assert chain.value is not None
         _kept(journal.files, places.journal, plan.instance, chain)
         say(f"hash at record {chain.sequence}: {chain.value.hex()}")
         # Openings are counted: no earlier generation of this journal had such a number.
         generation = max(journal.epoch, standing.generation, found.generation if found is not None else 0) + 1
-        beginning = Beginning(journal.identity, generation, chain.sequence, chain.value)
+        beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
             if found is not None:
                 say(f"the engine's log is set aside as {await engine.set_aside()}")
             made = await engine.begin(beginning)
-        except EngineAwayError as problem:
+        except LogServiceUnavailableError as problem:
             raise OperatorError(
                 "engine_away",
                 f"The log couldn't be made: {problem}.",
@@ -253,7 +260,7 @@ async def init(
         finally:
             await engine.close()
         say(f"the engine has log {made.log}, generation {made.generation}")
-        return Receipt(plan, now, made.generation, chain.sequence, 0, chain.value.hex())
+        return ReseedReceipt(plan, now, made.generation, chain.sequence, 0, chain.value.hex())
     finally:
         journal.close()
 
@@ -263,13 +270,13 @@ async def init(
 
 def plan_reseed(
     act: Literal["join", "reseed"],
-    places: Places,
-    source: Places | None,
+    places: SegmentDirectories,
+    source: SegmentDirectories | None,
     instance: str,
     member: str,
-    found: Attached | None,
+    found: StreamInfo | None,
     stamp: str,
-) -> Plan:
+) -> ReseedPlan:
     """OperatorError engine_lost, journal_there, no_source, journal_other."""
     if found is None:
         raise OperatorError(
@@ -278,7 +285,7 @@ def plan_reseed(
             "`replication init` on the member that has most makes one of its journal.",
         )
     places.journal.mkdir(parents=True, exist_ok=True)
-    own = held_in(places, instance)
+    own = read_extent(places, instance)
     if act == "join" and own is not None:
         raise OperatorError(
             "journal_there",
@@ -311,15 +318,15 @@ def plan_reseed(
     steps.append(
         f"the broker, when it is started, goes on behind entry {behind} of the engine's log, which ends with {found.last} now"
     )
-    return Plan(
+    return ReseedPlan(
         act, instance, member, str(places.journal), own, str(found.log), found.generation, found.first, found.last,
         str(source.journal) if source is not None else "", source_has, aside, steps,
     )  # fmt: skip
 
 
-def _checked(source: Places, instance: str, found: Attached) -> Held:
+def _checked(source: SegmentDirectories, instance: str, found: StreamInfo) -> JournalExtent:
     try:
-        has = held_in(source, instance)
+        has = read_extent(source, instance)
     except (JournalError, OSError) as problem:
         raise _no_source(source, f"it can't be read: {problem}") from None
     except OperatorError as problem:
@@ -341,7 +348,7 @@ def _checked(source: Places, instance: str, found: Attached) -> Held:
     return has
 
 
-def _no_source(source: Places, why: str) -> OperatorError:
+def _no_source(source: SegmentDirectories, why: str) -> OperatorError:
     return OperatorError(
         "no_source",
         f"{source.journal} is no healthy source: {why}.",
@@ -349,7 +356,14 @@ def _no_source(source: Places, why: str) -> OperatorError:
     )
 
 
-def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, now: str, say: Say) -> Receipt:
+def reseed(
+    plan: ReseedPlan,
+    places: SegmentDirectories,
+    source: SegmentDirectories | None,
+    found: StreamInfo,
+    now: str,
+    say: Say,
+) -> ReseedReceipt:
     """As planned. OperatorError journal_locked while the broker runs, no_source when the copy doesn't hold; JournalError.
 
     What fails before the copy is proved leaves the member as it was."""
@@ -357,7 +371,7 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
     try:
         with closing(lock_directory(places.journal / f"{plan.instance}.lock")):
             staging = places.journal / f"{_STAGING}{plan.aside.removeprefix('aside-') or 'new'}"
-            receipt = Receipt(plan, now, found.generation, 0, 0, "")
+            receipt = ReseedReceipt(plan, now, found.generation, 0, 0, "")
             if source is not None:
                 for left in places.journal.glob(f"{_STAGING}*"):
                     shutil.rmtree(
@@ -365,7 +379,7 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
                     )  # a copy that an earlier attempt didn't finish: the new one needs its room
                 _copy(files, source, staging, plan.instance, say)
                 records, entry, chain = _prove(staging, plan.instance, found, source, say)
-                receipt = Receipt(plan, now, found.generation, records, entry, chain)
+                receipt = ReseedReceipt(plan, now, found.generation, records, entry, chain)
             if plan.aside:
                 _move_aside(files, places, plan, receipt, say)
             if source is not None:
@@ -380,7 +394,7 @@ def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, n
         raise journal_error(error, f"the {plan.act}") from error
 
 
-def _copy(files: FileSystem, source: Places, staging: Path, instance: str, say: Say) -> None:
+def _copy(files: FileSystem, source: SegmentDirectories, staging: Path, instance: str, say: Say) -> None:
     """The source's files; its broker may run. Its mark first, so that it isn't ahead of what is copied."""
     for left in range(_TRIES - 1, -1, -1):
         staging.mkdir()
@@ -411,7 +425,9 @@ def _copied(files: FileSystem, path: Path, target: Path) -> None:
         files.fsync(opened.fileno())
 
 
-def _prove(staging: Path, instance: str, found: Attached, source: Places, say: Say) -> tuple[int, int, str]:
+def _prove(
+    staging: Path, instance: str, found: StreamInfo, source: SegmentDirectories, say: Say
+) -> tuple[int, int, str]:
     for report in verify_segments(staging, instance):
         if report.problem and not report.unsynced:
             raise _no_source(source, f"{report.path.name}: {report.problem}")
@@ -420,7 +436,7 @@ def _prove(staging: Path, instance: str, found: Attached, source: Places, say: S
     journal = Journal.open(staging, instance, known=KnownLog(found.log, 0))
     try:
         chain = _chain_from_the_beginning(journal, kept, source, found)
-        place = place_in(standing_of(journal), found, chain.value)
+        place = applied_position(journal_end(journal), found, chain.value)
         if found.first > place.entry + 1:
             raise _no_source(
                 source, f"it ends with entry {place.entry}, and the engine's log begins with {found.first}"
@@ -436,19 +452,21 @@ def _prove(staging: Path, instance: str, found: Attached, source: Places, say: S
     return last, place.entry, value
 
 
-def _chain_from_the_beginning(journal: Journal, kept: Chain | None, source: Places, found: Attached) -> Chain:
+def _chain_from_the_beginning(
+    journal: Journal, kept: HashChain | None, source: SegmentDirectories, found: StreamInfo
+) -> HashChain:
     """The hash, made of the batches, and held against the one that the source had kept on its way."""
     if journal.first_sequence != 1:
-        return chain_of(journal)
-    chain = Chain(0, journal.identity.bytes)
+        return load_chain(journal)
+    chain = HashChain(0, journal.identity.bytes)
     for batch in _batches(journal, found.base):
         if journal.lacks(chain.sequence + 1, batch.first_sequence - 1):
-            chain = Chain(found.base, found.base_chain)
+            chain = HashChain(found.base, found.base_chain)
         chain.add(batch)
         if kept is not None and chain.sequence == kept.sequence and chain.value != kept.value:
             raise _no_source(source, f"its hash at record {kept.sequence} isn't that of its batches")
     if chain.sequence < found.base == journal.next_sequence - 1:
-        chain = Chain(found.base, found.base_chain)
+        chain = HashChain(found.base, found.base_chain)
     if chain.sequence != journal.next_sequence - 1:
         raise _no_source(source, f"it can't be read behind record {chain.sequence}")
     return chain
@@ -469,12 +487,14 @@ def _batches(journal: Journal, base: int) -> Iterator[Batch]:
         at = found[-1].last_sequence + 1
 
 
-def _kept(files: FileSystem, directory: Path, instance: str, chain: Chain) -> None:
+def _kept(files: FileSystem, directory: Path, instance: str, chain: HashChain) -> None:
     assert chain.value is not None
     write_chain(files, chain_path(directory, instance), chain.sequence, chain.value)
 
 
-def _move_aside(files: FileSystem, places: Places, plan: Plan, receipt: Receipt, say: Say) -> None:
+def _move_aside(
+    files: FileSystem, places: SegmentDirectories, plan: ReseedPlan, receipt: ReseedReceipt, say: Say
+) -> None:
     """Everything of the instance but its lock. The mark goes first: what a crash leaves isn't taken for a whole journal."""
     for place in (places.journal, places.archive):
         if place is None or not place.is_dir():

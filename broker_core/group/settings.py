@@ -1,16 +1,57 @@
-"""What makes a broker a member of a group. From the environment, since it differs from machine to machine."""
+"""The configuration of a NATS server that carries a group's log, as `manage.py up` and the tests start them.
+
+What makes a broker a member of a group. From the environment, since it differs from machine to machine.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker_core.errors import OperatorError
+from broker_core.group.engine_log import MAX_ENTRY_BYTES
+
+MAX_PAYLOAD = MAX_ENTRY_BYTES + 64 * 1024
+"""One batch of the largest size, with its headers."""
+
+
+class NatsServerAddress(NamedTuple):
+    """Where one server listens: for brokers, and for the other servers."""
+
+    name: str
+    host: str
+    port: int
+    route_port: int
+
+    @property
+    def url(self) -> str:
+        """For SLUICE_GROUP_ENGINES."""
+        return f"nats://{self.host}:{self.port}"
+
+
+def nats_config(own: NatsServerAddress, others: Sequence[NatsServerAddress], store: Path) -> str:
+    """The text of one server's file. It syncs whatever it stores before it says so (`sync_interval`; its default is two minutes)."""
+    lines = [
+        f"server_name: {json.dumps(own.name)}",
+        f"host: {json.dumps(own.host)}",
+        f"port: {own.port}",
+        f"max_payload: {MAX_PAYLOAD}",
+        f"max_pending: {4 * MAX_PAYLOAD}",
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: always }}",
+    ]
+    if others:
+        routes = ", ".join(json.dumps(f"nats-route://{one.host}:{one.route_port}") for one in others)
+        lines.append(
+            f"cluster {{ name: sluice, host: {json.dumps(own.host)}, port: {own.route_port}, routes: [{routes}] }}"
+        )
+    return "\n".join(lines) + "\n"
+
 
 HOLD_MS: Final = 5_000
-MOST_COPIES: Final = 5
+MAX_COPIES: Final = 5
 _TOKEN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -64,7 +105,7 @@ def read_settings(
             raise _bad(
                 f"{address[:80]!r} is no engine's address.", "SLUICE_GROUP_ENGINES=nats://HOST:PORT,..."
             )
-    if not 0 <= copies <= MOST_COPIES or copies == 2:
+    if not 0 <= copies <= MAX_COPIES or copies == 2:
         raise _bad(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
     if not 100 <= hold_ms <= 600_000:
         raise _bad(f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000.")

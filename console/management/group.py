@@ -14,8 +14,7 @@ from django.conf import settings
 from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
-from broker_core.group.engine_config import EngineAddress, engine_config
-from broker_core.group.settings import read_settings
+from broker_core.group.settings import NatsServerAddress, nats_config, read_settings
 from console.management import banner, startup
 from console.project.home import prepare_home
 from console.supervisor import sockets
@@ -76,10 +75,10 @@ def nats_server() -> Path:
     return Path(found)
 
 
-def _configure(own: EngineAddress, engines: Sequence[EngineAddress]) -> None:
+def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
     home = Path(settings.SLUICE_HOME)
     others = [one for one in engines if one is not own]
-    (home / f"{own.name}.conf").write_text(engine_config(own, others, home / own.name))
+    (home / f"{own.name}.conf").write_text(nats_config(own, others, home / own.name))
 
 
 def _home_of(at: Installation, name: str) -> Installation:

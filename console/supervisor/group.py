@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from broker_core.group.engine_config import EngineAddress
+from broker_core.group.settings import NatsServerAddress
 from console.supervisor import ready
 from console.supervisor.ports import PortWanted
 from console.supervisor.specs import ChildSpec, Installation, broker, children
@@ -29,15 +29,15 @@ class OneMember:
     environment: tuple[tuple[str, str], ...]
 
 
-def engine_addresses(first_port: int) -> tuple[EngineAddress, ...]:
+def engine_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
     """Three engines on loopback, at ports that follow each other."""
     return tuple(
-        EngineAddress(f"engine-{number + 1}", "127.0.0.1", port, port + ROUTES_APART)
+        NatsServerAddress(f"engine-{number + 1}", "127.0.0.1", port, port + ROUTES_APART)
         for number, port in enumerate(range(first_port, first_port + ENGINES))
     )
 
 
-def ports_wanted(engines: Sequence[EngineAddress]) -> list[PortWanted]:
+def ports_wanted(engines: Sequence[NatsServerAddress]) -> list[PortWanted]:
     """Where the engines listen."""
     move = "Set SLUICE_ENGINE_PORT to another port than 4222"
     return [
@@ -82,7 +82,7 @@ def members_of(
     return made
 
 
-def engine(own: EngineAddress, executable: Path, home: Path) -> ChildSpec:
+def engine(own: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
     """One NATS server; its configuration is in `home`."""
     return ChildSpec(
         own.name,
@@ -92,7 +92,7 @@ def engine(own: EngineAddress, executable: Path, home: Path) -> ChildSpec:
 
 
 def group_children(
-    members: Sequence[OneMember], engines: Sequence[EngineAddress], executable: Path | None, home: Path
+    members: Sequence[OneMember], engines: Sequence[NatsServerAddress], executable: Path | None, home: Path
 ) -> list[ChildSpec]:
     """Engines, then the first member with all that `make up` starts, with the others beside its broker."""
     started = [engine(one, executable, home) for one in engines] if executable is not None else []

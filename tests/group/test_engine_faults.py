@@ -15,7 +15,7 @@ from broker_core import broker as broker_module
 from broker_core.bookmark import format_moment
 from broker_core.client import NOW, AsyncClient
 from broker_core.clock import SystemClock
-from broker_core.group.jetstream import JetStream
+from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, refused
@@ -59,7 +59,7 @@ async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
             await serves_and_refuses(a, "wrong_stream", 20)
         await without_the_log(engines.urls[0])
-        engine = JetStream(GroupSettings(GROUP, "x", engines.urls))
+        engine = JetStreamLog(GroupSettings(GROUP, "x", engines.urls))
         made = await engine.attach(uuid4())
         try:
             async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):

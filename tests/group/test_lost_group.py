@@ -11,7 +11,7 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.errors import OperatorError
 from broker_core.group import reseed
-from broker_core.group.jetstream import JetStream
+from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.member import KnownGroup
 from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
@@ -19,8 +19,8 @@ from tests.support.engines import running_engines
 from tests.support.groups import GROUP, running_members, start_member
 
 
-def engine_at(urls: tuple[str, ...], member: str = "a") -> JetStream:
-    return JetStream(GroupSettings(GROUP, member, tuple(urls), 0, 5_000, ""))
+def engine_at(urls: tuple[str, ...], member: str = "a") -> JetStreamLog:
+    return JetStreamLog(GroupSettings(GROUP, member, tuple(urls), 0, 5_000, ""))
 
 
 async def publish(address: str, number: int) -> None:
@@ -51,14 +51,14 @@ async def test_empty_members_at_an_empty_log_service_begin_no_new_log_of_a_group
                 await start_member(tmp_path, name, engines.urls, known_group=known)
             assert refused.value.code == "group_log_lost" and refused.value.details["known"] == 100
             assert "replication init" in refused.value.fix and "reseed" in refused.value.fix
-        assert await reseed.find(engine_at(engines.urls)) is None, "no log was made"
+        assert await reseed.find_stream(engine_at(engines.urls)) is None, "no log was made"
 
         # All is lost, and an operator says so.
-        places = reseed.Places(tmp_path / "a" / "journal")
+        places = reseed.SegmentDirectories(tmp_path / "a" / "journal")
         plan = reseed.plan_empty(places, GROUP, "a", None, known.sequence)
         assert "100 records" in plan.steps[0]
         receipt = await reseed.begin_empty(plan, engine_at(engines.urls), "now", lambda _: None)
-        found = await reseed.find(engine_at(engines.urls))
+        found = await reseed.find_stream(engine_at(engines.urls))
         assert found is not None and str(found.log) == receipt.plan.log
         after = KnownGroup(known.logs | {found.log}, known.sequence)
         a = await start_member(tmp_path, "a", engines.urls, known_group=after)
@@ -83,7 +83,7 @@ async def test_a_member_without_records_begins_no_log_either(tmp_path: Path) -> 
             await until(lambda: a.state == "engine_lost", seconds=60)
         finally:
             await a.stop()
-        assert await reseed.find(engine_at(engines.urls)) is None, "no log was made"
+        assert await reseed.find_stream(engine_at(engines.urls)) is None, "no log was made"
 
 
 async def test_an_empty_member_joins_no_other_log_than_its_groups(tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ async def test_an_empty_member_that_is_started_before_init_waits_for_it(tmp_path
     async with running_engines(tmp_path, 1) as engines:
         with pytest.raises(OperatorError, match="group_log_lost"):
             await start_member(tmp_path, "b", engines.urls, known_group=known)
-        places = reseed.Places(tmp_path / "a" / "journal", tmp_path / "a" / "archive")
-        found = await reseed.find(engine_at(engines.urls))
+        places = reseed.SegmentDirectories(tmp_path / "a" / "journal", tmp_path / "a" / "archive")
+        found = await reseed.find_stream(engine_at(engines.urls))
         assert found is None
         plan = reseed.plan_init(places, GROUP, "a", found)
-        await reseed.init(plan, places, found, engine_at(engines.urls), "now", lambda _: None)
+        await reseed.init_group(plan, places, found, engine_at(engines.urls), "now", lambda _: None)
         a = await start_member(tmp_path, "a", engines.urls, known_group=known)
         try:
             await until(a.takes_part, seconds=60)

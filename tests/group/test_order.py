@@ -15,11 +15,23 @@ from hypothesis import strategies as st
 
 from broker_core.batch import CLAIM, Batch, build_single_topic_batch, stamp_header, write_flags
 from broker_core.errors import ClientError, OperatorError
-from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
-from broker_core.group.order import SKEW_NS, Order, batches_of, place_in, standing_of
-from broker_core.group.packing import packed, unpacked, unpacked_length
-from broker_core.group.ports import Attached, Entry, Sender
+from broker_core.group.engine_log import (
+    EntrySender,
+    LogEntry,
+    StreamInfo,
+    pack_entry,
+    unpack_entry,
+    unpacked_size,
+)
+from broker_core.group.hash_chain import chain_path, load_chain, read_chain, write_chain
 from broker_core.group.settings import read_settings
+from broker_core.group.state_machine import (
+    SKEW_NS,
+    LogStateMachine,
+    applied_position,
+    decode_batches,
+    journal_end,
+)
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.files import FileSystem
 from broker_core.journal.frontier_file import KnownLog
@@ -27,7 +39,7 @@ from broker_core.journal.journal import Journal
 from tests.support.groups import content_of
 
 LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
-FIRST = Attached(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
+FIRST = StreamInfo(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
 
 
 class Unsynced(FileSystem):
@@ -52,7 +64,7 @@ publisher session. A negative
 session is the first batch of a connection."""
 
 
-def entry_of(number: int, at: int, batches: Sequence[Published]) -> Entry:
+def entry_of(number: int, at: int, batches: Sequence[Published]) -> LogEntry:
     """An entry as a member appends it."""
     content = bytearray()
     for name, first, count, accepted_at, session in batches:
@@ -61,16 +73,16 @@ def entry_of(number: int, at: int, batches: Sequence[Published]) -> Entry:
         write_flags(built, CLAIM if session < 0 else 0)
         stamp_header(built, origin=1, epoch=0, first_sequence=0, accepted_at=accepted_at)
         content += built
-    return Entry(number, at, Sender("a", "run", number), bytes(content), 0)
+    return LogEntry(number, at, EntrySender("a", "run", number), bytes(content), 0)
 
 
-def apply(journal: Journal, entries: Sequence[Entry], upto: int | None = None) -> Order:
+def apply(journal: Journal, entries: Sequence[LogEntry], upto: int | None = None) -> LogStateMachine:
     """What a member does with a log; it ends after so many batches were written."""
-    chain = chain_of(journal)
-    order = Order(journal, 1, place_in(standing_of(journal), FIRST, chain.value), chain)
+    chain = load_chain(journal)
+    order = LogStateMachine(journal, 1, applied_position(journal_end(journal), FIRST, chain.value), chain)
     written = 0
     for entry in entries[order.applied :]:
-        for number, batch in enumerate(batches_of(entry)):
+        for number, batch in enumerate(decode_batches(entry)):
             if written == upto:
                 return order
             fresh = order.take(entry, number, batch)
@@ -131,10 +143,10 @@ def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tm
     path = chain_path(tmp_path, "group")
     write_chain(FileSystem(), path, first.sequence, first.value)
     whole = apply(journal, entries).chain.value
-    assert chain_of(journal).value == whole
+    assert load_chain(journal).value == whole
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert read_chain(path) is None
-    assert chain_of(journal).value == whole
+    assert load_chain(journal).value == whole
     journal.close()
 
 
@@ -143,15 +155,15 @@ def test_an_entry_with_a_flipped_bit_is_refused() -> None:
     flipped = bytearray(entry.content)
     flipped[-9] ^= 1
     with pytest.raises(ClientError):
-        list(batches_of(entry._replace(content=bytes(flipped))))
+        list(decode_batches(entry._replace(content=bytes(flipped))))
 
 
 def test_a_packed_entry_is_the_same_entry_and_one_that_was_changed_is_refused() -> None:
     entry = entry_of(1, 1, [("p", 1, 900, 1, 1)])
-    short = packed(entry.content)
-    assert len(short) < len(entry.content) / 2 and unpacked_length(short) == len(entry.content)
-    assert [one.buf for one in batches_of(entry._replace(content=short))] == [
-        one.buf for one in batches_of(entry)
+    short = pack_entry(entry.content)
+    assert len(short) < len(entry.content) / 2 and unpacked_size(short) == len(entry.content)
+    assert [one.buf for one in decode_batches(entry._replace(content=short))] == [
+        one.buf for one in decode_batches(entry)
     ]
     for wrong in (
         short[:4],
@@ -161,9 +173,9 @@ def test_a_packed_entry_is_the_same_entry_and_one_that_was_changed_is_refused() 
         short[:7] + b"\xff" + short[8:],
     ):
         with pytest.raises(ClientError):
-            list(batches_of(entry._replace(content=wrong)))
+            list(decode_batches(entry._replace(content=wrong)))
     for plain in (b"", b"x" * 100, bytes(Random(1).randbytes(10_000))):
-        assert packed(plain) == plain == unpacked(plain)
+        assert pack_entry(plain) == plain == unpack_entry(plain)
 
 
 def test_settings_that_can_not_be_used_are_refused_by_name() -> None:

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.group.jetstream import JetStream
-from broker_core.group.ports import Attached, EngineAwayError, Entry
+from broker_core.group.engine_log import LogEntry, LogServiceUnavailableError, StreamInfo
+from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, QUICK, refused
@@ -39,13 +39,13 @@ async def until_told(member: Running, code: str, subject: str) -> dict[str, Any]
     return found
 
 
-class StaleOnce(JetStream):
+class StaleOnce(JetStreamLog):
     """A log service that answers once as a deposed leader does: its log ends before what was applied."""
 
     answers: int = 0
     stale: bool = False
 
-    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> Attached:
+    async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
         attached = await super().attach(offered, elsewhere=elsewhere)
         if self.stale and not elsewhere:
             StaleOnce.answers += 1
@@ -76,12 +76,12 @@ async def test_one_answer_of_a_deposed_leader_is_not_believed(
             assert len(await read(a.address, "reader", 30)) == 30
 
 
-class Stuck(JetStream):
+class Stuck(JetStreamLog):
     """A log service of which nothing can be read while `held` is set."""
 
     held: asyncio.Event | None = None
 
-    async def next(self, max_bytes: int) -> list[Entry]:
+    async def next(self, max_bytes: int) -> list[LogEntry]:
         if self._settings.member == "b" and Stuck.held is not None:
             await Stuck.held.wait()
         return await super().next(max_bytes)
@@ -219,20 +219,20 @@ async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got
                 assert [one for one in client.notices if one.code == "not_stored"] == []
 
 
-class Deposed(JetStream):
+class Deposed(JetStreamLog):
     """A log service whose answer comes of a leader that hears nobody."""
 
     async def _reach(self, other_than: str = "") -> None:
         self.avoided = other_than
         self._server = "nats://one"
 
-    async def _look(self) -> Attached:
-        return Attached(UUID(int=1), 1, 1, 7, "engine-1", servers=3, current=1, heard=1)
+    async def _look(self) -> StreamInfo:
+        return StreamInfo(UUID(int=1), 1, 1, 7, "engine-1", servers=3, current=1, heard=1)
 
 
 async def test_a_second_answer_counts_only_of_a_leader_that_has_heard_a_majority() -> None:
     engine = Deposed(GroupSettings("group", "a", ("nats://one", "nats://two")))
     assert (await engine.attach(None)).last == 7
-    with pytest.raises(EngineAwayError, match="has heard 1 of 3"):
+    with pytest.raises(LogServiceUnavailableError, match="has heard 1 of 3"):
         await engine.attach(None, elsewhere=True)
     assert engine.avoided == "nats://one"

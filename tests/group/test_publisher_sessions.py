@@ -15,8 +15,8 @@ from broker_core.batch import CLAIM
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.errors import ClientError
-from broker_core.group.order import batches_of
-from broker_core.group.ports import Entry, Sender
+from broker_core.group.engine_log import EntrySender, LogEntry
+from broker_core.group.state_machine import decode_batches
 from broker_core.names import BROKER_NAME
 from tests.support.brokers import until
 from tests.support.engines import running_engines
@@ -236,8 +236,8 @@ async def test_a_thousand_logons_claim_nothing_in_the_log(tmp_path: Path) -> Non
                 publishers: set[str] = set()
                 for number in range(before + 1, last + 1):
                     message = await stream.get_msg("SLUICE_group", number)
-                    entry = Entry(number, 0, Sender("", "", 0), message.data or b"", 0)
-                    for batch in batches_of(entry):
+                    entry = LogEntry(number, 0, EntrySender("", "", 0), message.data or b"", 0)
+                    for batch in decode_batches(entry):
                         assert not batch.flags & CLAIM
                         publishers.add(batch.publisher_name)
             await client.close()
@@ -258,7 +258,7 @@ async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that
                 monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
             gate, append = asyncio.Semaphore(0), a.member._engine.append
 
-            async def held(sender: Sender, content: bytes, at: int) -> int:
+            async def held(sender: EntrySender, content: bytes, at: int) -> int:
                 await gate.acquire()
                 return await append(sender, content, at)
 
@@ -309,7 +309,7 @@ async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_l
             engine, may_read, is_held = a.member._engine, asyncio.Event(), asyncio.Event()
             read = engine.next
 
-            async def held(max_bytes: int) -> list[Entry]:
+            async def held(max_bytes: int) -> list[LogEntry]:
                 is_held.set()
                 await may_read.wait()
                 return await read(max_bytes)

@@ -27,9 +27,9 @@ from broker_core.connections import publisher as publishing
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.publisher_numbers import Waiting
 from broker_core.errors import ClientError
-from broker_core.group.chain import Chain
-from broker_core.group.order import START, Order, batches_of
-from broker_core.group.ports import Entry, Sender
+from broker_core.group.engine_log import EntrySender, LogEntry
+from broker_core.group.hash_chain import HashChain
+from broker_core.group.state_machine import START, LogStateMachine, decode_batches
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal
@@ -163,7 +163,7 @@ class Member:
 
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
-        self.order = Order(journal, 1, START, Chain(0, b""))
+        self.order = LogStateMachine(journal, 1, START, HashChain(0, b""))
         self.gathered: list[PendingBatch[Waiting]] = []
         self.own: dict[int, list[PendingBatch[Waiting]]] = {}
         """What it appended, by entry."""
@@ -208,22 +208,22 @@ class Member:
         pending.batch.stamp(origin=1, epoch=0, first_sequence=0, accepted_at=1)
         self.gathered.append(pending)
 
-    def append(self, log: list[Entry]) -> None:
+    def append(self, log: list[LogEntry]) -> None:
         if self.gathered:
             number = len(log) + 1
             self.own[number] = self.gathered
             content = b"".join(bytes(one.batch.buf) for one in self.gathered)
-            log.append(Entry(number, 1, Sender("m", "r", number), content, 0))
+            log.append(LogEntry(number, 1, EntrySender("m", "r", number), content, 0))
             self.gathered = []
 
-    def apply(self, log: list[Entry], most: int) -> None:
+    def apply(self, log: list[LogEntry], most: int) -> None:
         """Apply the next entries in one go, at most so many."""
         entries = log[self.applied : self.applied + most]
         group: list[PendingBatch[Waiting]] = []
         refused: list[tuple[PendingBatch[Waiting], Refusal]] = []
         for entry in entries:
             own = self.own.pop(entry.number, None)
-            for number, batch in enumerate(batches_of(entry)):
+            for number, batch in enumerate(decode_batches(entry)):
                 pending = own[number] if own is not None else PendingBatch[Waiting](batch)
                 fresh = self.order.take(entry, number, batch)
                 if isinstance(fresh, Refusal):
@@ -263,7 +263,7 @@ STEP = st.one_of(
 
 
 async def play(steps: list[tuple[str, int, int]]) -> None:
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     members = [Member() for _ in range(MEMBERS)]
     clients = [Client(number) for number in range(CLIENTS)]
     for client in clients[:MEMBERS]:
@@ -312,7 +312,7 @@ async def play(steps: list[tuple[str, int, int]]) -> None:
     check(log, members, clients)
 
 
-def check(log: list[Entry], members: list[Member], clients: list[Client]) -> None:
+def check(log: list[LogEntry], members: list[Member], clients: list[Client]) -> None:
     most = max(members, key=lambda member: member.applied)
     bodies = [body for _, _, body in most.stored]
     numbers = [(session, number) for session, number, _ in most.stored]
@@ -346,7 +346,7 @@ def test_what_clients_of_one_name_are_told_is_stored_is_stored(steps: list[tuple
 @pytest.mark.parametrize("seen", ["before", "after"])
 def test_a_session_that_lost_its_name_gets_nothing_more_into_the_log(seen: str) -> None:
     async def lost() -> None:
-        log: list[Entry] = []
+        log: list[LogEntry] = []
         a, b = Member(), Member()
         one, other = Client(0), Client(1)
         await one.log_on(a)

@@ -16,8 +16,8 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import APIError
 
 from broker_core.group import jetstream
-from broker_core.group.jetstream import PULL, JetStream, _up_to_date
-from broker_core.group.ports import Sender
+from broker_core.group.engine_log import EntrySender
+from broker_core.group.jetstream import PULL, JetStreamLog, _up_to_date
 from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
 from tests.support.engines import Engines, running_engines
@@ -27,14 +27,14 @@ ENTRIES = 600
 
 
 @asynccontextmanager
-async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStream]:
+async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStreamLog]:
     """An engine whose log has so many entries, and somebody who is attached and has read none."""
-    writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
-    reader = JetStream(GroupSettings(GROUP, "r", engines.urls))
+    writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
+    reader = JetStreamLog(GroupSettings(GROUP, "r", engines.urls))
     await writer.attach(uuid4())
     place = 0
     for number in range(ENTRIES):
-        place = await writer.append(Sender("w", "run", number), content, place)
+        place = await writer.append(EntrySender("w", "run", number), content, place)
     await reader.attach(None)
     try:
         yield reader
@@ -101,9 +101,9 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
             while not (await client.jetstream().consumer_info(reader._stream, consumer)).paused:
                 await asyncio.sleep(0.05)
             await client.close()
-            writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
+            writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
             await writer.attach(None)
-            await writer.append(Sender("w", "run", ENTRIES), b"x", ENTRIES)
+            await writer.append(EntrySender("w", "run", ENTRIES), b"x", ENTRIES)
             await writer.close()
             await reader.look()  # a member does it every two seconds
             async with asyncio.timeout(30):
@@ -124,9 +124,9 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
 
     monkeypatch.setattr(JetStreamContext, "publish", publish)
     async with running_engines(tmp_path, 1) as engines:
-        writer = JetStream(GroupSettings(GROUP, "w", engines.urls))
+        writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
         await writer.attach(uuid4())
-        assert await writer.append(Sender("w", "run", 0), b"x", 0) == 1
+        assert await writer.append(EntrySender("w", "run", 0), b"x", 0) == 1
         assert refused == []
         await writer.close()
 

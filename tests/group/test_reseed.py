@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from broker_core.broker import BrokerPaths
-from broker_core.group.reseed import Receipt
+from broker_core.group.reseed import ReseedReceipt
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
@@ -78,7 +78,7 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
         assert "Nothing was done" in said
         assert "generation of its own" in said
         made = msgspec.json.decode(
-            await replication(a, engines.urls, "init", "--yes", "--json"), type=Receipt
+            await replication(a, engines.urls, "init", "--yes", "--json"), type=ReseedReceipt
         )
         assert "already" in await refusal(a, engines.urls, "init", "--yes")
 
@@ -107,10 +107,10 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
         async with running_members(tmp_path, engines.urls, "a") as (source,):
             await publish(source.address, "p", 51, 60)
             said = await replication(b, engines.urls, "reseed", *copied, "--yes", "--json")
-            receipt = msgspec.json.decode(said, type=Receipt)
+            receipt = msgspec.json.decode(said, type=ReseedReceipt)
             aside = journal_of(b) / receipt.plan.aside
             assert {one.name for one in aside.iterdir()} >= {name for name in before if "lock" not in name}
-            assert msgspec.json.decode((aside / "receipt.json").read_bytes(), type=Receipt) == receipt
+            assert msgspec.json.decode((aside / "receipt.json").read_bytes(), type=ReseedReceipt) == receipt
             async with running_members(tmp_path, engines.urls, "b") as (other,):
                 await publish(other.address, "p", 61, 70)
                 await until(lambda: agrees(source))

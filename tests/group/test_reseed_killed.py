@@ -11,8 +11,8 @@ import pytest
 from broker_core.broker import BrokerPaths
 from broker_core.errors import SluiceError
 from broker_core.group import reseed
-from broker_core.group.jetstream import JetStream
-from broker_core.group.reseed import Places
+from broker_core.group.jetstream import JetStreamLog
+from broker_core.group.reseed import SegmentDirectories
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.tools.inspect import verify_segments
 from tests.group.test_one_log import publish
@@ -28,10 +28,13 @@ STEPS = 100
 def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> None:
     if at is not None:
         FaultyFiles(at).install()
-    found = asyncio.run(reseed.find(JetStream(GroupSettings(GROUP, "b", (engine,)))))
+    found = asyncio.run(reseed.find_stream(JetStreamLog(GroupSettings(GROUP, "b", (engine,)))))
     assert found is not None
     own, other = BrokerPaths.under(home, GROUP), BrokerPaths.under(source, GROUP)
-    places, given = Places(own.journal, own.archive), Places(other.journal, other.archive)
+    places, given = (
+        SegmentDirectories(own.journal, own.archive),
+        SegmentDirectories(other.journal, other.archive),
+    )
     plan = reseed.plan_reseed(act, places, given, GROUP, "b", found, stamp)  # type: ignore[arg-type]
     reseed.reseed(plan, places, given, found, stamp, lambda _: None)
 

@@ -16,7 +16,7 @@ from django.test import override_settings
 from broker_core.batch import Buffer
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import OperatorError
-from broker_core.group import status as status_module
+from broker_core.group import group_status as status_module
 from broker_core.journal.files import FileSystem
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until

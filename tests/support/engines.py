@@ -12,10 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from broker_core.group.engine_config import EngineAddress, engine_config
-from broker_core.group.jetstream import JetStream
-from broker_core.group.ports import Attached, EngineAwayError
-from broker_core.group.settings import GroupSettings
+from broker_core.group.engine_log import LogServiceUnavailableError, StreamInfo
+from broker_core.group.jetstream import JetStreamLog
+from broker_core.group.settings import GroupSettings, NatsServerAddress, nats_config
 
 SERVER = Path(sys.executable).parent / "nats-server"
 
@@ -36,7 +35,7 @@ class Engines:
         ports = free_ports(2 * number)
         self.home = home
         self.addresses = [
-            EngineAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
+            NatsServerAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
             for one in range(number)
         ]
         self.written: Callable[[str], str] = lambda text: text
@@ -53,13 +52,13 @@ class Engines:
             own = self.addresses[number]
             others = self.others_of(number)
             file = self.home / f"{own.name}.conf"
-            file.write_text(self.written(engine_config(own, others, self.home / own.name)))
+            file.write_text(self.written(nats_config(own, others, self.home / own.name)))
             with (self.home / f"{own.name}.log").open("ab") as log:
                 self._processes[number] = subprocess.Popen(
                     [str(SERVER), "-c", str(file)], stdout=log, stderr=log
                 )
 
-    def others_of(self, number: int) -> list[EngineAddress]:
+    def others_of(self, number: int) -> list[NatsServerAddress]:
         """How one reaches the others."""
         own = self.addresses[number]
         return [one for one in self.addresses if one is not own]
@@ -84,13 +83,13 @@ class Engines:
         """Which one bears a name."""
         return next(number for number, one in enumerate(self.addresses) if one.name == leader)
 
-    async def ready(self, instance: str = "group") -> Attached:
+    async def ready(self, instance: str = "group") -> StreamInfo:
         """Wait until the servers have a leader for a log of this name; it is made."""
-        engine = JetStream(GroupSettings(instance, "ready", self.urls))
+        engine = JetStreamLog(GroupSettings(instance, "ready", self.urls))
         try:
             async with asyncio.timeout(60):
                 while True:
-                    with suppress(EngineAwayError):
+                    with suppress(LogServiceUnavailableError):
                         return await engine.attach(uuid4())
                     await asyncio.sleep(0.05)
         finally:

@@ -23,8 +23,8 @@ from broker_core import broker as composition
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
-from broker_core.group.jetstream import JetStream
-from broker_core.group.member import KnownGroup, Member
+from broker_core.group.jetstream import JetStreamLog
+from broker_core.group.member import GroupMember, KnownGroup
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
@@ -46,7 +46,7 @@ def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
 class Running:
     """A member that runs in this process."""
 
-    def __init__(self, broker: Broker, member: Member) -> None:
+    def __init__(self, broker: Broker, member: GroupMember) -> None:
         self.broker, self.member = broker, member
         self.law = Law(broker)
         self.errors: list[str] = []
@@ -87,7 +87,7 @@ async def start_member(
 ) -> Running:
     """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
-    member = Member(settings, JetStream(settings))
+    member = GroupMember(settings, JetStreamLog(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.identity(paths.journal, paths.archive, known_group)

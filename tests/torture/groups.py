@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from broker_core.group.engine_config import EngineAddress
+from broker_core.group.settings import NatsServerAddress
 from tests.support.cables import Cable, running_cable
 from tests.support.engines import Engines, free_ports
 from tests.support.group_load import HOLD_MS, Group
@@ -49,7 +49,7 @@ class CabledEngines(Engines):
         super().__init__(home, len(NAMES))
         self.routes: dict[tuple[int, int], Cable] = {}
 
-    def others_of(self, number: int) -> list[EngineAddress]:
+    def others_of(self, number: int) -> list[NatsServerAddress]:
         return [
             one._replace(route_port=self.routes[number, to].port)
             for to, one in enumerate(self.addresses)
@@ -221,7 +221,7 @@ class _Struck:
         self.engines.thaw(number)
 
     async def _fill_engine(self) -> None:
-        """NATS switches JetStream off in a server that couldn't write, until it is started anew."""
+        """NATS switches JetStreamLog off in a server that couldn't write, until it is started anew."""
         number = self.chance.randrange(len(NAMES))
         disk = self.disks[self.engines.addresses[number].name]
         disk.fill()

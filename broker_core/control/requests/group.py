@@ -7,7 +7,7 @@ import structlog
 from broker_core.documents import requests
 from broker_core.documents.replication import GroupStatus
 from broker_core.errors import OperatorError
-from broker_core.group.member import Member
+from broker_core.group.member import GroupMember
 from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.group")
@@ -16,7 +16,7 @@ log = structlog.get_logger("sluice.group")
 class GroupRequests:
     """Answers about the group; None is a broker by itself."""
 
-    def __init__(self, member: Member | None, confirmations: SyncReplication) -> None:
+    def __init__(self, member: GroupMember | None, confirmations: SyncReplication) -> None:
         self._member, self._confirmations = member, confirmations
 
     async def group(self, asked: requests.GetGroup) -> GroupStatus:
@@ -42,7 +42,7 @@ class GroupRequests:
         log.warning("member_forgotten", member=asked.name, by=asked.by)
         return member.status()
 
-    def _there(self) -> Member:
+    def _there(self) -> GroupMember:
         if self._member is None:
             raise OperatorError(
                 "no_group",

@@ -25,8 +25,8 @@ from rich.console import Console
 
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group import reseed
-from broker_core.group.member import engine_of
-from broker_core.group.ports import Attached
+from broker_core.group.engine_log import StreamInfo
+from broker_core.group.member import connect_log_service
 from broker_core.group.settings import GroupSettings
 from broker_core.safe_text import escape_json
 from console.broker_link import link_to
@@ -232,11 +232,11 @@ class Command(SafeCommand):
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
         directories = directories_now(instance)
-        own = reseed.Places(directories.journal, directories.archive)
+        own = reseed.SegmentDirectories(directories.journal, directories.archive)
         given = options.get("source")
-        source = None if given is None else reseed.Places(given, options["from_archive"])
+        source = None if given is None else reseed.SegmentDirectories(given, options["from_archive"])
         now = datetime.now(UTC)
-        found = asyncio.run(reseed.find(engine_of(group)))
+        found = asyncio.run(reseed.find_stream(connect_log_service(group)))
         if act == "init" and options["empty"]:
             plan = reseed.plan_empty(own, instance, group.member, found, _known_records(instance))
         elif act == "init":
@@ -261,7 +261,7 @@ class Command(SafeCommand):
         self._line(f"Done: log {receipt.plan.log}, {receipt.records} records{hashed}.")
         self._line("Start the broker; then `manage.py replication status`.")
 
-    def _plan(self, plan: reseed.Plan) -> None:
+    def _plan(self, plan: reseed.ReseedPlan) -> None:
         self._line(f"{plan.act} {plan.member} of {plan.instance}:")
         for number, step in enumerate(plan.steps, 1):
             self._line(f"  {number}. {step}")
@@ -286,18 +286,18 @@ def _group_of(instance: str) -> GroupSettings:
 
 def _done(
     act: str,
-    plan: reseed.Plan,
-    own: reseed.Places,
-    source: reseed.Places | None,
+    plan: reseed.ReseedPlan,
+    own: reseed.SegmentDirectories,
+    source: reseed.SegmentDirectories | None,
     group: GroupSettings,
-    found: Attached | None,
+    found: StreamInfo | None,
     now: str,
     say: reseed.Say,
-) -> reseed.Receipt:
+) -> reseed.ReseedReceipt:
     if act == "init" and plan.own is None:
-        return asyncio.run(reseed.begin_empty(plan, engine_of(group), now, say))
+        return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, say))
     if act == "init":
-        return asyncio.run(reseed.init(plan, own, found, engine_of(group), now, say))
+        return asyncio.run(reseed.init_group(plan, own, found, connect_log_service(group), now, say))
     assert found is not None, "the plan refuses without a log"
     return reseed.reseed(plan, own, source, found, now, say)
 
@@ -311,6 +311,6 @@ def _known_records(instance: str) -> int:
         return known.sequence if known is not None else 0
 
 
-def _record(instance: str, member: str, receipt: reseed.Receipt) -> None:
+def _record(instance: str, member: str, receipt: reseed.ReseedReceipt) -> None:
     """Tell the database and the stored policy, which the broker compares with its journal when it starts."""
     accept_log(instance, UUID(receipt.plan.log), receipt.records, member)

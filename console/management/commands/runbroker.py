@@ -87,7 +87,7 @@ async def _run(instance: str) -> None:
     from broker_core.control.link import read_link
     from broker_core.engine.interpreter import spare_the_loop
     from broker_core.engine.loop_monitor import LoopMonitor
-    from broker_core.group.member import member_of
+    from broker_core.group.member import create_member
     from console.database_limits import limit_waits
     from console.reporters.broker import BrokerReporter
     from console.reporters.database_thread import DatabaseThread
@@ -118,7 +118,7 @@ async def _run(instance: str) -> None:
         _control(instance),
     )
     known = orders.known
-    member = member_of(None if group is None else replace(group, instance=instance))
+    member = create_member(None if group is None else replace(group, instance=instance))
     if member is not None:
         beginning = await _unless(stopping, member.identity(paths.journal, paths.archive, orders.group))
         if stopping.is_set():

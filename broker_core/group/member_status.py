@@ -14,16 +14,16 @@ from typing import Final
 import msgspec
 
 from broker_core.errors import OperatorError
-from broker_core.group.chain import Chain
+from broker_core.group.hash_chain import HashChain
 from broker_core.group.settings import GroupSettings
 
-MOST_MEMBERS: Final = 64
+MAX_MEMBERS: Final = 64
 REMEMBERED: Final = 1_024
 """Announcements of one member that wait until this one has come as far: the first ones, so that it comes to
 them."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class MemberStatus(msgspec.Struct, frozen=True):
     """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
     when the engine had taken that entry (ns by its clock).
     `addresses`: where clients find it, by transport."""
@@ -39,11 +39,11 @@ class Told(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Other:
+class PeerMember:
     """Another member: what it last said, when (s), and whether its journal is like this one's (None: not
     compared yet)."""
 
-    told: Told
+    told: MemberStatus
     heard_at: float
     alike: bool | None = None
     forked_at: int = 0
@@ -52,22 +52,24 @@ class Other:
     """When it said what first differed (s); None while it is like this one's."""
     proved: int = 0
     """The newest record up to which its journal was seen to be like this one's."""
-    recent: deque[Told] = field(default_factory=deque)
+    recent: deque[MemberStatus] = field(default_factory=deque)
 
 
-class Members:
+class PeerTable:
     """What one member knows of the others."""
 
     def __init__(self, settings: GroupSettings, run: str) -> None:
         self._settings, self._run = settings, run
-        self.others: dict[str, Other] = {}
+        self.others: dict[str, PeerMember] = {}
 
-    def said(self, entry: int, behind: int, chain: Chain, taken_at: int, addresses: dict[str, str]) -> bytes:
+    def said(
+        self, entry: int, behind: int, chain: HashChain, taken_at: int, addresses: dict[str, str]
+    ) -> bytes:
         """Encode an announcement of this member."""
         at = chain.at(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
-            Told(
+            MemberStatus(
                 self._settings.member,
                 self._run,
                 entry,
@@ -87,16 +89,16 @@ class Members:
     def heard(self, content: bytes, at: float) -> None:
         """Another member has told something."""
         try:
-            told = msgspec.json.decode(content, type=Told)
+            told = msgspec.json.decode(content, type=MemberStatus)
         except msgspec.DecodeError:
             return  # somebody else's words under our subject: what counts is in the log
         if told.member == self._settings.member:
             return
         other = self.others.get(told.member)
         if other is None:
-            if len(self.others) >= MOST_MEMBERS:
+            if len(self.others) >= MAX_MEMBERS:
                 return
-            other = self.others[told.member] = Other(told, at)
+            other = self.others[told.member] = PeerMember(told, at)
         elif other.told.run != told.run:
             other.alike, other.proved, other.unlike_since = None, 0, None
             other.recent.clear()
@@ -125,7 +127,7 @@ class Members:
             )
         del self.others[name]
 
-    def compare(self, chain: Chain) -> None:
+    def compare(self, chain: HashChain) -> None:
         """Hold what was told against this member's own chain."""
         newest = chain.newest
         for other in self.others.values():

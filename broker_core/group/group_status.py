@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker_core.documents.replication import GroupStatus, MemberEntry
 from broker_core.errors import SluiceError
-from broker_core.group.members import Other
+from broker_core.group.member_status import PeerMember
 from broker_core.group.replicated_log import ReplicatedLog
 from broker_core.group.settings import GroupSettings
 from broker_core.names import LINK_PREFIX
@@ -16,7 +16,7 @@ SILENT_S: Final = 5.0
 """A member that hasn't said anything for so long isn't `there`."""
 
 
-def status_of(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now_ms: int) -> GroupStatus:
+def group_status(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now_ms: int) -> GroupStatus:
     """Return the whole group. `now`: seconds of the clock that never jumps; `now_ms`: the same moment, ms
     UTC."""
     attached, trouble, problem = made.attached, made.trouble, made.problem
@@ -83,7 +83,7 @@ def _own(made: ReplicatedLog[Any], name: str, most: int, newest: int) -> MemberE
 
 def _heard(
     name: str,
-    other: Other,
+    other: PeerMember,
     made: ReplicatedLog[Any],
     now: float,
     now_ms: int,

@@ -29,7 +29,7 @@ _MAGIC = b"SLUICEH1"
 _STEP = 8 * 1024 * 1024
 
 
-class Chain:
+class HashChain:
     """The hash behind `sequence`. `value` is None when it can't be known: the log's beginning is gone, and so is the file."""
 
     def __init__(self, sequence: int, value: bytes | None) -> None:
@@ -82,7 +82,7 @@ def write_chain(files: FileSystem, path: Path, sequence: int, value: bytes) -> N
     replace_durably(files, path, _HEAD.pack(_MAGIC, crc32c(rest), 0) + rest)
 
 
-def read_chain(path: Path) -> Chain | None:
+def read_chain(path: Path) -> HashChain | None:
     """What the file says; None when there is none, or it is damaged."""
     try:
         raw = path.read_bytes()
@@ -93,22 +93,22 @@ def read_chain(path: Path) -> Chain | None:
     magic, crc, _ = _HEAD.unpack_from(raw)
     if magic != _MAGIC or crc32c(raw[_HEAD.size :]) != crc:
         return None
-    return Chain(*_REST.unpack_from(raw, _HEAD.size))
+    return HashChain(*_REST.unpack_from(raw, _HEAD.size))
 
 
-def chain_of(journal: Journal) -> Chain:
+def load_chain(journal: Journal) -> HashChain:
     """The chain at a journal's end: from its file, or from the log's beginning if that is still there. Reads what lies between."""
     last = journal.next_sequence - 1
     chain = read_chain(chain_path(journal.directory, journal.instance))
     if chain is None or chain.sequence > last or chain.sequence + 1 < journal.first_sequence:
         if journal.first_sequence != 1:
-            return Chain(last, None)
-        chain = Chain(0, journal.identity.bytes)
+            return HashChain(last, None)
+        chain = HashChain(0, journal.identity.bytes)
     while chain.sequence < last:
         found = journal.read(chain.sequence + 1, _STEP, last)
         following = found[0].first_sequence if found else last + 1
         if journal.lacks(chain.sequence + 1, following - 1):
-            return Chain(last, None)
+            return HashChain(last, None)
         chain.sequence = following - 1
         for batch in found:
             chain.add(batch)

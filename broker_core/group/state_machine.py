@@ -20,9 +20,8 @@ import numpy as np
 
 from broker_core.batch import CLAIM, Batch, read_batch_header, write_flags, write_log_position
 from broker_core.errors import ClientError, OperatorError
-from broker_core.group.chain import Chain
-from broker_core.group.packing import unpacked
-from broker_core.group.ports import Attached, Entry
+from broker_core.group.engine_log import LogEntry, StreamInfo, unpack_entry
+from broker_core.group.hash_chain import HashChain
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal, judge, number_of
 
@@ -31,7 +30,7 @@ _BATCH_BITS = 16
 MAX_BATCHES = 1 << _BATCH_BITS
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A batch's entry, and its number there from 0. (0, 0) is before everything."""
 
     entry: int
@@ -42,44 +41,44 @@ class Place(NamedTuple):
         return self.entry << _BATCH_BITS | self.batch
 
 
-START = Place(0, MAX_BATCHES)
+START = LogPosition(0, MAX_BATCHES)
 """Before the first entry."""
 
 
-def place_of(log_position: int) -> Place:
+def decode_position(log_position: int) -> LogPosition:
     """The place that a batch's header says."""
-    return Place(log_position >> _BATCH_BITS, log_position & (MAX_BATCHES - 1))
+    return LogPosition(log_position >> _BATCH_BITS, log_position & (MAX_BATCHES - 1))
 
 
-class Standing(NamedTuple):
+class JournalEnd(NamedTuple):
     """How far a journal goes: its newest record, and the place in the log of which generation that is; START for a record of no log."""
 
     sequence: int
     generation: int
-    place: Place
+    place: LogPosition
 
     @classmethod
-    def of(cls, newest: Batch) -> Standing:
+    def of(cls, newest: Batch) -> JournalEnd:
         """The standing of a journal that ends with this batch."""
         position = newest.header.log_position
         if not position:
             return cls(newest.last_sequence, 0, START)
-        return cls(newest.last_sequence, newest.header.epoch, place_of(position))
+        return cls(newest.last_sequence, newest.header.epoch, decode_position(position))
 
 
-def standing_of(journal: Journal) -> Standing:
+def journal_end(journal: Journal) -> JournalEnd:
     """How far a journal goes."""
     last = journal.next_sequence - 1
     if last == 0:
-        return Standing(0, 0, START)
+        return JournalEnd(0, 0, START)
     found = journal.read(last, 1, last)
     if not found or found[-1].last_sequence != last:
-        return Standing(last, 0, START)
-    return Standing.of(found[-1])
+        return JournalEnd(last, 0, START)
+    return JournalEnd.of(found[-1])
 
 
-def place_in(standing: Standing, log: Attached, chain: bytes | None) -> Place:
-    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_the_groups, member_behind, replica_diverged
+def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
+    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_group_journal_error, member_behind, replica_diverged
     when it is neither of this generation nor what that began with."""
     if standing.generation and standing.generation == log.generation:
         return standing.place
@@ -95,7 +94,7 @@ def place_in(standing: Standing, log: Attached, chain: bytes | None) -> Place:
     if last == log.base and (chain is None or not log.base_chain or chain == log.base_chain):
         return START
     if standing.generation == 0 and last > log.base:
-        raise not_the_groups(last)
+        raise not_group_journal_error(last)
     raise OperatorError(
         "replica_diverged",
         f"This journal ends with record {last} of generation {standing.generation}, and isn't what generation {log.generation}"
@@ -105,7 +104,7 @@ def place_in(standing: Standing, log: Attached, chain: bytes | None) -> Place:
     )
 
 
-def not_the_groups(last: int) -> OperatorError:
+def not_group_journal_error(last: int) -> OperatorError:
     """A journal ends with what a broker by itself has written."""
     return OperatorError(
         "not_the_groups",
@@ -116,19 +115,19 @@ def not_the_groups(last: int) -> OperatorError:
     )
 
 
-def batches_of(entry: Entry) -> Iterator[Batch]:
+def decode_batches(entry: LogEntry) -> Iterator[Batch]:
     """The batches in an entry, checked. ClientError bad_batch_error when its bytes aren't what was sent."""
-    content, at = memoryview(unpacked(entry.content)), 0
+    content, at = memoryview(unpack_entry(entry.content)), 0
     while at < len(content):
         size = read_batch_header(content, at).size
         yield Batch.parse(bytearray(content[at : at + size]))
         at += size
 
 
-class Order:
+class LogStateMachine:
     """The state: what is known of publishers, the next sequence, the latest moment, the chain, and how far the log is applied."""
 
-    def __init__(self, journal: Journal, generation: int, place: Place, chain: Chain) -> None:
+    def __init__(self, journal: Journal, generation: int, place: LogPosition, chain: HashChain) -> None:
         self._origin, self._generation = journal.origin, generation
         self._publishers = Publishers(journal.publishers)
         self._next = journal.next_sequence
@@ -141,10 +140,10 @@ class Order:
         """The newest entry of which everything is applied, as far as is known: reading goes on behind it."""
         return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
 
-    def take(self, entry: Entry, number: int, batch: Batch) -> Batch | Refusal:
+    def take(self, entry: LogEntry, number: int, batch: Batch) -> Batch | Refusal:
         """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no
         state: what is decided later follows from the journal alone, also after a restart."""
-        if Place(entry.number, number) <= self._place:
+        if LogPosition(entry.number, number) <= self._place:
             return self._earlier(batch)
         fresh = self._fresh(batch)
         if isinstance(fresh, Refusal):
@@ -152,7 +151,7 @@ class Order:
         assert isinstance(fresh.buf, bytearray)
         self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
         write_flags(fresh.buf, 0)
-        write_log_position(fresh.buf, Place(entry.number, number).packed)
+        write_log_position(fresh.buf, LogPosition(entry.number, number).packed)
         fresh.stamp(
             origin=self._origin,
             epoch=self._generation,
@@ -163,9 +162,9 @@ class Order:
         self.chain.add(fresh)
         return fresh
 
-    def passed(self, entry: Entry) -> None:
+    def passed(self, entry: LogEntry) -> None:
         """Everything in an entry was taken."""
-        self._place = max(self._place, Place(entry.number, MAX_BATCHES))
+        self._place = max(self._place, LogPosition(entry.number, MAX_BATCHES))
         self.chain.passed(entry.number)
 
     def _earlier(self, batch: Batch) -> Refusal:
@@ -196,7 +195,7 @@ def _last_at(journal: Journal) -> int:
     return max(journal.last_at, found[-1].accepted_at) if found else journal.last_at
 
 
-def damaged_entry(entry: Entry, problem: ClientError) -> OperatorError:
+def damaged_entry_error(entry: LogEntry, problem: ClientError) -> OperatorError:
     """An entry's bytes aren't what was sent."""
     return OperatorError(
         "engine_damaged",
