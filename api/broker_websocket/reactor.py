@@ -6,7 +6,7 @@ to be read. Then it waits for a handle that never calls again: the connection is
 the next thing that is written raises `RuntimeError: … UVPoll … the handler is closed`. So whoever has read while its socket has an
 error is entered anew, and reads on to the end, as with any other reactor.
 
-Connections whose peers nobody knows yet are read from when their turn at the door comes (`broker_core.connections.door`).
+Connections whose peers nobody knows yet are read from when their turn at the door comes (`broker_core.connections.admission`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from twisted.python.log import callWithLogger
 
-from broker_core.connections.door import ACCEPTED_A_TURN, GUEST_READ_BYTES, Door
+from broker_core.connections.admission import ACCEPTED_A_TURN, GUEST_READ_BYTES, PreLogonReadQueue
 
 
 class UvloopReactor(AsyncioSelectorReactor):
@@ -43,7 +43,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         self._standing: dict[Connection, Callable[[], None]] = {}
         """Who waits for its turn, with what makes it leave the line."""
 
-    def by_turns(self, connection: Connection, door: Door) -> None:
+    def by_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
         """Read from it when its turn comes, until it is `known` or closed."""
         connection.bufferSize = GUEST_READ_BYTES
         self._move(connection, door)
@@ -52,7 +52,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         """Read from it as from any other."""
         self._move(connection, None)
 
-    def _move(self, connection: Any, door: Door | None) -> None:
+    def _move(self, connection: Any, door: PreLogonReadQueue | None) -> None:
         reads = connection in self._readers
         self.removeReader(connection)
         connection.door = door
@@ -96,7 +96,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         if (leave := self._standing.pop(reader, None)) is not None:
             leave()
 
-    def _stand(self, reader: Any, door: Door) -> None:
+    def _stand(self, reader: Any, door: PreLogonReadQueue) -> None:
         descriptor, heard = self._readers[reader], partial(self._heard, reader)
         self._standing[reader] = partial(door.forget, descriptor, heard)
         door.watch(descriptor, heard)

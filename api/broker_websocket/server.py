@@ -37,8 +37,7 @@ from api.broker_websocket.tls import context_factory, peer_names
 from api.broker_websocket.waiting import Gate, Incoming
 from api.broker_websocket.whole_messages import Cut, Incomplete, cut
 from broker_core.config import TlsSettings
-from broker_core.connections.anteroom import Anteroom, Unfinished
-from broker_core.connections.door import Door
+from broker_core.connections.admission import InputBufferUsage, PendingConnections, PreLogonReadQueue
 from broker_core.errors import ClientError
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
@@ -86,7 +85,7 @@ class PacedProtocol(WebSocketProtocol):
         self.room = Gate(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
-        self.unfinished = Unfinished(self.factory.server_class.anteroom, self._take_no_more)
+        self.unfinished = InputBufferUsage(self.factory.server_class.anteroom, self._take_no_more)
         self.on_overflow: Callable[[ClientError], None] | None = None
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
@@ -314,8 +313,8 @@ class Doorway(HTTPChannel):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        self.anteroom: Anteroom = self.factory.server.anteroom
-        self.unfinished = Unfinished(self.anteroom)
+        self.anteroom: PendingConnections = self.factory.server.anteroom
+        self.unfinished = InputBufferUsage(self.anteroom)
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
         reactor.by_turns(_descriptor(self.transport), self.factory.server.door)
@@ -406,8 +405,8 @@ class PacedServer(Server):
         application: Callable[..., Awaitable[None]],
         host: str,
         port: int,
-        anteroom: Anteroom,
-        door: Door,
+        anteroom: PendingConnections,
+        door: PreLogonReadQueue,
         tls: TlsSettings | None = None,
     ) -> None:
         super().__init__(

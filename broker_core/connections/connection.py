@@ -17,16 +17,19 @@ from broker_core.access import EVERYTHING
 from broker_core.activity import LAST
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
-from broker_core.connections.acknowledging import acknowledge, grant, open_window
-from broker_core.connections.anteroom import Unfinished, address_of
-from broker_core.connections.inbox import Hold, Inbox, Item
-from broker_core.connections.member import Identity
-from broker_core.connections.notices import Notices, Settled
-from broker_core.connections.places import Left
-from broker_core.connections.ports import UNKNOWN_POSITION, Publishing, Services
-from broker_core.connections.publisher import Publisher
-from broker_core.connections.resume_tokens import Held
-from broker_core.connections.subscribe_start import make_behind_error
+from broker_core.connections.admission import InputBufferUsage, peer_address
+from broker_core.connections.connection_view import ClientIdentity
+from broker_core.connections.decision_notices import DecisionNotices, Settled
+from broker_core.connections.inbox import Inbox, InputHold, Item
+from broker_core.connections.ports import UNKNOWN_POSITION, ConnectionServices, PublishPort
+from broker_core.connections.publisher import ConnectionPublisher
+from broker_core.connections.resume import SuspendedSubscription, TokenSubscription
+from broker_core.connections.subscription_setup import (
+    acknowledge,
+    grant_credit,
+    make_behind_error,
+    open_window,
+)
 from broker_core.delivery.account import DeliveryAccount, DiscardCause
 from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
@@ -47,18 +50,18 @@ MAX_UNREAD_REPLIES = 1_000
 class Connection:
     """One connection, from its first byte to its last. Others know it as a `Member`."""
 
-    def __init__(self, services: Services, transport: str, sink: ConnectionSink) -> None:
+    def __init__(self, services: ConnectionServices, transport: str, sink: ConnectionSink) -> None:
         self.services = services
         self._clock, self._instance = services.facilities.clock, services.facilities.instance
         self.transport = transport
         self.sink = sink
         self.backlog = Backlog(self, sink, services.facilities)
-        self.notices = Notices(sink)
+        self.notices = DecisionNotices(sink)
         self.name = ""
         self.user = ""
-        self.identity: Identity | None = None
+        self.identity: ClientIdentity | None = None
         self.rights = EVERYTHING
-        self._untaken = Unfinished(services.roster.anteroom)
+        self._untaken = InputBufferUsage(services.roster.anteroom)
         self.inbox = Inbox(sink, self._take, self._clock, services.facilities.turns, self._untaken)
         self.connected_at = self._clock.now_ns()
         self.spoke_at = self._clock.monotonic_ms()
@@ -70,7 +73,7 @@ class Connection:
         """As whom it will be known again when it comes back without a word of where it was; "" for one that has that word."""
         self.durable_owners: dict[str, str] = {}
         """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
-        self.publishing = Publisher(self, self.inbox, services)
+        self.publishing = ConnectionPublisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.preparing: set[str] = set()
         self.knows_sequence = True
@@ -86,7 +89,7 @@ class Connection:
     @property
     def input_share(self) -> str:
         """User, or address of a client without one, whose share of the instance's input this connection uses."""
-        return self.user or address_of(self.remote)
+        return self.user or peer_address(self.remote)
 
     @property
     def logged_on(self) -> bool:
@@ -329,7 +332,7 @@ class Connection:
                 if self.preparing and self.services.frontier.end is not None:
                     # What follows is meant to come after it; but more of them share one read of the log's
                     # end.
-                    self.inbox.hold(Hold.END, _may_overtake)
+                    self.inbox.hold(InputHold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.PauseSubscriptions() | commands.ResumeSubscriptions() | commands.SetRate():
@@ -343,7 +346,7 @@ class Connection:
             case commands.Acknowledge():
                 acknowledge(self, self.services, command)
             case commands.GrantCredit():
-                grant(self, self._clock.now_ns(), command)
+                grant_credit(self, self._clock.now_ns(), command)
             case commands.RenewLease():
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
             case commands.NoticeReceived():
@@ -361,11 +364,11 @@ class Connection:
         if identity is not None and publishing.following is None and publishing.knows(command.name):
             self._log_on(command, identity)
             return
-        self.inbox.hold(Hold.LOGON)
+        self.inbox.hold(InputHold.LOGON)
         if identity is not None:
             self.identified(command, identity)
 
-    def identified(self, command: commands.Logon, identity: Identity) -> None:
+    def identified(self, command: commands.Logon, identity: ClientIdentity) -> None:
         """It is known who this is: log on, and take what came meanwhile."""
         publishing = self.services.publishing
         if publishing.following is None and publishing.knows(command.name):
@@ -374,7 +377,7 @@ class Connection:
             self.services.facilities.spawn(self._let_in_after(publishing, command, identity))
 
     async def _let_in_after(
-        self, publishing: Publishing, command: commands.Logon, identity: Identity
+        self, publishing: PublishPort, command: commands.Logon, identity: ClientIdentity
     ) -> None:
         """Let a client in when this broker knows what others told it, and they have what the answer says.
 
@@ -385,14 +388,14 @@ class Connection:
         if not self.closed:
             self._let_in(command, identity)
 
-    def _let_in(self, command: commands.Logon, identity: Identity) -> None:
+    def _let_in(self, command: commands.Logon, identity: ClientIdentity) -> None:
         try:
             self._log_on(command, identity)
         except ClientError as error:
             self._refuse(commands.with_command(error, command))
-        self.inbox.release(Hold.LOGON)
+        self.inbox.release(InputHold.LOGON)
 
-    def _log_on(self, command: commands.Logon, identity: Identity) -> None:
+    def _log_on(self, command: commands.Logon, identity: ClientIdentity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         services = self.services
@@ -431,7 +434,7 @@ class Connection:
             )
         )
         # Behind the answer: there a protocol may have agreed on something else.
-        heartbeats.begin(self, self._clock.monotonic_ms)
+        heartbeats.start_heartbeat(self, self._clock.monotonic_ms)
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 
@@ -467,7 +470,7 @@ class Connection:
     def prepared(self) -> None:
         """Go on reading from the client when none of its subscribes is being prepared any more."""
         if not self.preparing and not self._over:
-            self.inbox.release(Hold.END)
+            self.inbox.release(InputHold.END)
 
     def check_numbered(self) -> None:
         """Raise ClientError behind when the client wasn't told which of its numbers are in the log."""
@@ -550,7 +553,7 @@ class Connection:
         if not self.comes_back_as:
             return
         left = [
-            Left(
+            SuspendedSubscription(
                 target.id,
                 target.topic,
                 target.filter_text,
@@ -567,7 +570,9 @@ class Connection:
         """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
         services = self.services
         held = [
-            Held(target.id, target.topic, target.filter_text, services.subscribing.position(target))
+            TokenSubscription(
+                target.id, target.topic, target.filter_text, services.subscribing.position(target)
+            )
             for target in self.subscriptions.values()
             if services.subscribing.is_kept(target)
         ]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.protocols import replies
 from broker_core.protocols.liveness import FRAME_GRACE_MS
 
@@ -20,17 +20,17 @@ SLACK_MS: Final = 1_000
 """A peer may be so much later than twice what it promised."""
 
 
-def has_timer(connection: Member) -> bool:
+def needs_own_timer(connection: ConnectionView) -> bool:
     """Whether the common look is too seldom for it."""
     return 0 < _shortest(connection) < FAST_MS
 
 
-def _shortest(connection: Member) -> int:
+def _shortest(connection: ConnectionView) -> int:
     """Of what both promised; 0: nothing."""
     return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
 
 
-def look(connection: Member, now: int, next_look_ms: int) -> None:
+def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> None:
     """Send a heartbeat that would be late at the next look; close a silent peer, or one whose frame does not
     end.
 
@@ -63,15 +63,15 @@ def look(connection: Member, now: int, next_look_ms: int) -> None:
         connection.reply(replies.BrokerHeartbeat())
 
 
-def begin(connection: Member, monotonic_ms: Callable[[], int]) -> None:
+def start_heartbeat(connection: ConnectionView, monotonic_ms: Callable[[], int]) -> None:
     """After the logon: keep a promise that is too short for the common look."""
-    if not has_timer(connection):
+    if not needs_own_timer(connection):
         return
     pause = _shortest(connection) // 2
 
     def turn() -> None:
         if not connection.closed:
-            look(connection, monotonic_ms(), pause)
+            check_heartbeat(connection, monotonic_ms(), pause)
             loop.call_later(pause / 1_000, turn)
 
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from enum import Enum
 from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker_core.connections.anteroom import Unfinished
+from broker_core.connections.admission import InputBufferUsage
 from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
 from broker_core.errors import ClientError
 from broker_core.protocols.native import NativeFrame
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker_core.delivery.sink import Sink
 
 
-class Deed(Protocol):
+class ProtocolAction(Protocol):
     """What was read in a protocol that makes its own of it."""
 
     @property
@@ -39,11 +39,11 @@ class Deed(Protocol):
 ITEM_BYTES = 256
 """What an item takes besides the bytes that were read: a thousand tiny frames are much more than their bytes."""
 
-Item = NativeFrame | str | ClientError | Deed
+Item = NativeFrame | str | ClientError | ProtocolAction
 """A frame, a command as text, why nothing more can be read, or a deed of another protocol."""
 
 
-class Hold(Enum):
+class InputHold(Enum):
     """Why nothing is taken from a client for now."""
 
     LOGON = "its logon is being checked"
@@ -54,7 +54,7 @@ class Hold(Enum):
     SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
 
 
-def weight(items: Iterable[Item]) -> int:
+def estimate_bytes(items: Iterable[Item]) -> int:
     """What they take of memory, about."""
     nbytes = 0
     for item in items:
@@ -68,7 +68,7 @@ def weight(items: Iterable[Item]) -> int:
     return nbytes
 
 
-class _Read(NamedTuple):
+class _ReadChunk(NamedTuple):
     """What one read brought. Made into items as they are taken, which costs time too, or `made` before: all stay until the last is
     taken. What isn't made yet is counted by whoever makes it."""
 
@@ -80,17 +80,22 @@ class Inbox:
     """One connection's. `take` is called for each item and may raise nothing. `held` is told what waits here."""
 
     def __init__(
-        self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: WorkScheduler, held: Unfinished
+        self,
+        sink: Sink,
+        take: Callable[[Item], None],
+        clock: Clock,
+        turns: WorkScheduler,
+        held: InputBufferUsage,
     ) -> None:
         self._held = held
         self._sink = sink
         self._take = take
         self._clock = clock
         self._turns = turns
-        self._coming: deque[_Read] = deque()
+        self._coming: deque[_ReadChunk] = deque()
         self._next: Item | None = None
         """The first of them, when it was looked at and couldn't be taken."""
-        self._holds: dict[Hold, Callable[[Item], bool] | None] = {}
+        self._holds: dict[InputHold, Callable[[Item], bool] | None] = {}
         """With what may be taken all the same."""
         self._reading = True
         self._taking = False
@@ -108,10 +113,10 @@ class Inbox:
     def put(self, items: Iterable[Item]) -> None:
         """Take what was read: now what the budget allows, the rest in later turns. Items may be made as they are asked for.
         ClientError input_full when the instance has no room for what waits."""
-        self._coming.append(_Read(iter(items), items if isinstance(items, Collection) else ()))
+        self._coming.append(_ReadChunk(iter(items), items if isinstance(items, Collection) else ()))
         self._hand_over()
         if self._coming:
-            self._held.hold(sum(weight(read.made) for read in self._coming))
+            self._held.hold(sum(estimate_bytes(read.made) for read in self._coming))
 
     def forget(self) -> None:
         """What waits is from nobody, and won't be taken."""
@@ -119,13 +124,13 @@ class Inbox:
         self._next = None
         self._held.hold(0)
 
-    def hold(self, why: Hold, but: Callable[[Item], bool] | None = None) -> None:
+    def hold(self, why: InputHold, but: Callable[[Item], bool] | None = None) -> None:
         """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
         self._holds[why] = but
         if not self._taking:  # else it is settled when nothing more can be taken
             self._settle_reading()
 
-    def release(self, why: Hold) -> None:
+    def release(self, why: InputHold) -> None:
         if why not in self._holds:
             return
         del self._holds[why]
@@ -136,7 +141,7 @@ class Inbox:
 
         What came behind a logon that is still being checked is from nobody, and forgotten.
         """
-        if Hold.LOGON in self._holds:
+        if InputHold.LOGON in self._holds:
             self.forget()
         self._holds.clear()
         self._ended = ended

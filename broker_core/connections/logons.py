@@ -2,6 +2,8 @@
 
 A transport without authentication takes anybody, and everybody there has the rights of nobody in particular. Others
 take a token, a password or the certificate of the TLS handshake. A refusal never says which part was wrong.
+
+Names that may not log on for a while, because a policy refused them: a client that is thrown out comes straight back.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import structlog
 
@@ -21,14 +24,15 @@ from broker_core.access import (
 )
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import transports_to_close
-from broker_core.connections.anteroom import address_of
-from broker_core.connections.member import Identity, Member
-from broker_core.connections.owners import Owners
-from broker_core.connections.roster import Roster
+from broker_core.connections.admission import peer_address
+from broker_core.connections.connection_view import ClientIdentity, ConnectionView
+from broker_core.connections.name_owners import ClientNameOwners
+from broker_core.connections.roster import ConnectionTable
 from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import ClientError
 from broker_core.names import BROKER_NAME, LINK_PREFIX, SITE_PREFIX
 from broker_core.protocols import commands
+from broker_core.slow_clients.evaluate.decision import Decision
 
 log = structlog.get_logger("sluice.logons")
 CHECKERS = 2
@@ -39,11 +43,15 @@ _NOBODY = f"scrypt$16384$8$1${'A' * 22}==${'A' * 86}=="
 """Checked in place of the hash of a user who isn't there, so that the time says nothing."""
 
 
-class Logons:
+class LogonAuthenticator:
     """The door of one instance."""
 
     def __init__(
-        self, facilities: InstanceResources, roster: Roster, policy: PolicyDocument, owners: Owners
+        self,
+        facilities: InstanceResources,
+        roster: ConnectionTable,
+        policy: PolicyDocument,
+        owners: ClientNameOwners,
     ) -> None:
         self.owners = owners
         self._clock = facilities.clock
@@ -64,7 +72,7 @@ class Logons:
         for connection in self._changed(self._access):
             connection.close("access_changed", "What you may do here was changed.", "Log on again.")
 
-    def _changed(self, access: AccessPolicy) -> Iterator[Member]:
+    def _changed(self, access: AccessPolicy) -> Iterator[ConnectionView]:
         """Those who may do something else there. A transport that is gone closes its clients itself, and says so."""
         for connection in self._roster:
             identity, transport = connection.identity, connection.transport
@@ -93,7 +101,7 @@ class Logons:
         """Check no more passwords."""
         self._checkers.shutdown(wait=False, cancel_futures=True)
 
-    def identify(self, connection: Member, command: commands.Logon) -> Identity | None:
+    def identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
         """Who it is; None when that takes a while: then `connection.identified` or `connection.fail` is called.
 
         Raises ClientError too_many_attempts or too_many_logons.
@@ -104,13 +112,13 @@ class Logons:
             self._note(connection, command, error)
             raise
 
-    def _identify(self, connection: Member, command: commands.Logon) -> Identity | None:
+    def _identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
         self._roster.anteroom.logs_on(connection.sink.remote, self._clock.monotonic_ms())
         if proof == "none":
-            return Identity(command.user or "", False, self._access.rights(connection.transport, ""))
+            return ClientIdentity(command.user or "", False, self._access.rights(connection.transport, ""))
         if proof != "password":
             # Before any lock-out: what somebody else at this address got wrong isn't this one's, and a look costs nothing.
             user = self._user(connection, command, proof)
@@ -132,7 +140,9 @@ class Logons:
             self._spawn(self._refuse(connection, command, proof))
         return None
 
-    def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
+    def check_name(
+        self, connection: ConnectionView, command: commands.Logon, identity: ClientIdentity
+    ) -> None:
         """Take a name for a client: a user's is that user's alone. Raises ClientError bad_client_name or name_taken."""
         try:
             self._check_name(connection, command.name, identity)
@@ -140,7 +150,7 @@ class Logons:
             self._note(connection, command, error)
             raise
 
-    def _check_name(self, connection: Member, name: str, identity: Identity) -> None:
+    def _check_name(self, connection: ConnectionView, name: str, identity: ClientIdentity) -> None:
         if not self._access.may_be(identity.known_as, name):
             raise ClientError(
                 "bad_client_name",
@@ -171,7 +181,7 @@ class Logons:
         owner = self.owners.of(name)
         return owner if owner is not None and self._access.has(owner, name) else None
 
-    def _check_link(self, name: str, identity: Identity, before: Member | None) -> None:
+    def _check_link(self, name: str, identity: ClientIdentity, before: ConnectionView | None) -> None:
         """What comes from another instance stands for its records, so who brings it must have proven to be entitled to that."""
         if not (identity.proven and self._access.may_link(identity.known_as, name)):
             raise ClientError(
@@ -186,16 +196,16 @@ class Logons:
                 "One link for each instance: of a group the next member takes over when it is gone.",
             )
 
-    def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
+    def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
         if proof == "token":
             return self._access.user_of_token(command.token) if command.token else None
         return self._access.user_of_certificate(connection.sink.peer_names)
 
-    def _known(self, connection: Member, command: commands.Logon, user: str) -> Identity:
+    def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
         self._attempts.succeeded(_address(connection), command.user or "")
-        return Identity(user, True, self._access.rights(connection.transport, user))
+        return ClientIdentity(user, True, self._access.rights(connection.transport, user))
 
-    def _begin_check(self, connection: Member, command: commands.Logon) -> None:
+    def _begin_check(self, connection: ConnectionView, command: commands.Logon) -> None:
         if self._waiting >= MAX_WAITING:
             raise ClientError(
                 "too_many_logons",
@@ -213,7 +223,7 @@ class Logons:
         known = self._access.password_hash(user)
         return known is not None and self._proven.holds(user, command.password or "", known)
 
-    async def _check(self, connection: Member, command: commands.Logon) -> None:
+    async def _check(self, connection: ConnectionView, command: commands.Logon) -> None:
         user, password = command.user or "", command.password or ""
         try:
             async with self._turn:
@@ -236,7 +246,7 @@ class Logons:
             self._roster.anteroom.enters(connection)
         await self._refuse(connection, command, "password")
 
-    async def _refuse(self, connection: Member, command: commands.Logon, proof: str) -> None:
+    async def _refuse(self, connection: ConnectionView, command: commands.Logon, proof: str) -> None:
         delay = self._attempts.failed(_address(connection), command.user or "", self._clock.monotonic_ms())
         log.warning(
             "logon_refused",
@@ -255,7 +265,7 @@ class Logons:
         await asyncio.sleep(delay / 1_000)
         connection.fail(commands.with_command(error, command))
 
-    def _note(self, connection: Member, command: commands.Logon, error: ClientError) -> None:
+    def _note(self, connection: ConnectionView, command: commands.Logon, error: ClientError) -> None:
         minute = self._clock.now_ns() // 60_000_000_000
         self.refusals.add(
             minute,
@@ -267,5 +277,35 @@ class Logons:
         )
 
 
-def _address(connection: Member) -> str:
-    return address_of(connection.sink.remote)
+def _address(connection: ConnectionView) -> str:
+    return peer_address(connection.sink.remote)
+
+
+MAX_REFUSED: Final = 10_000
+"""Names; with more the one that may return first is let in early."""
+
+
+class NameBanList:
+    """Times are a clock's that never jumps, in ms."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[int, str]] = {}
+
+    def add(self, name: str, decision: Decision, now_ms: int) -> None:
+        """Refuse a name for the decision's `for_ms`."""
+        self._until[name] = (now_ms + decision.for_ms, decision.reason.value)
+        if len(self._until) > MAX_REFUSED:
+            del self._until[min(self._until, key=lambda known: self._until[known][0])]
+
+    def check(self, name: str, now_ms: int) -> None:
+        """ClientError name_refused with retry_after_ms while it is refused."""
+        until, reason = self._until.get(name, (0, ""))
+        if until > now_ms:
+            raise ClientError(
+                "name_refused",
+                f"{name} was disconnected ({reason}) and may reconnect in {until - now_ms} ms.",
+                "Wait as long as retry_after_ms says.",
+                retry_after_ms=until - now_ms,
+                reason=reason,
+            )
+        self._until.pop(name, None)

@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from broker_core.connections.logons import Logons
-from broker_core.connections.member import Member
-from broker_core.connections.roster import Roster
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.logons import LogonAuthenticator
+from broker_core.connections.roster import ConnectionTable
 from broker_core.names import LINK_PREFIX, SITE_PREFIX
 
 MAX_NOTICES: Final = 1_000
@@ -50,7 +50,9 @@ class NameNotices:
     """The notices of one member: what it has to send, and what follows from those of others. `run` is its
     process."""
 
-    def __init__(self, roster: Roster, logons: Logons, now_ns: Callable[[], int], run: str) -> None:
+    def __init__(
+        self, roster: ConnectionTable, logons: LogonAuthenticator, now_ns: Callable[[], int], run: str
+    ) -> None:
         self._roster, self._logons, self._now_ns, self._run = roster, logons, now_ns, run
         self._latest = 0
         """The latest moment of a logon that is known of."""
@@ -61,7 +63,7 @@ class NameNotices:
 
     # What this member sends.
 
-    def on_logged_on(self, connection: Member, name: str) -> None:
+    def on_logged_on(self, connection: ConnectionView, name: str) -> None:
         """Note that a client has taken a name."""
         self._latest = max(self._now_ns(), self._latest + 1)
         connection.logged_on_at = self._latest
@@ -81,7 +83,7 @@ class NameNotices:
         notices = [self._unsent.popleft() for _ in range(min(len(self._unsent), MAX_NOTICES))]
         return msgspec.json.encode(NoticeMessage(self._run, notices))
 
-    def _send_of(self, name: str, connection: Member) -> None:
+    def _send_of(self, name: str, connection: ConnectionView) -> None:
         if not connection.passing and _is_shared(name):
             self._send(LogonNotice(name, _proven_user(connection), connection.logged_on_at))
 
@@ -125,7 +127,7 @@ class NameNotices:
             self._send_of(notice.name, client)
 
 
-def _proven_user(connection: Member) -> str:
+def _proven_user(connection: ConnectionView) -> str:
     return connection.identity.known_as if connection.identity is not None else ""
 
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.batch import Batch
-from broker_core.connections.leases import Leases
-from broker_core.connections.logons import Logons
-from broker_core.connections.member import Member
-from broker_core.connections.places import Places
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.logons import LogonAuthenticator, NameBanList
 from broker_core.connections.quotas import Quotas
-from broker_core.connections.refused_names import RefusedNames
-from broker_core.connections.resume_tokens import Tokens
-from broker_core.connections.roster import Roster
+from broker_core.connections.resume import ResumePoints, ResumeTokens
+from broker_core.connections.roster import ConnectionTable
+from broker_core.connections.subscription_leases import SubscriptionLeases
 from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import SluiceError
@@ -28,7 +26,7 @@ from broker_core.replay.span import SpanResult
 from broker_core.sync_replication.sync_replication import SyncReplication
 
 
-class Following(Protocol):
+class ReplicatedLogStatus(Protocol):
     """A log that other brokers append to as well: `group.member`."""
 
     @property
@@ -69,13 +67,13 @@ UNKNOWN_POSITION: Final = PublisherPosition(None, None, 0)
 """Told by a member that is cut off: the others may know more of each of the three."""
 
 
-class Publishing(Protocol):
+class PublishPort(Protocol):
     """Takes what clients publish: `engine.dispatch`."""
 
     @property
     def congested(self) -> bool: ...
-    def wait_for_room(self, connection: Member) -> None: ...
-    def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
+    def wait_for_room(self, connection: ConnectionView) -> None: ...
+    def publish(self, connection: ConnectionView, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def check_queue(self, topic: str) -> None:
         """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
 
@@ -85,31 +83,31 @@ class Publishing(Protocol):
     def knows(self, name: str) -> bool: ...
     async def known(self, name: str) -> bool: ...
     @property
-    def following(self) -> Following | None: ...
+    def following(self) -> ReplicatedLogStatus | None: ...
 
 
-class Subscribing(Protocol):
+class SubscribePort(Protocol):
     """Begins and ends subscriptions: `engine.subscribing`."""
 
-    def subscribe(self, connection: Member, command: commands.Subscribe) -> None: ...
+    def subscribe(self, connection: ConnectionView, command: commands.Subscribe) -> None: ...
     def look_up(self, command: commands.Subscribe) -> SpanResult: ...
     def remove(self, target: ClientSubscription) -> None: ...
     def position(self, target: ClientSubscription) -> int: ...
     def is_kept(self, target: ClientSubscription) -> bool: ...
 
 
-class Judging(Protocol):
+class PolicyPort(Protocol):
     """Keeps what policy knows of clients: `engine.settle`."""
 
-    def joined(self, connection: Member) -> None: ...
-    def left(self, connection: Member) -> None: ...
-    def changed(self, connection: Member) -> None: ...
-    def went_live(self, connection: Member) -> None: ...
-    def spool_failed(self, connection: Member, error: SluiceError) -> None: ...
-    def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None: ...
-    def over(self, connection: Member, target: ClientSubscription) -> None: ...
-    def acknowledged(self, connection: Member, target: ClientSubscription) -> None: ...
-    def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
+    def joined(self, connection: ConnectionView) -> None: ...
+    def left(self, connection: ConnectionView) -> None: ...
+    def changed(self, connection: ConnectionView) -> None: ...
+    def went_live(self, connection: ConnectionView) -> None: ...
+    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None: ...
+    def begun(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None: ...
+    def over(self, connection: ConnectionView, target: ClientSubscription) -> None: ...
+    def acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None: ...
+    def prefetch_of(self, connection: ConnectionView, topic: str) -> int | None: ...
 
 
 Note = Callable[[int, str, str, str, str | None, str | None, str | None, DeliveryAccount | None], None]
@@ -118,23 +116,23 @@ topic and filter; its transport; of a disconnection what it was handed. `engine.
 
 
 @dataclass(slots=True)
-class Services:
+class ConnectionServices:
     """What connections of one instance use. The engine fills it, part by part."""
 
     facilities: InstanceResources
     frontier: DurableFrontier
-    roster: Roster
-    leases: Leases
-    refused: RefusedNames
-    tokens: Tokens
-    places: Places
+    roster: ConnectionTable
+    leases: SubscriptionLeases
+    refused: NameBanList
+    tokens: ResumeTokens
+    places: ResumePoints
     note: Note
-    judging: Judging
-    publishing: Publishing
-    subscribing: Subscribing
+    judging: PolicyPort
+    publishing: PublishPort
+    subscribing: SubscribePort
     control: ReplayControl
     confirmations: SyncReplication
     durables: DurableSubscriptions
     managed: ManagedReplays
-    logons: Logons
+    logons: LogonAuthenticator
     quotas: Quotas

@@ -12,21 +12,21 @@ import numpy as np
 
 from broker_core import batch as batches
 from broker_core.batch import MAX_SESSION, PROVEN, Batch
-from broker_core.connections.inbox import Hold, Inbox
-from broker_core.connections.member import Member
-from broker_core.connections.ports import Services
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.inbox import Inbox, InputHold
+from broker_core.connections.ports import ConnectionServices
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 
-MOST_UNCOMMITTED = 256
+MAX_UNCOMMITTED = 256
 """Batches of one client that may be on their way to the disk, and answers that may wait for them. The log is one line: whoever
 pours thousands of small batches into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one
 client's share is below 10 ms."""
 
 
-MOST_TOPICS = 16
+MAX_TOPICS = 16
 """Topics that a publisher's account tells apart; further ones are counted by their first word (`prices.>`), as many of those."""
-TOLD_AGAIN_S = 60.0
+REPORT_AGAIN_S = 60.0
 """Who publishes faster than its quota is told so no more often than that."""
 
 
@@ -35,10 +35,10 @@ def new_session() -> int:
     return 1 + randbelow(MAX_SESSION)
 
 
-class Publisher:
+class ConnectionPublisher:
     """The publishing side of a connection."""
 
-    def __init__(self, connection: Member, inbox: Inbox, services: Services) -> None:
+    def __init__(self, connection: ConnectionView, inbox: Inbox, services: ConnectionServices) -> None:
         self._connection = connection
         self._inbox = inbox
         self._services = services
@@ -70,10 +70,10 @@ class Publisher:
         return sum(self.topics.values())
 
     def _count(self, topic: str, number: int) -> None:
-        if topic not in self.topics and len(self.topics) >= MOST_TOPICS:
+        if topic not in self.topics and len(self.topics) >= MAX_TOPICS:
             word, dot, _ = topic.partition(".")
             topic = f"{word}.>" if dot else ">"
-            if topic not in self.topics and len(self.topics) >= 2 * MOST_TOPICS:
+            if topic not in self.topics and len(self.topics) >= 2 * MAX_TOPICS:
                 topic = ">"
         self.topics[topic] = self.topics.get(topic, 0) + number
 
@@ -192,13 +192,13 @@ class Publisher:
             raise
         if wait <= 0:
             return
-        self._inbox.hold(Hold.QUOTA)
+        self._inbox.hold(InputHold.QUOTA)
         loop = asyncio.get_running_loop()
         if self._paced is not None:
             self._paced.cancel()
-        self._paced = loop.call_later(wait, self._inbox.release, Hold.QUOTA)
+        self._paced = loop.call_later(wait, self._inbox.release, InputHold.QUOTA)
         if loop.time() >= self._told_until:
-            self._told_until = loop.time() + TOLD_AGAIN_S
+            self._told_until = loop.time() + REPORT_AGAIN_S
             connection.reply(
                 replies.DecisionNotice(
                     code="publish_paced",
@@ -224,14 +224,14 @@ class Publisher:
         self._settle_hold()
         if self._services.publishing.congested and self._reading:
             self._reading = False
-            self._inbox.hold(Hold.JOURNAL)
+            self._inbox.hold(InputHold.JOURNAL)
             self._services.publishing.wait_for_room(self._connection)
 
     def may_read(self) -> None:
         """There is room for what it publishes again."""
         if not self._reading:
             self._reading = True
-            self._inbox.release(Hold.JOURNAL)
+            self._inbox.release(InputHold.JOURNAL)
 
     def committed(self, number: int) -> None:
         """That many of its batches are done; answer what waited for them."""
@@ -243,10 +243,10 @@ class Publisher:
 
     def _settle_hold(self) -> None:
         most = max(self.uncommitted, len(self._waiting))
-        if most >= MOST_UNCOMMITTED:
-            self._inbox.hold(Hold.OWN)
-        elif most < MOST_UNCOMMITTED // 2:
-            self._inbox.release(Hold.OWN)
+        if most >= MAX_UNCOMMITTED:
+            self._inbox.hold(InputHold.OWN)
+        elif most < MAX_UNCOMMITTED // 2:
+            self._inbox.release(InputHold.OWN)
 
     def _answer_then(self, answer: replies.Ack) -> None:
         self._waiting.append((self._submitted, answer))

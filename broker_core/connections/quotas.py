@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_settings import QUOTAS
-from broker_core.connections.anteroom import address_of
-from broker_core.connections.member import Identity, Member
-from broker_core.connections.owners import Owners
+from broker_core.connections.admission import peer_address
+from broker_core.connections.connection_view import ClientIdentity, ConnectionView
+from broker_core.connections.name_owners import ClientNameOwners
 from broker_core.errors import ClientError
 from broker_core.journal.journal import Journal
 from broker_core.replay.positions.file import SHARED_OWNER
@@ -26,7 +26,7 @@ from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.scopes import RuleSubject
 
 
-class Keeps(Protocol):
+class DurableCounts(Protocol):
     """What is kept for clients that are away: `replay.kept_positions`."""
 
     @property
@@ -38,7 +38,7 @@ class Keeps(Protocol):
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """Messages that may still be published at once; below zero they were, and are waited for."""
 
     left: float = 0.0
@@ -55,27 +55,32 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Use:
+class QuotaUsage:
     """What somebody takes now."""
 
     connections: int = 0
     subscriptions: int = 0
     topics: set[str] = field(default_factory=set)
-    published: Bucket = field(default_factory=Bucket)
+    published: TokenBucket = field(default_factory=TokenBucket)
 
 
 class Quotas:
     """An instance's. Who is connected is in `_users`; the limits of a member are looked up once."""
 
     def __init__(
-        self, policy: PolicyDocument, keeps: Keeps, owners: Owners, journal: Journal, now: Callable[[], int]
+        self,
+        policy: PolicyDocument,
+        keeps: DurableCounts,
+        owners: ClientNameOwners,
+        journal: Journal,
+        now: Callable[[], int],
     ) -> None:
         self._keeps = keeps
         self._owners = owners
         self._journal = journal
         self._now = now
-        self._users: dict[str, Use] = {}
-        self._clients: dict[Member, tuple[str, Use]] = {}
+        self._users: dict[str, QuotaUsage] = {}
+        self._clients: dict[ConnectionView, tuple[str, QuotaUsage]] = {}
         self.apply(policy)
 
     def apply(self, policy: PolicyDocument) -> None:
@@ -87,14 +92,16 @@ class Quotas:
         """The limits of a user's clients on a transport, by the settings' names."""
         known = self._limits.get((transport, user))
         if known is None:
-            if len(self._limits) >= MOST_KNOWN:
+            if len(self._limits) >= MAX_KNOWN:
                 self._limits.clear()
             known = self._limits[transport, user] = self._layers.values(RuleSubject(transport, user))
         return known
 
     # Who is there.
 
-    def check_logon(self, connection: Member, identity: Identity, replaces: Member | None) -> None:
+    def check_logon(
+        self, connection: ConnectionView, identity: ClientIdentity, replaces: ConnectionView | None
+    ) -> None:
         """ClientError connections_over_quota when a user has enough connections without this one."""
         key = _key(connection, identity)
         use = self._users.get(key)
@@ -105,13 +112,13 @@ class Quotas:
         if limit is not None and used >= limit:
             raise _over("user_connections", used, limit, "connections_over_quota")
 
-    def joined(self, connection: Member, identity: Identity) -> None:
+    def joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
         """A client has logged on."""
         key = _key(connection, identity)
-        self._users.setdefault(key, Use()).connections += 1
-        self._clients[connection] = (key, Use())
+        self._users.setdefault(key, QuotaUsage()).connections += 1
+        self._clients[connection] = (key, QuotaUsage())
 
-    def left(self, connection: Member) -> None:
+    def left(self, connection: ConnectionView) -> None:
         """A client is gone, with its subscriptions."""
         key, own = self._clients.pop(connection, ("", None))
         if own is None:
@@ -124,28 +131,28 @@ class Quotas:
 
     # What it asks for.
 
-    def check_subscription(self, connection: Member, preparing: int = 0) -> None:
+    def check_subscription(self, connection: ConnectionView, preparing: int = 0) -> None:
         """ClientError over_quota when a client, or its user, has enough subscriptions with those that are under way."""
         for name, used, limit in self._limited(connection, "subscriptions"):
             if (number := used.subscriptions + preparing) >= limit:
                 raise _over(name, number, limit, "over_quota")
 
-    def subscribed(self, connection: Member, number: int) -> None:
+    def subscribed(self, connection: ConnectionView, number: int) -> None:
         """It has so many more subscriptions, or less."""
         for used in self._uses(connection):
             used.subscriptions += number
 
-    def check_durable(self, connection: Member, client: str, name: str) -> None:
+    def check_durable(self, connection: ConnectionView, client: str, name: str) -> None:
         """ClientError over_quota when a durable subscription would be one too many. One that there is may go on."""
         if (client, name) not in self._keeps.durables:
             self._check_kept(connection, client, "durables", self._keeps.durables_of)
 
-    def check_replay(self, connection: Member) -> None:
+    def check_replay(self, connection: ConnectionView) -> None:
         """The same of a new managed replay."""
         going_on = Counter(one.client for one in self._keeps.replays.values() if not one.ended)
         self._check_kept(connection, connection.name, "replays", going_on)
 
-    def _check_kept(self, connection: Member, client: str, what: str, numbers: Counter[str]) -> None:
+    def _check_kept(self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]) -> None:
         limits, owner = self._limits_of(connection), self._owners.user_of(client)
         # Who owns what is asked once for each client: one may begin a thousand in a turn.
         users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
@@ -157,7 +164,7 @@ class Quotas:
                 raise _over(name, used, limit, "over_quota")
         self.check_pinned(connection, client)
 
-    def check_pinned(self, connection: Member, client: str) -> None:
+    def check_pinned(self, connection: ConnectionView, client: str) -> None:
         """ClientError over_quota when what is kept for a client's name, or its owner, holds enough of the log."""
         limits = self._limits_of(connection)
         limit = limits["client_pinned_bytes"]
@@ -179,7 +186,7 @@ class Quotas:
         firsts = [first for first in held if first is not None]
         return self._journal.bytes_from(min(firsts)) if firsts else 0
 
-    def published(self, connection: Member, topics: Sequence[str], count: int) -> float:
+    def published(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
         """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.
 
         ClientError over_quota when that would be one topic too many; then nothing was counted.
@@ -198,7 +205,10 @@ class Quotas:
         return wait
 
     def _learn(
-        self, topics: Sequence[str], uses: tuple[tuple[Use, str], ...], limits: Mapping[str, int | None]
+        self,
+        topics: Sequence[str],
+        uses: tuple[tuple[QuotaUsage, str], ...],
+        limits: Mapping[str, int | None],
     ) -> None:
         for use, name in uses:
             limit = limits[name]
@@ -208,28 +218,28 @@ class Quotas:
         for use, _ in uses:
             use.topics.update(topics)
 
-    def _uses(self, connection: Member) -> tuple[Use, ...]:
+    def _uses(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
         found = self._clients.get(connection)
         return (found[1], self._users[found[0]]) if found is not None else ()
 
-    def _limits_of(self, connection: Member) -> Mapping[str, int | None]:
+    def _limits_of(self, connection: ConnectionView) -> Mapping[str, int | None]:
         identity = connection.identity
         return self.of(connection.transport, identity.known_as if identity is not None else "")
 
-    def _limited(self, connection: Member, what: str) -> Iterable[tuple[str, Use, int]]:
+    def _limited(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
         limits = self._limits_of(connection)
         for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
             if (limit := limits[name]) is not None:
                 yield name, use, limit
 
 
-MOST_KNOWN = 10_000
+MAX_KNOWN = 10_000
 """Users whose limits are remembered."""
 
 
-def _key(connection: Member, identity: Identity) -> str:
+def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
     """As whom it counts. No user's name has an @ at its beginning."""
-    return identity.known_as if identity.proven else f"@{address_of(connection.sink.remote)}"
+    return identity.known_as if identity.proven else f"@{peer_address(connection.sink.remote)}"
 
 
 def _over(quota: str, used: int, limit: int, code: str) -> ClientError:

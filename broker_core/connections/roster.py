@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker_core.connections.anteroom import Anteroom
-from broker_core.connections.member import Member
+from broker_core.connections.admission import PendingConnections
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import DeliveryAccount
 from broker_core.errors import ClientError
 
 
-class Roster:
+class ConnectionTable:
     """One instance's."""
 
-    def __init__(self, anteroom: Anteroom) -> None:
+    def __init__(self, anteroom: PendingConnections) -> None:
         self.anteroom = anteroom
-        self.connections: set[Member] = set()
-        self.clients: dict[str, Member] = {}
+        self.connections: set[ConnectionView] = set()
+        self.clients: dict[str, ConnectionView] = {}
         """Those that are logged on."""
-        self.parting: set[Member] = set()
+        self.parting: set[ConnectionView] = set()
         """Clients that were told why they are closed, and may still answer."""
         self.gone = DeliveryAccount()
         """What became of everything that was for clients that have left."""
-        self.on_connected: Callable[[Member], None] | None = None
-        self.on_logged_on: Callable[[Member, str], None] | None = None
+        self.on_connected: Callable[[ConnectionView], None] | None = None
+        self.on_logged_on: Callable[[ConnectionView, str], None] | None = None
         """Called when a client has taken a name; set in a group."""
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ConnectionView]:
         return iter(list(self.connections))
 
-    def connected(self, connection: Member) -> None:
+    def connected(self, connection: ConnectionView) -> None:
         """A transport has a new connection; it is closed at once when there are too many."""
         self.connections.add(connection)
         if self.on_connected is not None:
@@ -41,7 +41,7 @@ class Roster:
             return
         self.anteroom.enters(connection)
 
-    def log_on(self, connection: Member, name: str) -> None:
+    def log_on(self, connection: ConnectionView, name: str) -> None:
         """A client takes a name. One of the same name that is connected is told, and replaced."""
         before = self.clients.get(name)
         if before is not None:
@@ -53,7 +53,7 @@ class Roster:
             self.on_logged_on(connection, name)
         self.anteroom.known(connection)
 
-    def leave(self, connection: Member) -> None:
+    def leave(self, connection: ConnectionView) -> None:
         if connection in self.connections:
             self.connections.discard(connection)
             self.anteroom.went(connection.remote)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.control.figures import Figures
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import ForecastEntry, VerdictEntry
@@ -31,10 +31,10 @@ class Explaining:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._paces: dict[str, RateMeter] = {}
-        self._said: dict[str, tuple[int, Member, ClientState, Explained]] = {}
+        self._said: dict[str, tuple[int, ConnectionView, ClientState, Explained]] = {}
 
     def client(
-        self, connection: Member, figures: Mapping[str, Figures], now: int, crowded: bool = False
+        self, connection: ConnectionView, figures: Mapping[str, Figures], now: int, crowded: bool = False
     ) -> Explained:
         """Why it is behind and what comes next. `crowded`: may be KEPT_MS old, if the client's state is still what it was."""
         backlog = connection.backlog
@@ -49,7 +49,7 @@ class Explaining:
         self._said[connection.name] = (now, connection, backlog.state, said)
         return said
 
-    def _evidence(self, connection: Member, figures: Mapping[str, Figures], now: int) -> SlowEvidence:
+    def _evidence(self, connection: ConnectionView, figures: Mapping[str, Figures], now: int) -> SlowEvidence:
         backlog, settle, subscriptions = connection.backlog, self._engine.settle, connection.subscriptions
         waiting = [
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import DeliveryAccount, sum_accounts
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import MatchReceiver
@@ -57,7 +57,7 @@ class Reading:
         self._counted = counted
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
-    def client(self, connection: Member) -> Iterator[tuple[str, Figures]]:
+    def client(self, connection: ConnectionView) -> Iterator[tuple[str, Figures]]:
         """The figures of all its subscriptions, with their ids. Those that have ended while they are read are left out."""
         connection.backlog.look()
         oldest = _oldest(connection)
@@ -65,12 +65,12 @@ class Reading:
             if connection.subscriptions.get(id) is target:
                 yield id, self._figures(connection, target, oldest.get(target.stream, 0))
 
-    def forget(self, connected: Mapping[str, Member]) -> None:
+    def forget(self, connected: Mapping[str, ConnectionView]) -> None:
         """Keep nothing of clients that have left."""
         for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
             del self._accepted[target]
 
-    def _figures(self, connection: Member, target: ClientSubscription, oldest_at: int) -> Figures:
+    def _figures(self, connection: ConnectionView, target: ClientSubscription, oldest_at: int) -> Figures:
         lane, account = connection.backlog.lanes.get(target.stream), target.account
         waiting = account.waiting
         behind = self._behind(target)
@@ -121,7 +121,7 @@ class Reading:
         return batches[0].accepted_at if batches else 0
 
 
-def _oldest(connection: Member) -> dict[int, int]:
+def _oldest(connection: ConnectionView) -> dict[int, int]:
     """From when the age of each stream's oldest waiting delivery counts, ns."""
     backlog, made = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
@@ -136,7 +136,7 @@ def _oldest(connection: Member) -> dict[int, int]:
     return made
 
 
-def account_of(connection: Member, figures: Collection[Figures]) -> DeliveryAccount:
+def account_of(connection: ConnectionView, figures: Collection[Figures]) -> DeliveryAccount:
     """A client's account: of its subscriptions, and of those that have ended."""
     accounts, ended = [one.account for one in figures], connection.backlog.ended
     if len(accounts) == 1 and not ended.matched.messages:
@@ -157,7 +157,7 @@ def _own_delivery(target: ClientSubscription) -> DeliveryState:
     return DeliveryState.REPLAYING if target.cursor.reading else DeliveryState.LIVE
 
 
-def delivery_of(connection: Member) -> DeliveryState:
+def delivery_of(connection: ConnectionView) -> DeliveryState:
     """What the broker does for a client: always what it does for one of its subscriptions, if there is any. Offlined and
     draining are the client's own: one spool serves them all."""
     if (away := _AWAY.get(connection.backlog.state)) is not None:

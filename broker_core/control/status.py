@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from broker_core.clock import thread_cpu_seconds
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
 from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
@@ -153,7 +153,7 @@ class Statistics:
             self._sampled_at = now
         self._looked += 1
 
-    def _look_at(self, connection: Member, turn: int) -> Parts[ClientEntry]:
+    def _look_at(self, connection: ConnectionView, turn: int) -> Parts[ClientEntry]:
         """Renew a client's rate and lag, and make its entry: the one before, if it rests and nothing of it changed, but anew
         every tenth turn. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before, and
         seldom if it rests."""
@@ -188,7 +188,7 @@ class Statistics:
         return entry
 
     def _mark(
-        self, connection: Member, look: tuple[DeliveryState, int, int, int]
+        self, connection: ConnectionView, look: tuple[DeliveryState, int, int, int]
     ) -> tuple[object, ...] | None:
         """What the entry of a client at rest is recognised by; None for one whose ages go on."""
         account = connection.account
@@ -273,15 +273,15 @@ class Statistics:
         """One entry per client that is logged on."""
         return [self.client(connection) for connection in self._clients.values()]
 
-    def client(self, connection: Member) -> ClientEntry:
+    def client(self, connection: ConnectionView) -> ClientEntry:
         """One client's entry."""
         return _at_once(self._anew(connection))
 
-    def _anew(self, connection: Member) -> Parts[ClientEntry]:
+    def _anew(self, connection: ConnectionView) -> Parts[ClientEntry]:
         figures = yield from self._figures(connection)
         return (yield from self._entry(connection, figures, self._engine.clock.now_ns()))
 
-    def _figures(self, connection: Member) -> Parts[dict[str, Figures]]:
+    def _figures(self, connection: ConnectionView) -> Parts[dict[str, Figures]]:
         made = dict[str, Figures]()
         for number, (id, figures) in enumerate(self._reading.client(connection), 1):
             made[id] = figures
@@ -290,7 +290,7 @@ class Statistics:
         return {id: one for id, one in made.items() if _goes_on(connection, id, one)}
 
     def _entry(
-        self, connection: Member, figures: dict[str, Figures], now: int, crowded: bool = False
+        self, connection: ConnectionView, figures: dict[str, Figures], now: int, crowded: bool = False
     ) -> Parts[ClientEntry]:
         """`crowded`: its explanation may be some seconds old, see Explaining."""
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
@@ -346,7 +346,7 @@ class Statistics:
         )
 
     def _subscriptions(
-        self, connection: Member, figures: dict[str, Figures], explained: Explained, now: int
+        self, connection: ConnectionView, figures: dict[str, Figures], explained: Explained, now: int
     ) -> Parts[list[SubscriptionEntry]]:
         flaps, made = self._lags.flaps(connection.name, now), list[SubscriptionEntry]()
         known, resting = self._resting.get(connection.name, {}), {}
@@ -483,13 +483,13 @@ async def _in_turns(parts: Parts[T], slices: _Slices) -> T:
         await slices.rest()
 
 
-def _goes_on(connection: Member, id: str, figures: Figures) -> bool:
+def _goes_on(connection: ConnectionView, id: str, figures: Figures) -> bool:
     """Whether it is still that subscription: one that has ended since is in what the client's ended ones had."""
     target = connection.subscriptions.get(id)
     return target is not None and target.account is figures.account
 
 
-def _look(connection: Member) -> tuple[DeliveryState, int, int, int]:
+def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
     """What a client's sample is published for when it changes."""
     account = connection.account
     return (

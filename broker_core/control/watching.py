@@ -15,7 +15,7 @@ import numpy as np
 
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.entries import SharedDelivery
 from broker_core.delivery.ports import MatchReceiver
 from broker_core.documents.system_records import ClientEvent, DecisionEntry
@@ -115,7 +115,7 @@ class Watch:
         """Events that the queue can still take."""
         return self.capacity - len(self._queue)
 
-    def _connected(self, connection: Member) -> None:
+    def _connected(self, connection: ConnectionView) -> None:
         if "connect" in self._kinds:
             # Nobody has logged on yet: as in AMPS, the connection's own name stands for the client's.
             name = f"{connection.transport}-{connection.sink.remote}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from broker_core.connections.owners import Owners
+from broker_core.connections.name_owners import ClientNameOwners
 from broker_core.delivery.ports import TaskSpawner
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
@@ -19,7 +19,11 @@ class Chores:
     """`broken` is called with why the journal takes nothing more. Belongs to the loop."""
 
     def __init__(
-        self, journal: Journal, owners: Owners, spawn: TaskSpawner, broken: Callable[[JournalError], None]
+        self,
+        journal: Journal,
+        owners: ClientNameOwners,
+        spawn: TaskSpawner,
+        broken: Callable[[JournalError], None],
     ) -> None:
         self._journal = journal
         self._owners = owners

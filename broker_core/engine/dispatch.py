@@ -20,9 +20,9 @@ import structlog
 from broker_core import batch as batches
 from broker_core.activity import LAST
 from broker_core.batch import Batch, hash64
-from broker_core.connections.member import Member
-from broker_core.connections.ports import Following, PublisherPosition
-from broker_core.connections.roster import Roster
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.ports import PublisherPosition, ReplicatedLogStatus
+from broker_core.connections.roster import ConnectionTable
 from broker_core.delivery.entries import SharedDelivery
 from broker_core.delivery.ports import InstanceResources, MatchReceiver
 from broker_core.engine.publisher_numbers import (
@@ -87,7 +87,7 @@ class Dispatch:
         facilities: InstanceResources,
         frontier: DurableFrontier,
         everywhere: DurableFrontier,
-        roster: Roster,
+        roster: ConnectionTable,
         subscribed: Subscribed,
         settles: Settles,
         topics: JournaledTopics,
@@ -110,7 +110,7 @@ class Dispatch:
         self.numbers = PublisherNumbers(self._journal.publishers, roster)
         self.on_broken: Callable[[JournalError], None] | None = None
         """The log takes nothing more, so the process has to end; set by the engine."""
-        self.following: Following | None = None
+        self.following: ReplicatedLogStatus | None = None
         """Where other brokers append to the log as well; set by whoever runs the broker."""
         self._log: CommitLog[Waiting] = make_log(self._journal, self, self._clock)
         self._behind_bytes = 0
@@ -125,11 +125,11 @@ class Dispatch:
         """Whether more waits for the disk than should."""
         return self._log.full or self._behind_bytes > PENDING_HIGH_BYTES
 
-    def wait_for_room(self, connection: Member) -> None:
+    def wait_for_room(self, connection: ConnectionView) -> None:
         """Let a publisher be read again when the disk has caught up."""
         self._spawn(self._resume(connection))
 
-    async def _resume(self, connection: Member) -> None:
+    async def _resume(self, connection: ConnectionView) -> None:
         await self._log.room()
         if self.congested:
             await self._log.barrier()
@@ -178,7 +178,7 @@ class Dispatch:
 
     # Publish.
 
-    def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+    def publish(self, connection: ConnectionView, batch: Batch, answers: Sequence[replies.Ack]) -> None:
         """Take a batch from a client. Raises ClientError bad_batch_error, bad_topic, not_journaled or
         refused_before, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
@@ -241,7 +241,7 @@ class Dispatch:
             raise _nowhere(topic, "No journal keeps this record of it")
 
     def _to_journal(
-        self, connection: Member, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
+        self, connection: ConnectionView, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
         """Append what is to be kept. `last` is the publisher's number that is acknowledged with it."""
         assert parts.kept is not None
@@ -267,7 +267,7 @@ class Dispatch:
         self._log.append(PendingBatch(parts.kept, waiting, claims=claims))
         connection.publishing.submitted()
 
-    def _past_journal(self, connection: Member, passed: Passed) -> None:
+    def _past_journal(self, connection: ConnectionView, passed: Passed) -> None:
         """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
         it."""
         under_way = self.numbers.under_way.get(connection.name)
@@ -289,7 +289,7 @@ class Dispatch:
         self._answer_passed(connection, passed)
 
     @staticmethod
-    def _answer_passed(connection: Member, passed: Passed) -> None:
+    def _answer_passed(connection: ConnectionView, passed: Passed) -> None:
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
         connection.publishing.handed_on(passed.answers)
         if first:
@@ -545,7 +545,7 @@ class Dispatch:
             self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
             self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
-        failed: dict[Member, list[int]] = {owner: [] for owner in self.numbers.repeats}
+        failed: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:
             waiting = pending.owner
             if waiting is not None:

@@ -23,8 +23,8 @@ from broker_core.config.rule_terms import (
     TargetSelection,
     Unit,
 )
-from broker_core.connections.member import Member
-from broker_core.connections.ports import Services
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.ports import ConnectionServices
 from broker_core.delivery.account import DiscardCause, MessageVolume
 from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
 from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
@@ -59,14 +59,14 @@ class UnderWay:
         self._keep(replace(self.decision, told=told, **found), self.identity)
 
 
-Act = Callable[[Member, UnderWay], None]
+Act = Callable[[ConnectionView, UnderWay], None]
 
 
 class Enforcement:
     """What slow-client policy decides is done here, one method for each action; and what operators do in the same way."""
 
     def __init__(
-        self, services: Services, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents
+        self, services: ConnectionServices, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents
     ) -> None:
         self._services = services
         self._clock = services.facilities.clock
@@ -111,7 +111,7 @@ class Enforcement:
                     "internal_error", "What a policy decided about this client couldn't be carried out."
                 )
 
-    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """What waits for a client can't be written to its spool: by no rule's word, but with everything a decision has."""
         backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
         used = backlog.spool_bytes
@@ -144,7 +144,7 @@ class Enforcement:
 
     # What is done to a backlog.
 
-    def _conflate(self, connection: Member, act: UnderWay) -> None:
+    def _conflate(self, connection: ConnectionView, act: UnderWay) -> None:
         """Keep the latest message per key of what waits."""
         for target in _own(_targets(connection, act.decision)):
             keep_latest(
@@ -156,7 +156,7 @@ class Enforcement:
                 lambda lost, kept: act.record(lost=lost, kept=kept),
             )
 
-    def _would_conflate(self, connection: Member, act: UnderWay) -> None:
+    def _would_conflate(self, connection: ConnectionView, act: UnderWay) -> None:
         """Count what that would leave out."""
         decision = act.decision
 
@@ -170,7 +170,7 @@ class Enforcement:
                 lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
             )
 
-    def _discard_oldest(self, connection: Member, act: UnderWay) -> None:
+    def _discard_oldest(self, connection: ConnectionView, act: UnderWay) -> None:
         """Drop the oldest until the subscription is within the limit."""
         decision = act.decision
         lost = kept = 0
@@ -187,7 +187,7 @@ class Enforcement:
             act.record(lost=lost, kept=kept)
         connection.changed()
 
-    def _offline(self, connection: Member, act: UnderWay) -> None:
+    def _offline(self, connection: ConnectionView, act: UnderWay) -> None:
         """Move what waits to the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
@@ -196,7 +196,7 @@ class Enforcement:
         spool = connection.backlog.spool
         act.record(kept=spool.messages if spool is not None else 0)  # what was on its way isn't in the spool
 
-    def move_to_spool(self, connection: Member) -> None:
+    def move_to_spool(self, connection: ConnectionView) -> None:
         """Offline a live client: what of it is of the log is read there again, everything else waits in its spool."""
         spool = self._new_spool(connection)
         for target in list(connection.subscriptions.values()):
@@ -208,7 +208,7 @@ class Enforcement:
                 target.conflating.offlined()
         self._events.add(self._clock.now_ns(), connection.name, "offline_start", "offlined")
 
-    def _new_spool(self, connection: Member) -> Spool:
+    def _new_spool(self, connection: ConnectionView) -> Spool:
         self._spools += 1
         directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
         with suppress(OSError):  # said when something has to be written there
@@ -218,13 +218,13 @@ class Enforcement:
             files=self._services.facilities.journal.files,
         )
 
-    def _continue_from_journal(self, connection: Member, act: UnderWay) -> None:
+    def _continue_from_journal(self, connection: ConnectionView, act: UnderWay) -> None:
         """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
         for target in _targets(connection, act.decision):
             self._services.control.fall_back(target)
         act.record()
 
-    def _pause(self, connection: Member, act: UnderWay) -> None:
+    def _pause(self, connection: ConnectionView, act: UnderWay) -> None:
         """Send nothing of the subscription, for a time or until it is resumed."""
         for target in _targets(connection, act.decision):
             pause(connection, target, act.decision.for_ms)
@@ -232,7 +232,7 @@ class Enforcement:
 
     # What is done to a subscription or a connection.
 
-    def _cancel_subscription(self, connection: Member, act: UnderWay) -> None:
+    def _cancel_subscription(self, connection: ConnectionView, act: UnderWay) -> None:
         """End the subscription and say so; the client's others go on."""
         connection.keep_places()
         decision, together = act.decision, NOTHING_OWED
@@ -254,7 +254,7 @@ class Enforcement:
         act.decision = _with_ending(connection, decision, together)
         self._tell(connection, act)
 
-    def _ask_to_close(self, connection: Member, act: UnderWay) -> None:
+    def _ask_to_close(self, connection: ConnectionView, act: UnderWay) -> None:
         """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
         connection.reply(
             replies.CloseRequested(
@@ -265,26 +265,26 @@ class Enforcement:
         )
         self._tell(connection, act)
 
-    def _disconnect(self, connection: Member, act: UnderWay) -> None:
+    def _disconnect(self, connection: ConnectionView, act: UnderWay) -> None:
         """Tell the client and close its connection."""
         self._close(connection, act, RETRY_AFTER_MS)
 
-    def _refuse(self, connection: Member, act: UnderWay) -> None:
+    def _refuse(self, connection: ConnectionView, act: UnderWay) -> None:
         """The same, and the name can't log on for a while."""
         self._services.refused.add(connection.name, act.decision, self._clock.monotonic_ms())
         self._close(connection, act, max(act.decision.for_ms, RETRY_AFTER_MS))
 
-    def _delete_durable(self, connection: Member, act: UnderWay) -> None:
+    def _delete_durable(self, connection: ConnectionView, act: UnderWay) -> None:
         """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
         for target in _targets(connection, act.decision):
             if target.durable:
                 self._services.durables.delete(connection.keeps_as(target.durable), target.durable)
         self._close(connection, act, RETRY_AFTER_MS)
 
-    def _tell(self, connection: Member, act: UnderWay) -> None:
+    def _tell(self, connection: ConnectionView, act: UnderWay) -> None:
         connection.notices.tell(act.identity, _notice(act, None), act.record)
 
-    def _close(self, connection: Member, act: UnderWay, retry_after_ms: int) -> None:
+    def _close(self, connection: ConnectionView, act: UnderWay, retry_after_ms: int) -> None:
         connection.keep_places()
         token = connection.resume_token()
         # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
@@ -293,7 +293,7 @@ class Enforcement:
         connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.record)
 
 
-def pause(connection: Member, target: ClientSubscription, for_ms: int = 0) -> None:
+def pause(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
     """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
     later pause takes the place of an earlier one, its end too."""
     lane = connection.backlog.lane(target.stream)
@@ -308,7 +308,7 @@ def pause(connection: Member, target: ClientSubscription, for_ms: int = 0) -> No
         asyncio.get_running_loop().call_later(for_ms / 1_000, over)
 
 
-def resume(connection: Member, target: ClientSubscription) -> None:
+def resume(connection: ConnectionView, target: ClientSubscription) -> None:
     """Send again what a pause held back."""
     lane = connection.backlog.lanes.get(target.stream)
     if lane is not None and lane.paused:
@@ -316,7 +316,7 @@ def resume(connection: Member, target: ClientSubscription) -> None:
         connection.backlog.go_on()
 
 
-def offline_now(enforcement: Enforcement, connection: Member) -> None:
+def offline_now(enforcement: Enforcement, connection: ConnectionView) -> None:
     """An operator offlines a client, as policy would. OperatorError not_live."""
     if connection.backlog.state is not ClientState.LIVE:
         raise OperatorError(
@@ -333,7 +333,7 @@ def offline_now(enforcement: Enforcement, connection: Member) -> None:
         )
 
 
-def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> MessageVolume:
+def _counted(connection: ConnectionView, target: ClientSubscription, signal: Signal) -> MessageVolume:
     """What of a subscription a rule on that signal counts."""
     account = target.account
     here = account.waiting.minus(account.in_log)
@@ -342,7 +342,7 @@ def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> 
     return account.owed if connection.backlog.acknowledges(target.stream) else here.plus(account.in_flight)
 
 
-def _targets(connection: Member, decision: Decision) -> list[ClientSubscription]:
+def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubscription]:
     """The subscription a decision names, or all of the client's."""
     if not decision.subscription:
         return list(connection.subscriptions.values())
@@ -360,7 +360,7 @@ def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
     return [target for target in targets if not target.shares]
 
 
-def _with_ending(connection: Member, decision: Decision, ending: UndeliveredSummary) -> Decision:
+def _with_ending(connection: ConnectionView, decision: Decision, ending: UndeliveredSummary) -> Decision:
     """The decision with what its act came to: before it that can only be guessed."""
     return replace(
         decision,

@@ -17,18 +17,15 @@ import structlog
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
 from broker_core.connections import heartbeats
-from broker_core.connections.anteroom import Anteroom
+from broker_core.connections.admission import PendingConnections, PreLogonReadQueue
 from broker_core.connections.connection import Connection
-from broker_core.connections.door import Door
-from broker_core.connections.leases import Leases
-from broker_core.connections.logons import Logons
-from broker_core.connections.owners import Owners
-from broker_core.connections.places import Places
-from broker_core.connections.ports import Following, Services
+from broker_core.connections.logons import LogonAuthenticator, NameBanList
+from broker_core.connections.name_owners import ClientNameOwners
+from broker_core.connections.ports import ConnectionServices, ReplicatedLogStatus
 from broker_core.connections.quotas import Quotas
-from broker_core.connections.refused_names import RefusedNames
-from broker_core.connections.resume_tokens import Tokens, key_at
-from broker_core.connections.roster import Roster
+from broker_core.connections.resume import ResumePoints, ResumeTokens, load_or_create_key
+from broker_core.connections.roster import ConnectionTable
+from broker_core.connections.subscription_leases import SubscriptionLeases
 from broker_core.delivery.loss_ledger import LossLedger
 from broker_core.delivery.ports import InstanceResources, MatchReceiver
 from broker_core.delivery.scheduling import ReplayFairShare, WorkScheduler
@@ -101,10 +98,10 @@ class Engine:
 
         self.ledger = LossLedger()
         self.events = ClientEvents()
-        self.anteroom = Anteroom()
-        self.door = Door(clock)
-        self.roster = Roster(self.anteroom)
-        self.leases = Leases()
+        self.anteroom = PendingConnections()
+        self.door = PreLogonReadQueue(clock)
+        self.roster = ConnectionTable(self.anteroom)
+        self.leases = SubscriptionLeases()
         self.reader = ReaderThread(clock)
         self.share = ReplayFairShare(clock)
         self.frontier = DurableFrontier(journal.next_sequence - 1)
@@ -130,7 +127,7 @@ class Engine:
         self.durables = DurableSubscriptions(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.kept.on_dropped = self._release
-        self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
+        self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
         self.owners.on_moved = journal.ask_whose(self.owners.user_of)
         self.chores = Chores(journal, self.owners, self.spawn, self.broken)
         self.guard = SlowClientGuard(
@@ -162,7 +159,7 @@ class Engine:
         self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
-        self.logons = Logons(self.facilities, self.roster, policy, self.owners)
+        self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = self._services(state)
         self.decisions = Decisions(self.instance, self.started_at, self.events)
@@ -170,7 +167,7 @@ class Engine:
             self.services, self.guard, self.decisions, self.events
         )
 
-    def keep_in_common(self, following: Following) -> None:
+    def keep_in_common(self, following: ReplicatedLogStatus) -> None:
         """Of a group's member: what is kept for clients that are away, all members know."""
         self.dispatch.following = following
         end = LogEnd(following.caught_up, self.clock.monotonic_ns, self._end_is_read)
@@ -220,16 +217,16 @@ class Engine:
         if self.in_common is not None:
             await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
 
-    def _services(self, state: Path) -> Services:
+    def _services(self, state: Path) -> ConnectionServices:
         """What every connection is given of all this."""
-        return Services(
+        return ConnectionServices(
             self.facilities,
             self.frontier,
             self.roster,
             self.leases,
-            RefusedNames(),
-            Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
-            Places(),
+            NameBanList(),
+            ResumeTokens(self.instance, load_or_create_key(state / f"{self.instance}.resume.key")),
+            ResumePoints(),
             self.events.add,
             self.settle,
             self.dispatch,
@@ -287,8 +284,8 @@ class Engine:
                     connection.liveness.restart(now)
                 if now - connection.liveness.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
-            elif not heartbeats.has_timer(connection):
-                heartbeats.look(connection, now, TICK_MS)
+            elif not heartbeats.needs_own_timer(connection):
+                heartbeats.check_heartbeat(connection, now, TICK_MS)
         self._publish_events()
         self.chores.begin()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.documents.instance import LogSubscriberEntry, SubscriberKind
 from broker_core.names import OWN
 from broker_core.protocols import replies
@@ -33,7 +33,7 @@ class LogSubscriber(NamedTuple):
 
 
 def log_subscribers(
-    clients: Mapping[str, Member], durables: DurableSubscriptions, replays: ManagedReplays
+    clients: Mapping[str, ConnectionView], durables: DurableSubscriptions, replays: ManagedReplays
 ) -> Iterator[LogSubscriber]:
     """Everybody who reads the log, clients that are away included. The broker's own topics are always
     journaled."""
@@ -76,7 +76,9 @@ def losses(
     return sorted(made, key=lambda entry: entry.extent != "all")
 
 
-def tell_losses(clients: Mapping[str, Member], before: JournaledTopics, after: JournaledTopics) -> None:
+def tell_losses(
+    clients: Mapping[str, ConnectionView], before: JournaledTopics, after: JournaledTopics
+) -> None:
     """Note on each connected subscription of the log what it no longer gets, and tell its client."""
     for member in list(clients.values()):
         for target in list(member.subscriptions.values()):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from broker_core.batch import MAX_SESSION, PROVEN, Batch
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import PublisherPosition
-from broker_core.connections.roster import Roster
+from broker_core.connections.roster import ConnectionTable
 from broker_core.errors import ClientError
 from broker_core.journal.publishers import (
     Publishers,
@@ -46,7 +46,7 @@ class Waiting:
     the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
     published after it."""
 
-    connection: Member
+    connection: ConnectionView
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
     beside: BatchPartition | None = None
@@ -102,7 +102,7 @@ class FinishedBatches:
     publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
-    batches: dict[Member, int] = field(default_factory=dict)
+    batches: dict[ConnectionView, int] = field(default_factory=dict)
     behind: list[Waiting] = field(default_factory=list)
 
 
@@ -117,14 +117,14 @@ class Repeat:
 class PublisherNumbers:
     """The publisher sequences of an instance's publishers, by name and session."""
 
-    def __init__(self, stored: Publishers, roster: Roster) -> None:
+    def __init__(self, stored: Publishers, roster: ConnectionTable) -> None:
         self.done = Publishers(stored)
         """The newest number of each that is durable, or of what no journal keeps and nothing before waits for
         the disk."""
         self.under_way: dict[str, UnderWay] = {}
         """Of publishers with batches on their way to the disk."""
-        self.repeats: dict[Member, Repeat] = {}
-        self.superseded: list[Member] = []
+        self.repeats: dict[ConnectionView, Repeat] = {}
+        self.superseded: list[ConnectionView] = []
         """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self._roster = roster
 
@@ -147,7 +147,11 @@ class PublisherNumbers:
         return number_of(taken, session)
 
     def leave_out_repeats(
-        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], topics: JournaledTopics
+        self,
+        connection: ConnectionView,
+        batch: Batch,
+        answers: Sequence[replies.Ack],
+        topics: JournaledTopics,
     ) -> Batch | None:
         """Return the part of a batch that wasn't published before. None: there is none, or the client has
         lost its name; then the client is answered or closed."""
@@ -181,7 +185,7 @@ class PublisherNumbers:
         rows = np.nonzero(batch.publisher_sequences() > above)[0]
         return batch.select(rows, explicit=False)
 
-    def close_superseded(self, connection: Member, *, claims: bool) -> None:
+    def close_superseded(self, connection: ConnectionView, *, claims: bool) -> None:
         """Close a client that may publish nothing more under its name. `claims`: it never held the name on
         this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
 
@@ -201,7 +205,7 @@ class PublisherNumbers:
 
     def _answer_repeat(
         self,
-        connection: Member,
+        connection: ConnectionView,
         batch: Batch,
         answers: Sequence[replies.Ack],
         topics: JournaledTopics,
@@ -220,7 +224,7 @@ class PublisherNumbers:
             connection.reply(replies.persisted_ack(last))
             connection.publishing.answer_when_committed(answers)
 
-    def _wait_for_repeat(self, connection: Member, last: int, answers: Sequence[replies.Ack]) -> None:
+    def _wait_for_repeat(self, connection: ConnectionView, last: int, answers: Sequence[replies.Ack]) -> None:
         waiting = self.repeats.get(connection)
         if waiting is None:
             waiting = self.repeats[connection] = Repeat()
@@ -288,7 +292,7 @@ class PublisherNumbers:
                 connection.publishing.committed(1)
 
 
-def assign_session(connection: Member, batch: Batch) -> None:
+def assign_session(connection: ConnectionView, batch: Batch) -> None:
     """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
     ClientError bad_batch_error."""
     session = batch.session

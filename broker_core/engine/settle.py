@@ -16,8 +16,8 @@ import structlog
 
 from broker_core.activity import LAST
 from broker_core.config import PolicyDocument
-from broker_core.connections.member import Member
-from broker_core.connections.roster import Roster
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.roster import ConnectionTable
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
 from broker_core.engine.events import ClientEvents
@@ -56,7 +56,7 @@ class Enforces(Protocol):
     def carry_out(self, decision: Decision) -> None:
         """Do what was decided, or in shadow only keep it."""
 
-    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """End a client whose spool the disk doesn't take, by a decision."""
 
 
@@ -67,7 +67,7 @@ class Settle:
         self,
         facilities: InstanceResources,
         frontier: DurableFrontier,
-        roster: Roster,
+        roster: ConnectionTable,
         control: ReplayControl,
         guard: SlowClientGuard,
         events: ClientEvents,
@@ -80,11 +80,11 @@ class Settle:
         guard.on_exhausted = self._withdraw_soon
         self._events = events
         self.enforces: Enforces
-        self._uses: dict[Member, ClientUsage] = {}
-        self._watched: dict[tuple[Member, int], tuple[LiveSubscription, WatchedSubscription]] = {}
+        self._uses: dict[ConnectionView, ClientUsage] = {}
+        self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscription, WatchedSubscription]] = {}
         """Every subscription, by client and stream, as rules see it and with what they want of it."""
-        self._dirty: dict[Member, None] = {}
-        self._resting: dict[Member, None] = {}
+        self._dirty: dict[ConnectionView, None] = {}
+        self._resting: dict[ConnectionView, None] = {}
         """Those who leave unread what they have, the longest not looked at first: what comes for them is handed over in lumps."""
         self._scheduled = False
         self._decided: list[Decision] = []
@@ -93,20 +93,20 @@ class Settle:
         self.traffic = Traffic()
         self.late_ms = 0
         """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
-        self._part: list[Member] = []
+        self._part: list[ConnectionView] = []
         self._part_size = 0
         self._whole, self._whole_at = False, -WHOLE_MS
         """Whether this round is one of those, a second apart, at which everything is looked at; and when the last was."""
 
     # Who is there.
 
-    def joined(self, connection: Member) -> None:
+    def joined(self, connection: ConnectionView) -> None:
         """A client has logged on."""
         self._uses[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
-    def left(self, connection: Member) -> None:
+    def left(self, connection: ConnectionView) -> None:
         """A client is gone."""
         use = self._uses.pop(connection, None)
         if use is not None:
@@ -118,44 +118,44 @@ class Settle:
             self._watched.pop((connection, target.stream), None)
         self.watchdog.forget(connection)
 
-    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """What waits for a client can't be written to its spool."""
         self.enforces.spool_failed(connection, error)
 
-    def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
+    def begun(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
         view = LiveSubscription(connection, target, prefetch, self._journal)
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
         self._give_lane(connection, target)
 
-    def over(self, connection: Member, target: ClientSubscription) -> None:
+    def over(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """A subscription has ended."""
         self._watched.pop((connection, target.stream), None)
         use = self._uses.get(connection)
         if use is not None:
             self.guard.unsubscribe(use, target.id)
 
-    def prefetch_of(self, connection: Member, topic: str) -> int | None:
+    def prefetch_of(self, connection: ConnectionView, topic: str) -> int | None:
         """The prefetch that policy sets for a subscription; None: what it asks for."""
         return self.guard.prefetch_of(self._uses[connection], topic)
 
-    def use_of(self, connection: Member) -> ClientUsage | None:
+    def use_of(self, connection: ConnectionView) -> ClientUsage | None:
         """What a client takes of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
-    def view_of(self, connection: Member, target: ClientSubscription) -> LiveSubscription | None:
+    def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscription | None:
         """A subscription as rules see it."""
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
 
-    def went_live(self, connection: Member) -> None:
+    def went_live(self, connection: ConnectionView) -> None:
         """A client has drained its spool."""
         self._decided += self._measure(connection)
         use = self._uses.get(connection)
         if use is not None:
             self.guard.returned(use)
 
-    def acknowledged(self, connection: Member, target: ClientSubscription) -> None:
+    def acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """A subscription's client has acknowledged messages."""
         view = self.view_of(connection, target)
         if view is not None:
@@ -186,7 +186,7 @@ class Settle:
                 self._give_lane(connection, target)
         self.look_at_all()
 
-    def _give_lane(self, connection: Member, target: ClientSubscription) -> None:
+    def _give_lane(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """What waits for a subscription that rules look at is kept apart from its neighbours', so that it can be told."""
         found = self._watched.get((connection, target.stream))
         if found is not None and found[1].judged:
@@ -196,7 +196,7 @@ class Settle:
 
     # The end of a turn.
 
-    def changed(self, connection: Member) -> None:
+    def changed(self, connection: ConnectionView) -> None:
         """What waits for a client has changed: look at the end of the turn."""
         self._dirty[connection] = None
         if not self._scheduled:
@@ -222,7 +222,7 @@ class Settle:
             if self._scheduled:
                 asyncio.get_running_loop().call_soon(self.settle)
 
-    def _settle_round(self, changed: Iterable[Member]) -> None:
+    def _settle_round(self, changed: Iterable[ConnectionView]) -> None:
         # Loops without a function between: they are turned for every delivery to every client.
         for connection in changed:
             try:
@@ -240,7 +240,7 @@ class Settle:
                 self._end(connection, "What this client takes couldn't be judged.")
         self._enforce(decisions)
 
-    def _end(self, connection: Member, why: str) -> None:
+    def _end(self, connection: ConnectionView, why: str) -> None:
         """Close the client of which something has just failed."""
         log.exception("settling_failed", client=connection.name, why=why)
         try:
@@ -257,7 +257,7 @@ class Settle:
             except Exception:
                 log.exception("decision_failed", client=decision.client, action=decision.action.value)
 
-    def _judge(self, connection: Member, decisions: list[Decision]) -> None:
+    def _judge(self, connection: ConnectionView, decisions: list[Decision]) -> None:
         """Add what policy says about what a client holds now. What was added is done, whatever fails behind it."""
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None or backlog.state is ClientState.CLOSED:
@@ -270,7 +270,9 @@ class Settle:
             for stream in touched:
                 decisions += self._judge_subscription(connection, use, stream)
 
-    def _judge_subscription(self, connection: Member, use: ClientUsage, stream: int) -> list[Decision]:
+    def _judge_subscription(
+        self, connection: ConnectionView, use: ClientUsage, stream: int
+    ) -> list[Decision]:
         """The same about a subscription that has a lane, and for which something has happened."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
@@ -287,7 +289,7 @@ class Settle:
             return self.guard.judge_subscription(use, watched, now)
         return []
 
-    def _relieve(self, connection: Member, use: ClientUsage) -> None:
+    def _relieve(self, connection: ConnectionView, use: ClientUsage) -> None:
         """A subscription of the log never makes its client a slow one: it goes back to reading the log (seed 002)."""
         backlog, now = connection.backlog, self._clock.now_ns()
         behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS
@@ -309,7 +311,7 @@ class Settle:
                 self._control.fall_back(target)
         self._dirty.pop(connection, None)
 
-    def _measure(self, connection: Member) -> list[Decision]:
+    def _measure(self, connection: ConnectionView) -> list[Decision]:
         """Tell the guard what a client takes of memory and disk now."""
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None:
@@ -371,14 +373,14 @@ class Settle:
             self._try(self._look_at_resting, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
-    def _try(self, look: Callable[[Member], None], connection: Member) -> None:
+    def _try(self, look: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
         if not connection.closed:
             try:
                 look(connection)
             except Exception:
                 self._end(connection, "What this client has taken couldn't be looked up.")
 
-    def _look_at_resting(self, connection: Member) -> None:
+    def _look_at_resting(self, connection: ConnectionView) -> None:
         """Its lump is handed over; from here on it may be one of those that read."""
         del self._resting[connection]
         backlog = connection.backlog
@@ -389,7 +391,7 @@ class Settle:
         if backlog.awaited and not (backlog.unwritable_since and connection.sink.writable):
             self.changed(connection)
 
-    def _look_at(self, connection: Member) -> None:
+    def _look_at(self, connection: ConnectionView) -> None:
         backlog = connection.backlog
         backlog.look_if_due()
         if connection not in self._resting and backlog.rests():

@@ -8,13 +8,13 @@ from msgspec import structs
 
 from broker_core.bookmark import Bookmark, BookmarkRange, parse_bookmark
 from broker_core.config.preset_settings import MAX_SUBSCRIPTIONS
-from broker_core.connections.member import Member
-from broker_core.connections.ports import Services
-from broker_core.connections.subscribe_start import (
-    Preparation,
-    names_another_site,
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.ports import ConnectionServices
+from broker_core.connections.subscription_setup import (
+    SubscribePreparation,
+    is_foreign_bookmark,
     needs_end,
-    needs_preparing,
+    needs_preparation,
 )
 from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.conflation import SubscriptionConflator, parse_conflation
@@ -50,7 +50,7 @@ class Subscriptions:
         self.early = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
-        self.services: Services
+        self.services: ConnectionServices
 
     def _decoder_of(self, topic: str) -> Decoder | None:
         return self._topics().decoder_of(topic)
@@ -61,7 +61,7 @@ class Subscriptions:
 
     # Begin.
 
-    def subscribe(self, connection: Member, command: commands.Subscribe) -> None:
+    def subscribe(self, connection: ConnectionView, command: commands.Subscribe) -> None:
         """Begin a subscription, at once or when it is prepared. ClientErrors as `_add`, too_many_subscriptions."""
         self._check(connection, command)
         if connection.last_stream >= MAX_STREAM:
@@ -69,14 +69,16 @@ class Subscriptions:
         connection.last_stream += 1
         stream = connection.last_stream
         at_end = needs_end(command, self.services, self._topics())
-        if at_end or needs_preparing(command) or names_another_site(command, self.services):
+        if at_end or needs_preparation(command) or is_foreign_bookmark(command, self.services):
             connection.preparing.add(command.id)
-            preparation = Preparation(connection, self.services, command, stream, self._topics(), at_end)
+            preparation = SubscribePreparation(
+                connection, self.services, command, stream, self._topics(), at_end
+            )
             self.services.facilities.spawn(preparation.run(self._begin_prepared))
         else:
             self._begin(connection, command, stream)
 
-    def _check(self, connection: Member, command: commands.Subscribe) -> None:
+    def _check(self, connection: ConnectionView, command: commands.Subscribe) -> None:
         if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
         self.services.quotas.check_subscription(connection, len(connection.preparing))
@@ -103,7 +105,7 @@ class Subscriptions:
                 id=command.id,
             )
 
-    def _begin_prepared(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
+    def _begin_prepared(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
         """Others may have begun while it was prepared; ClientErrors as `_add`, and what `_check` refuses."""
         connection.preparing.discard(command.id)
         try:
@@ -112,7 +114,7 @@ class Subscriptions:
             raise _of(command, error) from None
         self._begin(connection, command, stream)
 
-    def _begin(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
+    def _begin(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
         """Start a subscription whose preparations are done; ClientErrors as `_add`."""
         services, clock = self.services, self.services.facilities.clock
         try:
@@ -127,7 +129,9 @@ class Subscriptions:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
         connection.note("subscribe", connection.backlog.state.value, target)
 
-    def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
+    def _add(
+        self, connection: ConnectionView, command: commands.Subscribe, stream: int
+    ) -> ClientSubscription:
         """ClientError bad_pattern, filter_error, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import MessageVolume
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.journal.journal import Journal
@@ -13,7 +13,7 @@ class LiveSubscription:
     """Satisfies `slow_clients.evaluate.signals.SubscriptionView`."""
 
     def __init__(
-        self, connection: Member, target: ClientSubscription, prefetch: int, journal: Journal
+        self, connection: ConnectionView, target: ClientSubscription, prefetch: int, journal: Journal
     ) -> None:
         self.target = target
         self._journal = journal

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.documents.system_records import (
     MAX_ROWS,
     TrafficEntry,
@@ -37,7 +37,7 @@ class Traffic:
         self._taken = 0
         self._left_out = 0
 
-    def look(self, connection: Member, use: ClientUsage, now_ns: int) -> None:
+    def look(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
         """Once a second, for every client, right after its backlog was looked at."""
         name, sent = use.name, connection.backlog.in_flight.oldest_at
         if not (use.memory or use.disk or use.offlined or (sent and now_ns - sent >= _SECOND)):
@@ -54,7 +54,7 @@ class Traffic:
         if len(self._whose) >= MAX_ROWS:
             self._pack(now_ns)
 
-    def _note(self, connection: Member, use: ClientUsage, now_ns: int) -> None:
+    def _note(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
         backlog, subscriptions = connection.backlog, connection.subscriptions
         messages = nbytes = acknowledged = unjournaled = 0
         # By hand: sums of accounts as objects take three times as long, and there may be thousands of clients.

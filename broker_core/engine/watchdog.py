@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import account_parts
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
@@ -53,7 +53,7 @@ class Watchdog:
         self._facilities = facilities
         self._frontier = frontier
         self.found = 0
-        self._suspects: dict[Member, _Suspect] = {}
+        self._suspects: dict[ConnectionView, _Suspect] = {}
         self._worked_at = 0
 
     def wakes(self) -> None:
@@ -61,7 +61,7 @@ class Watchdog:
         if self._facilities.reader.pending or self._facilities.share.in_line:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
-    def look(self, connection: Member) -> None:
+    def look(self, connection: ConnectionView) -> None:
         """Once a second."""
         why = standing(connection)
         if not why:
@@ -83,12 +83,12 @@ class Watchdog:
             _set_going(connection)
             self._frontier.wake()
 
-    def forget(self, connection: Member) -> None:
+    def forget(self, connection: ConnectionView) -> None:
         """A client is gone."""
         self._suspects.pop(connection, None)
 
 
-def standing(connection: Member) -> str:
+def standing(connection: ConnectionView) -> str:
     """What of a client's deliveries waits though nothing that can be seen holds it back; "" when nothing does."""
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
@@ -115,14 +115,14 @@ def _stands_by_itself(target: ClientSubscription) -> bool:
     return cursor.reading and not cursor.paused and (target.serving is None or target.serving.due)
 
 
-def _stands(connection: Member) -> tuple[int, ...]:
+def _stands(connection: ConnectionView) -> tuple[int, ...]:
     """Everything of a client's deliveries that moves when it is served."""
     spool = connection.backlog.spool
     reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.reading]
     return (connection.backlog.delivered.messages, spool.messages if spool is not None else -1, *reading)
 
 
-def _set_going(connection: Member) -> None:
+def _set_going(connection: ConnectionView) -> None:
     """Give again the signals that may have been lost."""
     for target in connection.subscriptions.values():
         if target.cursor.live and target.conflating is not None:
@@ -130,7 +130,7 @@ def _set_going(connection: Member) -> None:
     connection.backlog.go_on()
 
 
-def dump(connection: Member) -> dict[str, object]:
+def dump(connection: ConnectionView) -> dict[str, object]:
     """Everything that is known of a client's deliveries, for the log."""
     backlog, offline = connection.backlog, connection.backlog.offline
     return {

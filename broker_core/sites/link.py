@@ -29,7 +29,7 @@ from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.tls import tls_context
 from broker_core.config.destinations import DestinationSettings
 from broker_core.config.preset_settings import MAX_PREFETCH
-from broker_core.connections.subscribe_start import make_behind_error
+from broker_core.connections.subscription_setup import make_behind_error
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine

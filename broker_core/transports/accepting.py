@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from broker_core.connections.anteroom import Anteroom
-from broker_core.connections.door import ACCEPTED_A_TURN, Door
+from broker_core.connections.admission import ACCEPTED_A_TURN, PendingConnections, PreLogonReadQueue
 from broker_core.transports.handshaking import shake_hands
 
 HANDSHAKE_S: Final = 10.0
@@ -35,8 +34,8 @@ class Accepting:
     def __init__(
         self,
         protocol: Callable[[], asyncio.BufferedProtocol],
-        anteroom: Anteroom,
-        door: Door,
+        anteroom: PendingConnections,
+        door: PreLogonReadQueue,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.protocol, self.context = protocol, context

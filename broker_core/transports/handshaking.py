@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from broker_core.connections.door import GUEST_READ_BYTES, Door
+from broker_core.connections.admission import GUEST_READ_BYTES, PreLogonReadQueue
 
 _NO_FILE: Final = -1
 
@@ -22,7 +22,7 @@ async def shake_hands(
     taken: socket.socket,
     protocol: Callable[[], asyncio.BufferedProtocol],
     context: ssl.SSLContext,
-    door: Door,
+    door: PreLogonReadQueue,
     within_s: float,
 ) -> None:
     """Make a connection's transport with TLS, and then its protocol. Raises OSError (an SSLError is one) when nothing comes of it; `within_s`
@@ -49,7 +49,7 @@ async def shake_hands(
 class _Gate(asyncio.BufferedProtocol):
     """The protocol of a socket whose TLS isn't done."""
 
-    def __init__(self, door: Door, descriptor: int) -> None:
+    def __init__(self, door: PreLogonReadQueue, descriptor: int) -> None:
         self._door, self._descriptor = door, descriptor
         self._raw: asyncio.Transport | None = None
         self._tls: asyncio.BufferedProtocol | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_core.access.tls import server_context
 from broker_core.config import TransportSettings
-from broker_core.connections.anteroom import Unfinished
+from broker_core.connections.admission import InputBufferUsage
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols.liveness import ReadProgress
@@ -43,7 +43,7 @@ class TcpProtocol(TcpConnection):
         self._reader = NativeFrameReader(FROM_CLIENT, BEFORE_LOGON)
         self._replies = bytearray()
         """Of this turn: a thousand commands in one read are answered in one write."""
-        self._unfinished = Unfinished(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
         self._given_up = False
 
     def _connected(self) -> None:

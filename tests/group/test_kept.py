@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_core.client import EPOCH, AsyncClient
-from broker_core.connections.resume_tokens import Held
+from broker_core.connections.resume import TokenSubscription
 from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
@@ -100,5 +100,7 @@ async def test_a_managed_replay_and_a_resume_token_go_on_at_another_member(tmp_p
             await until(lambda: (one := replay_at(b)) is not None and is_behind(a, one.kept_from, 30))
             assert (await take(b, 70, 70, managed="night")) == list(range(31, 101))
             await until(lambda: (one := replay_at(a)) is not None and one.position > record_of(a, 100))
-            token = a.broker.engine.services.tokens.make("x", [Held("s", "t", None, 7)], 1_000)
-            assert b.broker.engine.services.tokens.read(token, "x", 1_000) == [Held("s", "t", None, 7)]
+            token = a.broker.engine.services.tokens.make("x", [TokenSubscription("s", "t", None, 7)], 1_000)
+            assert b.broker.engine.services.tokens.read(token, "x", 1_000) == [
+                TokenSubscription("s", "t", None, 7)
+            ]

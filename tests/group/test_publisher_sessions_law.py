@@ -65,7 +65,7 @@ class Connection:
         self.rights = EVERYTHING
         self.unread: list[replies.ErrorReply] = []
         inbox = SimpleNamespace(hold=lambda reason: None, release=lambda reason: None)
-        self.publishing = publishing.Publisher(cast(Any, self), cast(Any, inbox), member.services)
+        self.publishing = publishing.ConnectionPublisher(cast(Any, self), cast(Any, inbox), member.services)
 
     # As the client sees it.
 

@@ -24,8 +24,7 @@ from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.clock import SystemClock
 from broker_core.config import TlsSettings, TransportSettings
-from broker_core.connections.anteroom import Anteroom
-from broker_core.connections.door import Door
+from broker_core.connections.admission import PendingConnections, PreLogonReadQueue
 from broker_core.delivery.entries import OutboxEntry
 
 ROOT = Path(__file__).parents[2]
@@ -128,8 +127,8 @@ class FeedingHost:
 
     def __init__(self) -> None:
         self.feeders: list[Feeder] = []
-        self.anteroom = Anteroom()
-        self.door = Door(SystemClock())
+        self.anteroom = PendingConnections()
+        self.door = PreLogonReadQueue(SystemClock())
 
     def connected(self, _: str, sink: Any) -> Feeder:
         self.feeders.append(Feeder(sink))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from broker_core.config.transports import MAX_BODY, STOMP_KINDS, ResumeFrom
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.control import listing
 from broker_core.control.status import Statistics
 from broker_core.documents import requests
@@ -116,7 +116,7 @@ class ClientRequests:
     def _steer(
         self,
         asked: requests.PauseClient | requests.ResumeClient,
-        steer: Callable[[Member, ClientSubscription], None],
+        steer: Callable[[ConnectionView, ClientSubscription], None],
     ) -> PauseReply:
         connection, id = self._connection(asked.name), asked.subscription
         if id and id not in connection.subscriptions:
@@ -130,7 +130,7 @@ class ClientRequests:
             steer(connection, connection.subscriptions[one])
         return PauseReply(name=connection.name, subscriptions=steered)
 
-    def _connection(self, name: str) -> Member:
+    def _connection(self, name: str) -> ConnectionView:
         connection = self._engine.roster.clients.get(name)
         if connection is None:
             raise OperatorError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker_core.connections.subscribe_start import make_behind_error
+from broker_core.connections.subscription_setup import make_behind_error
 from broker_core.documents import requests
 from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.engine import Engine

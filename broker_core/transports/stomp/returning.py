@@ -11,7 +11,7 @@ from msgspec import structs
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
 from broker_core.config.transports import ResumeFrom
-from broker_core.connections.anteroom import address_of
+from broker_core.connections.admission import peer_address
 from broker_core.protocols import commands
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -38,7 +38,9 @@ class Back(NamedTuple):
 def known_as(connection: Connection, named: bool) -> str:
     """As whom a client is known again: by its own name where it is `named`, else as its user, where it connects from."""
     return (
-        f"client {connection.name}" if named else f"user {connection.user} at {address_of(connection.remote)}"
+        f"client {connection.name}"
+        if named
+        else f"user {connection.user} at {peer_address(connection.remote)}"
     )
 
 

@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config.transports import MAX_BODY
-from broker_core.connections.anteroom import Unfinished
+from broker_core.connections.admission import InputBufferUsage
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
@@ -119,7 +119,7 @@ class Session:
         self._subscribed = Subscribed(engine, self._talk, tails, _begins_subscription)
         self._sending = Sending(self._talk, self._subscribed)
         self._farewell = Farewell(self._talk)
-        self._unfinished = Unfinished(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave a name of its own."""

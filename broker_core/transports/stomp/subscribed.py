@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_core.connections.acknowledging import refuse
-from broker_core.connections.inbox import Hold, Item
-from broker_core.connections.subscribe_start import make_behind_error
+from broker_core.connections.inbox import InputHold, Item
+from broker_core.connections.subscription_setup import make_behind_error, reject_message
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
@@ -149,7 +148,7 @@ class Subscribed:
         command, back = from_its_place(self._engine, connection, asked.command)
         self._subscribing[id] = _Asked(asked, talk.receipt, back)
         # What follows is meant to come after it; but more of them go on together, and share a write of the disk.
-        connection.inbox.hold(Hold.SUBSCRIBE, self._begins_one)
+        connection.inbox.hold(InputHold.SUBSCRIBE, self._begins_one)
         connection.carry_out(command)
 
     @property
@@ -184,7 +183,7 @@ class Subscribed:
         if self._subscribing:
             return
         if self._refusal is None:
-            self._talk.connection.inbox.release(Hold.SUBSCRIBE)
+            self._talk.connection.inbox.release(InputHold.SUBSCRIBE)
         else:
             self._refusal()
 
@@ -198,7 +197,7 @@ class Subscribed:
         if self._refusal is None:
             receipt = found.receipt if found is not None else ""
             self._refusal = partial(end, receipt or self._talk.receipt)
-            self._talk.connection.inbox.hold(Hold.SUBSCRIBE)
+            self._talk.connection.inbox.hold(InputHold.SUBSCRIBE)
         self._answered()
 
     def unsubscribe(self, headers: dict[str, str]) -> None:
@@ -317,7 +316,9 @@ class Subscribed:
             connection.carry_out(commands.Acknowledge(id=subscription.id, upto=number))
             return
         target = connection.subscriptions[subscription.id]
-        refuse(connection, connection.services, target, number, for_good=headers.get("requeue") == "false")
+        reject_message(
+            connection, connection.services, target, number, for_good=headers.get("requeue") == "false"
+        )
 
 
 def _unknown_message(said: str) -> ClientError:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config import TransportSettings
-from broker_core.connections.door import GUEST_READ_BYTES
+from broker_core.connections.admission import GUEST_READ_BYTES
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply

@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.client import AsyncClient
 from broker_core.config import TransportSettings
-from broker_core.connections.anteroom import HELD_BYTES
+from broker_core.connections.admission import BUFFER_BYTES
 from tests.support.brokers import tcp_policy
 from tests.support.transports_process import broker_process
 
@@ -61,7 +61,7 @@ async def test_a_page_of_elsewhere_may_connect_only_when_it_is_named(
 async def test_unfinished_messages_before_the_logon_have_one_budget_and_others_go_on(
     ports: dict[str, int], kind: str
 ) -> None:
-    number = HELD_BYTES // 40_000 + 60
+    number = BUFFER_BYTES // 40_000 + 60
     open_: list[asyncio.StreamWriter] = []
     ended = 0
 

@@ -14,7 +14,7 @@ from twisted.internet.abstract import FileDescriptor
 from api.broker_websocket.consumer import ClientConsumer
 from api.broker_websocket.server import GATHERED_BYTES, INCOMING_BYTES, PacedProtocol
 from api.broker_websocket.waiting import Gate, Incoming
-from broker_core.connections.anteroom import Anteroom, Unfinished
+from broker_core.connections.admission import InputBufferUsage, PendingConnections
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def protocol() -> PacedProtocol:
     made.state, made.transport = made.STATE_OPEN, FileDescriptor(reactor=reactor)
     made.muted, made.client_addr, made.known, made.reading, made.resuming = False, None, True, True, False
     made.data, made.partial, made.application_queue = b"", 0, Incoming()
-    made.unfinished = Unfinished(Anteroom())
+    made.unfinished = InputBufferUsage(PendingConnections())
     return made
 
 

@@ -14,7 +14,7 @@ from broker_core.access import FailedLogonTracker, VerifiedPasswordCache, hash_p
 from broker_core.batch import Batch
 from broker_core.client import EPOCH, AsyncClient, Message, ReconnectPolicy, Rejection, Subscription
 from broker_core.config import PolicyDocument
-from broker_core.connections import anteroom, logons
+from broker_core.connections import admission, logons
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols.native import DELIVER, encode_command
 from tests.broker_core.access.making import entitlement, policy, user
@@ -146,7 +146,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         return may_end.wait(30) and password == "right"
 
     monkeypatch.setattr(logons, "password_matches", slow)
-    monkeypatch.setattr(anteroom, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_GUESTS", 3)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         address, doorway = address_of(broker), broker.engine.anteroom
         known = {"user": "maria", "password": "right"}

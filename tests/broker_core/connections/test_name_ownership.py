@@ -15,11 +15,11 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import TransportSettings
-from broker_core.connections.logons import Logons
-from broker_core.connections.member import Identity
+from broker_core.connections.connection_view import ClientIdentity
+from broker_core.connections.logons import LogonAuthenticator
 from broker_core.connections.name_notices import MAX_NOTICES, NameNotices
-from broker_core.connections.owners import Owners
-from broker_core.connections.roster import Roster
+from broker_core.connections.name_owners import ClientNameOwners
+from broker_core.connections.roster import ConnectionTable
 from tests.broker_core.access.making import entitlement, policy, user
 from tests.broker_core.connections.test_logons import ONCE, refused
 from tests.support.brokers import running_broker
@@ -100,8 +100,8 @@ class Connected:
     closed: list[str] = field(default_factory=list)
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.user, bool(self.user), cast(Any, None))
+    def identity(self) -> ClientIdentity:
+        return ClientIdentity(self.user, bool(self.user), cast(Any, None))
 
     def close(self, code: str, message: str, fix: str = "") -> None:
         self.closed.append(code)
@@ -114,11 +114,11 @@ class Side:
 
     def __init__(self, directory: Path, run: str, now_ns: int) -> None:
         self.clients: dict[str, Connected] = {}
-        self.owners = Owners(directory / f"{run}.owners")
+        self.owners = ClientNameOwners(directory / f"{run}.owners")
         roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
         logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.of)
         self.notices = NameNotices(
-            cast(Roster, roster), cast(Logons, logons), ManualClock(now_ns).now_ns, run
+            cast(ConnectionTable, roster), cast(LogonAuthenticator, logons), ManualClock(now_ns).now_ns, run
         )
 
     def log_on(self, name: str, user: str = "") -> Connected:

@@ -15,8 +15,8 @@ from broker_core.batch import Batch, build_batch
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_settings import QuotaSettings
-from broker_core.connections.inbox import Hold
-from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
+from broker_core.connections.inbox import InputHold
+from broker_core.connections.publisher import MAX_TOPICS, MAX_UNCOMMITTED
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from broker_core.protocols.replies import Ack
@@ -52,7 +52,7 @@ def stalled_disk(broker: Broker) -> Iterator[None]:
 
 async def test_a_flush_waits_for_what_was_published_before_it_alone(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        client, many = await RawClient.connect(broker, "busy"), 20 * MOST_UNCOMMITTED
+        client, many = await RawClient.connect(broker, "busy"), 20 * MAX_UNCOMMITTED
         client.write(flush("none") + publish(0) + flush("first") + b"".join(map(publish, range(1, many))))
         for id in ("none", "first"):
             assert (await client.until("completed"))["id"] == id
@@ -65,7 +65,7 @@ async def test_a_flush_waits_for_what_was_published_before_it_alone(tmp_path: Pa
 
 async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        client, many = await RawClient.connect(broker, "busy"), 4 * MOST_UNCOMMITTED
+        client, many = await RawClient.connect(broker, "busy"), 4 * MAX_UNCOMMITTED
         with stalled_disk(broker):
             client.write(publish(0) + b"".join(flush(str(number)) for number in range(many)) + publish(1))
             other = await RawClient.connect(broker, "other")
@@ -88,12 +88,12 @@ async def test_who_was_held_for_its_own_is_read_from_again_when_less_than_half_o
         client = await RawClient.connect(broker, "busy")
         publishing = broker.engine.roster.clients["busy"].publishing
         holds = publishing._inbox._holds
-        for number in range(1, MOST_UNCOMMITTED + 1):
+        for number in range(1, MAX_UNCOMMITTED + 1):
             publishing.submitted()
-            assert list(holds) == ([Hold.OWN] if number == MOST_UNCOMMITTED else []), number
+            assert list(holds) == ([InputHold.OWN] if number == MAX_UNCOMMITTED else []), number
         while holds:
             publishing.committed(1)
-        assert publishing.uncommitted == MOST_UNCOMMITTED // 2 - 1
+        assert publishing.uncommitted == MAX_UNCOMMITTED // 2 - 1
         client.close()
 
 
@@ -113,8 +113,8 @@ async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(t
         await client.until("processed")
         busy = broker.engine.roster.clients["busy"]
         with stalled_disk(broker):
-            client.write(b"".join(map(publish, range(2 * MOST_UNCOMMITTED))))
-            await until(lambda: busy.publishing.uncommitted == MOST_UNCOMMITTED)
+            client.write(b"".join(map(publish, range(2 * MAX_UNCOMMITTED))))
+            await until(lambda: busy.publishing.uncommitted == MAX_UNCOMMITTED)
             busy.liveness.heard_at -= 60_000
             broker.engine.tick()
             assert not busy.listened_to and not busy.closed
@@ -130,13 +130,13 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
 ) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
-        topics = [f"prices.{number}" for number in range(2 * MOST_TOPICS)] + ["prices.0", "plain"]
+        topics = [f"prices.{number}" for number in range(2 * MAX_TOPICS)] + ["prices.0", "plain"]
         batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + publish(1) + flush("all"))
         assert (await client.until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
         assert found.messages == len(topics) + 1 == broker.engine.dispatch.messages_in
-        assert found.topics["prices.0"] == 2 and found.topics["prices.>"] == MOST_TOPICS
+        assert found.topics["prices.0"] == 2 and found.topics["prices.>"] == MAX_TOPICS
         assert found.topics[">"] == 2, "a word alone is no prefix of others"
         client.close()
 
@@ -144,13 +144,13 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
 async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
-        topics = [f"{number}.x" for number in range(3 * MOST_TOPICS)]
+        topics = [f"{number}.x" for number in range(3 * MAX_TOPICS)]
         batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + flush("all"))
         await client.until("completed")
         found = broker.engine.roster.clients["busy"].publishing.topics
-        assert len(found) == 2 * MOST_TOPICS + 1
-        assert found[">"] == MOST_TOPICS and found[f"{2 * MOST_TOPICS - 1}.>"] == 1
+        assert len(found) == 2 * MAX_TOPICS + 1
+        assert found[">"] == MAX_TOPICS and found[f"{2 * MAX_TOPICS - 1}.>"] == 1
         client.close()
 
 

@@ -12,7 +12,7 @@ from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_settings import QUOTAS, QuotaSettings
-from broker_core.connections.quotas import Bucket
+from broker_core.connections.quotas import TokenBucket
 from broker_core.errors import ClientError
 from tests.broker_core.access.making import policy as access_policy
 from tests.broker_core.access.making import user
@@ -183,7 +183,7 @@ async def _first(subscription: Any, number: int) -> Any:
 def test_a_bucket_lets_a_second_through_and_then_waits_for_what_was_too_much(
     count: int, waits: float
 ) -> None:
-    bucket = Bucket()
+    bucket = TokenBucket()
     assert bucket.take(count, 10, 7) == waits
     assert bucket.take(0, 10, 7 + int(waits * 1e9)) == pytest.approx(0)
 

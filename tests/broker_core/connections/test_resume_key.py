@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.connections.resume_tokens import KEY_BYTES, key_at
+from broker_core.connections.resume import KEY_BYTES, load_or_create_key
 
 
 def test_it_is_made_the_first_time_and_is_the_same_from_then_on(tmp_path: Path) -> None:
     path = tmp_path / "state" / "i.resume.key"
-    key = key_at(path)
+    key = load_or_create_key(path)
     assert len(key) == KEY_BYTES
-    assert key_at(path) == key
+    assert load_or_create_key(path) == key
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
 
@@ -23,5 +23,5 @@ def test_it_is_made_the_first_time_and_is_the_same_from_then_on(tmp_path: Path) 
 def test_one_that_was_cut_is_made_anew(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "i.resume.key"
     path.write_bytes(left)
-    key = key_at(path)
+    key = load_or_create_key(path)
     assert (len(key), path.read_bytes()) == (KEY_BYTES, key)

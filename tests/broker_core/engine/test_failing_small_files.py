@@ -7,7 +7,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from broker_core.connections.owners import Owners
+from broker_core.connections.name_owners import ClientNameOwners
 from tests.support.brokers import running_broker, until
 from tests.support.failpoints import Failpoint, Failpoints
 from tests.support.raw import RawClient
@@ -35,7 +35,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         path = broker.engine.journal.directory / "test-1.owners"
         broker.engine.owners.claim("mine", "ann")
         await until(path.exists)
-        assert Owners(path).of("mine") == "ann"
+        assert ClientNameOwners(path).of("mine") == "ann"
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 

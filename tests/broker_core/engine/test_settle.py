@@ -15,7 +15,7 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction
-from broker_core.connections import subscribe_start
+from broker_core.connections import subscription_setup
 from broker_core.connections.connection import Connection
 from broker_core.delivery.backlog import Backlog
 from broker_core.engine.enforcement import offline_now
@@ -265,7 +265,7 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     async with three(tmp_path) as clients:
-        monkeypatch.setattr(subscribe_start.Preparation, "_position", broken)
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", broken)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.until("closing"))["code"] == "internal_error"

@@ -16,8 +16,7 @@ import uvloop
 
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
-from broker_core.connections.anteroom import Anteroom
-from broker_core.connections.door import HEARD_A_TURN, Door
+from broker_core.connections.admission import HEARD_A_TURN, PendingConnections, PreLogonReadQueue
 from broker_core.transports.accepting import Accepting
 from broker_core.transports.peer_progress import CountedContext, CountedTls
 from tests.support.brokers import until
@@ -70,7 +69,7 @@ class Listening:
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
         self.made: list[Made] = []
-        self.anteroom, self.door = Anteroom(), Door(SystemClock())
+        self.anteroom, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
         context = server_context(self.authority.transport(), StepsContext)
         self.listener = Accepting(lambda: Made(self.made), self.anteroom, self.door, context)
         self.port = 0

@@ -19,7 +19,7 @@ import uvloop
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy, tls_context
 from broker_core.config import TlsSettings
-from broker_core.connections import anteroom
+from broker_core.connections import admission
 from broker_core.errors import ClientError, OperatorError
 from tests.broker_core.access.making import policy, user
 from tests.support.brokers import ask, running_broker, until
@@ -195,7 +195,7 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
 async def test_who_has_not_shaken_hands_is_a_guest_and_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "MAX_GUESTS", 8)
+    monkeypatch.setattr(admission, "MAX_GUESTS", 8)
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
         port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
@@ -250,7 +250,7 @@ async def _silent_peers(home: Path, kind: str, said: bytes) -> None:
             silent.append(socket.create_connection(("127.0.0.1", port), 20))
             silent[-1].send(said)
             await asyncio.sleep(0)  # the broker's turn
-        await until(lambda: guests.guests == anteroom.MAX_GUESTS or said[:3] == b"GET")
+        await until(lambda: guests.guests == admission.MAX_GUESTS or said[:3] == b"GET")
         await good()
         for one in silent:
             one.close()

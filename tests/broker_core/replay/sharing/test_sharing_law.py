@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_batch
 from broker_core.clock import SystemClock
 from broker_core.config import default_policy
-from broker_core.connections.acknowledging import refuse
 from broker_core.connections.connection import Connection
+from broker_core.connections.subscription_setup import reject_message
 from broker_core.delivery.account import account_parts, sum_volumes
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.sink import UNKNOWN
@@ -157,7 +157,7 @@ class World:
                 self.acked.add(sequence)
                 connection.carry_out(commands.Acknowledge(id="s", numbers=[(chosen, chosen)]))
             else:
-                refuse(connection, self.engine.services, connection.subscriptions["s"], chosen)
+                reject_message(connection, self.engine.services, connection.subscriptions["s"], chosen)
             account = connection.account
             assert account.matched == sum_volumes(what for _, what in account_parts(account))
             assert min(account.waiting.messages, account.in_flight.messages) >= 0

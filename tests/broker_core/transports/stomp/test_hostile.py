@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.broker import Broker
-from broker_core.connections import anteroom, inbox
+from broker_core.connections import admission, inbox
 from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.protocols.stomp.frames import StompFrame, StompFrameReader
 from broker_core.transports.stomp import talk
@@ -193,7 +193,7 @@ async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
 async def test_transactions_that_never_end_have_one_budget_with_frames_that_arent_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "INPUT_BYTES", 25_000)
+    monkeypatch.setattr(admission, "INPUT_BYTES", 25_000)
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker) as first, stomp_client(broker) as second:
             for client in (first, second):
@@ -209,7 +209,7 @@ async def test_transactions_that_never_end_have_one_budget_with_frames_that_aren
 async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "HELD_BYTES", 20_000)
+    monkeypatch.setattr(admission, "HELD_BYTES", 20_000)
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
             first.raw(b"CONNECT\nfoo:" + b"x" * 10_000)

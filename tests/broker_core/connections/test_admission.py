@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from broker_core.access import hash_password
 from broker_core.client import AsyncClient
-from broker_core.connections import anteroom, logons
-from broker_core.connections.anteroom import Anteroom, Unfinished
+from broker_core.connections import admission, logons
+from broker_core.connections.admission import InputBufferUsage, PendingConnections
 from broker_core.connections.inbox import ITEM_BYTES
 from broker_core.errors import ClientError
 from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_command, encode_frame_header
@@ -53,7 +53,7 @@ async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
 async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "HELD_BYTES", 200_000)
+    monkeypatch.setattr(admission, "HELD_BYTES", 200_000)
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "good") as good:
         held = []
         for _ in range(20):
@@ -81,7 +81,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
 ) -> None:
     may_end = threading.Event()
     monkeypatch.setattr(logons, "password_matches", lambda *_: may_end.wait(30))
-    monkeypatch.setattr(anteroom, "HELD_BYTES", 90_000)
+    monkeypatch.setattr(admission, "HELD_BYTES", 90_000)
     maria = user("maria", password=hash_password("right"))
     made = policy(maria, authentication="password", restricted=False)
     made = replace(made, transports=tuple(replace(one, kind=kind) for one in made.transports))
@@ -111,7 +111,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
 async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_comes_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_GUESTS", 3)
     async with running_broker(tmp_path) as broker:
         silent = [await RawClient.open(broker) for _ in range(5)]
         for told in silent[:2]:
@@ -126,9 +126,9 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
 
 
 def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anteroom, "MAX_GUESTS", 2)
-    monkeypatch.setattr(anteroom, "MAX_LEAVING", 1)
-    hall, ended = Anteroom(), []
+    monkeypatch.setattr(admission, "MAX_GUESTS", 2)
+    monkeypatch.setattr(admission, "MAX_LEAVING", 1)
+    hall, ended = PendingConnections(), []
 
     class Guest:
         def __init__(self, remote: str) -> None:
@@ -188,7 +188,7 @@ async def test_memory_of_a_connection_is_free_when_it_is_lost(tmp_path: Path) ->
 async def test_an_address_has_its_share_of_the_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anteroom, "MAX_FROM_ADDRESS", 2)
+    monkeypatch.setattr(admission, "MAX_FROM_ADDRESS", 2)
     async with running_broker(tmp_path) as broker:
         first, second = [await RawClient.connect(broker, name) for name in ("a", "b")]
         third = await RawClient.open(broker)
@@ -200,22 +200,22 @@ async def test_an_address_has_its_share_of_the_connections(
 
 
 def test_an_address_has_its_share_of_the_logons() -> None:
-    room = Anteroom()
-    for _ in range(anteroom.LOGONS_AT_ONCE):
+    room = PendingConnections()
+    for _ in range(admission.LOGONS_AT_ONCE):
         room.logs_on("10.0.0.1:5", 0)
     with pytest.raises(ClientError) as caught:
         room.logs_on("10.0.0.1:6", 0)
     assert (caught.value.code, caught.value.details["retry_after_ms"]) == ("too_many_logons", 1_000)
     room.logs_on("10.0.0.2:5", 0)
-    for _ in range(anteroom.LOGONS_A_SECOND):
+    for _ in range(admission.LOGONS_A_SECOND):
         room.logs_on("10.0.0.1:5", 1_000)
     with pytest.raises(ClientError):
         room.logs_on("10.0.0.1:5", 1_000)
 
 
 def test_no_more_addresses_are_remembered_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anteroom, "MAX_REMEMBERED", 3)
-    room = Anteroom()
+    monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
+    room = PendingConnections()
     for number in range(10):
         room.logs_on(f"10.0.0.{number}:1", 0)
     assert len(room._logons) == 3
@@ -273,7 +273,7 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
 
     Whoever finishes its frames is not.
     """
-    monkeypatch.setattr(anteroom, "UNFINISHED_BYTES", 8_000_000)
+    monkeypatch.setattr(admission, "UNFINISHED_BYTES", 8_000_000)
     async with running_broker(tmp_path) as broker:
         hall, roster = broker.engine.anteroom, broker.engine.roster
         stalled = [await RawClient.connect(broker, f"stalled-{number}") for number in range(20)]
@@ -299,11 +299,11 @@ def holds(roster: Any, name: str) -> bool:
 
 
 def test_the_pool_gives_up_the_oldest_frame_of_the_largest_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anteroom, "UNFINISHED_BYTES", 100)
-    hall, gone = Anteroom(), []
+    monkeypatch.setattr(admission, "UNFINISHED_BYTES", 100)
+    hall, gone = PendingConnections(), []
 
-    def frame(share: str, name: str) -> Unfinished:
-        made = Unfinished(hall, lambda _: gone.append(name))
+    def frame(share: str, name: str) -> InputBufferUsage:
+        made = InputBufferUsage(hall, lambda _: gone.append(name))
         made.logged_on(share)
         return made
 
@@ -327,10 +327,10 @@ def test_the_pool_gives_up_the_oldest_frame_of_the_largest_share(monkeypatch: py
 )
 def test_the_pool_adds_up_after_any_steps(steps: list[tuple[int, str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(anteroom, "UNFINISHED_BYTES", 100)
-        patch.setattr(anteroom, "INPUT_BYTES", 90)
-        hall = Anteroom()
-        frames = [Unfinished(hall, lambda _: None) for _ in range(8)]
+        patch.setattr(admission, "UNFINISHED_BYTES", 100)
+        patch.setattr(admission, "INPUT_BYTES", 90)
+        hall = PendingConnections()
+        frames = [InputBufferUsage(hall, lambda _: None) for _ in range(8)]
         for number, one in enumerate(frames):
             one.logged_on(f"user-{number % 3}")
         for number, step, nbytes in steps:

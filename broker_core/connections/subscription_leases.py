@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from broker_core.connections.member import Member
+from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import DiscardCause
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
 
 
-class Leases:
+class SubscriptionLeases:
     """The subscriptions that have one, each with its holder and the moment it ends (ms of the clock that never jumps)."""
 
     def __init__(self) -> None:
-        self._held: dict[ClientSubscription, tuple[Member, int]] = {}
+        self._held: dict[ClientSubscription, tuple[ConnectionView, int]] = {}
 
-    def begin(self, connection: Member, target: ClientSubscription, lease_ms: int, now_ms: int) -> None:
+    def begin(
+        self, connection: ConnectionView, target: ClientSubscription, lease_ms: int, now_ms: int
+    ) -> None:
         target.lease_ms = lease_ms
         self._held[target] = (connection, now_ms + lease_ms)
 
-    def renew(self, connection: Member, id: str, now_ms: int) -> None:
+    def renew(self, connection: ConnectionView, id: str, now_ms: int) -> None:
         """Extend a lease by its length. ClientError unknown_subscription: it was cancelled, or has no lease."""
         target = connection.subscriptions.get(id)
         if target is None or target not in self._held:

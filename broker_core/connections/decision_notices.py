@@ -15,14 +15,14 @@ from collections.abc import Callable
 from broker_core.delivery.sink import Sink
 from broker_core.protocols.replies import Reply
 
-TELL_WITHIN_S = 2.0
+TELL_TIMEOUT_S = 2.0
 """How long a client has to read a notice before its connection is closed."""
 MAX_UNTOLD = 100
 """Notices of one client that may wait for an answer; a reserve of some 100 KiB below the outbox."""
 Settled = Callable[[str], None]
 
 
-class Notices:
+class DecisionNotices:
     """One connection's notices that aren't answered yet."""
 
     def __init__(self, sink: Sink) -> None:
@@ -35,7 +35,7 @@ class Notices:
             settled("no")
             return
         self._sink.send_reply(notice)
-        timer = asyncio.get_running_loop().call_later(TELL_WITHIN_S, self._over, identity)
+        timer = asyncio.get_running_loop().call_later(TELL_TIMEOUT_S, self._over, identity)
         self._waiting[identity] = (settled, timer)
 
     def heard(self, identity: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
-from broker_core.connections.notices import Notices, Settled
+from broker_core.connections.decision_notices import DecisionNotices, Settled
 from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.discards import UndeliveredSummary
 from broker_core.delivery.sink import ConnectionSink
@@ -16,7 +16,7 @@ from broker_core.protocols.liveness import Liveness
 from broker_core.replay.client_subscription import ClientSubscription, SubscriptionOwner
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Who a client is: what it says, or what it has `proven`."""
 
     user: str
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
         return self.user if self.proven else ""
 
 
-class Publishes(Protocol):
+class PublisherView(Protocol):
     """What a client publishes, as whoever takes it sees that: `publisher`."""
 
     session: int
@@ -53,14 +53,14 @@ class Publishes(Protocol):
     def handed_on(self, answers: Sequence[replies.Ack]) -> None: ...
 
 
-class Member(SubscriptionOwner, Protocol):
+class ConnectionView(SubscriptionOwner, Protocol):
     """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
 
     transport: str
     user: str
-    identity: Identity | None
+    identity: ClientIdentity | None
     rights: Rights
-    notices: Notices
+    notices: DecisionNotices
     connected_at: int
     """ns UTC"""
     liveness: Liveness
@@ -94,7 +94,7 @@ class Member(SubscriptionOwner, Protocol):
     @property
     def subscriptions(self) -> dict[str, ClientSubscription]: ...
     @property
-    def publishing(self) -> Publishes: ...
+    def publishing(self) -> PublisherView: ...
 
     @property
     def knows_sequence(self) -> bool:
@@ -106,7 +106,7 @@ class Member(SubscriptionOwner, Protocol):
     def prepared(self) -> None:
         """Go on reading from the client when none of its subscribes is being prepared any more."""
 
-    def identified(self, command: commands.Logon, identity: Identity) -> None: ...
+    def identified(self, command: commands.Logon, identity: ClientIdentity) -> None: ...
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...
     def resume_bookmark(self, ending: UndeliveredSummary) -> str | None: ...
     def resume_token(self) -> str: ...

@@ -6,18 +6,30 @@ INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished frames; who would pass
 back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes
 room, so that whoever logs on at once comes in, however many others don't. An address has its share of the
 instance's connections, and of logons a second.
+
+The door: whoever nobody knows yet is heard by turns, and those that are known go first.
+
+A loop calls for everything that is ready in one turn, and a thousand strangers that speak at once would keep it for a second. So their
+sockets are not the loop's. They stand in a line that the kernel keeps, an epoll of their own: of those that have sent something a few are heard in each
+turn of the loop, for no longer than a client's own commands may take (`delivery.turns`), and the others a turn later. What they say
+meanwhile waits in the kernel. Who is being closed and still sends stands there too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import select
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker_core.clock import Clock
 from broker_core.config.preset_settings import MAX_CONNECTIONS
+from broker_core.delivery.scheduling import TURN_NS
 from broker_core.errors import ClientError
 
-HELD_BYTES: Final = 4 * 1024 * 1024
+BUFFER_BYTES: Final = 4 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
 UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Unfinished frames and open transactions of all connections that have logged on: those of 16 publishers of
@@ -40,12 +52,12 @@ MAX_REMEMBERED: Final = 10_000
 """Addresses whose logons are counted; the longest quiet go first."""
 
 
-def address_of(remote: str) -> str:
+def peer_address(remote: str) -> str:
     """A peer's address without its port."""
     return remote.rpartition(":")[0]
 
 
-class Guest(Protocol):
+class PendingConnection(Protocol):
     """A connection that hasn't logged on."""
 
     @property
@@ -58,7 +70,7 @@ class Guest(Protocol):
         """End at once, whatever the peer has read."""
 
 
-class Unfinished:
+class InputBufferUsage:
     """Bytes that one connection holds in one place of what it sent: of an unfinished frame, or of frames that
     wait.
 
@@ -68,7 +80,9 @@ class Unfinished:
 
     __slots__ = ("_anteroom", "_give_up", "_logged_on", "nbytes", "share")
 
-    def __init__(self, anteroom: Anteroom, give_up: Callable[[ClientError], None] | None = None) -> None:
+    def __init__(
+        self, anteroom: PendingConnections, give_up: Callable[[ClientError], None] | None = None
+    ) -> None:
         self._anteroom = anteroom
         self._give_up = give_up
         self._logged_on = False
@@ -109,10 +123,10 @@ class UnfinishedPool:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._shares: dict[str, dict[Unfinished, None]] = {}
+        self._shares: dict[str, dict[InputBufferUsage, None]] = {}
         self._share_bytes: Counter[str] = Counter()
 
-    def change(self, frame: Unfinished, before: int) -> None:
+    def change(self, frame: InputBufferUsage, before: int) -> None:
         """Count a frame that had `before` bytes.
 
         Beyond the pool others are given up, or ClientError input_full is raised.
@@ -132,12 +146,12 @@ class UnfinishedPool:
             oldest.give_up(_input_full())
             oldest.hold(0)
 
-    def renew(self, frame: Unfinished) -> None:
+    def renew(self, frame: InputBufferUsage) -> None:
         """Make a frame the youngest of its share."""
         self._forget(frame)
         self._shares.setdefault(frame.share, {})[frame] = None
 
-    def _forget(self, frame: Unfinished) -> None:
+    def _forget(self, frame: InputBufferUsage) -> None:
         of_share = self._shares.get(frame.share, {})
         of_share.pop(frame, None)
         if not of_share:
@@ -146,7 +160,7 @@ class UnfinishedPool:
                 del self._share_bytes[frame.share]
 
 
-class Anteroom:
+class PendingConnections:
     """One instance's. Times are milliseconds of the clock that never jumps."""
 
     def __init__(self) -> None:
@@ -157,10 +171,10 @@ class Anteroom:
         self.held = self.input = 0
         """Bytes of what is unfinished or waits, before and after the logon."""
         self.connections: Counter[str] = Counter()
-        self._guests: dict[str, dict[Guest, None]] = {}
+        self._guests: dict[str, dict[PendingConnection, None]] = {}
         """By their address, the oldest first."""
         self.guests = 0
-        self._leaving: dict[Guest, None] = {}
+        self._leaving: dict[PendingConnection, None] = {}
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """What is left of each address's allowance, and when that was so."""
 
@@ -171,7 +185,7 @@ class Anteroom:
     def came(self, remote: str) -> None:
         """A connection was made. ClientError too_many_connections when its address has enough, or all together have; it counts
         until `went`."""
-        address = address_of(remote)
+        address = peer_address(remote)
         self.connections[address] += 1
         self._number += 1
         if self._number > self._most:
@@ -189,23 +203,23 @@ class Anteroom:
 
     def went(self, remote: str) -> None:
         """It is gone."""
-        address = address_of(remote)
+        address = peer_address(remote)
         self.connections[address] -= 1
         self._number -= 1
         if not self.connections[address]:
             del self.connections[address]
 
-    def enters(self, guest: Guest) -> None:
+    def enters(self, guest: PendingConnection) -> None:
         """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
-        self._guests.setdefault(address_of(guest.remote), {})[guest] = None
+        self._guests.setdefault(peer_address(guest.remote), {})[guest] = None
         self.guests += 1
         if self.guests > min(MAX_GUESTS, self._most // 2):
             most = max(self._guests.values(), key=len)
             next(iter(most)).make_room()
 
-    def known(self, guest: Guest) -> None:
+    def known(self, guest: PendingConnection) -> None:
         """It has logged on, or somebody else counts it."""
-        address = address_of(guest.remote)
+        address = peer_address(guest.remote)
         of_address = self._guests.get(address, {})
         if guest in of_address:
             del of_address[guest]
@@ -213,7 +227,7 @@ class Anteroom:
             if not of_address:
                 del self._guests[address]
 
-    def leaves(self, guest: Guest) -> None:
+    def leaves(self, guest: PendingConnection) -> None:
         """It was told to go, and still has a socket. The longest told is dropped when there are many."""
         self.known(guest)
         self._leaving[guest] = None
@@ -222,14 +236,14 @@ class Anteroom:
             del self._leaving[longest]
             longest.drop()
 
-    def gone(self, guest: Guest) -> None:
+    def gone(self, guest: PendingConnection) -> None:
         """Its socket is closed."""
         self.known(guest)
         self._leaving.pop(guest, None)
 
     def logs_on(self, remote: str, now: int) -> None:
         """ClientError too_many_logons when its address has logged on too often of late."""
-        address = address_of(remote)
+        address = peer_address(remote)
         left, at = self._logons.pop(address, (float(LOGONS_AT_ONCE), now))
         left = min(left + (now - at) * LOGONS_A_SECOND / 1_000, LOGONS_AT_ONCE)
         allowed = left >= 1
@@ -255,7 +269,7 @@ class Anteroom:
             self.input += more
         else:
             self.held += more
-        if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > HELD_BYTES):
+        if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > BUFFER_BYTES):
             raise _input_full()
 
 
@@ -265,3 +279,63 @@ def _input_full() -> ClientError:
         "This instance holds as much input from clients as it accepts.",
         "Send whole frames, and wait for the logon's answer before others.",
     )
+
+
+HEARD_A_TURN: Final = 8
+"""Sockets at most. asyncio's transports read one turn later, which no clock here measures: some 0.2 ms each."""
+ACCEPTED_A_TURN: Final = 4
+"""Connections that a listener takes from its kernel in a turn; the others wait there."""
+GUEST_READ_BYTES: Final = 64 * 1024
+"""What is read at once of somebody whom nobody knows."""
+_ONCE: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
+
+Heard = Callable[[], None]
+
+
+class PreLogonReadQueue:
+    """One instance's. Belongs to the loop that runs when the first is watched."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._line = select.epoll()
+        self._waiting: dict[int, Heard] = {}
+        """By their descriptors."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def watch(self, descriptor: int, heard: Heard) -> None:
+        """Call this once, in a turn of its own, when the socket has something to be read, or an end."""
+        self._waiting[descriptor] = heard
+        try:
+            self._line.modify(descriptor, _ONCE)
+        except FileNotFoundError:
+            self._line.register(descriptor, _ONCE)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._line.fileno(), self._turn)
+
+    def forget(self, descriptor: int, heard: Heard) -> None:
+        """Don't call it. Harmless when it was called, and when the descriptor is closed and another's."""
+        if self._waiting.get(descriptor) == heard:
+            del self._waiting[descriptor]
+            with contextlib.suppress(OSError):  # it is closed
+                self._line.unregister(descriptor)
+            self._rest()
+
+    def _turn(self) -> None:
+        began = self._clock.monotonic_ns()
+        for _ in range(HEARD_A_TURN):
+            found = self._line.poll(0, 1)
+            if not found:
+                break
+            heard = self._waiting.pop(found[0][0], None)
+            if heard is not None:
+                heard()
+            if self._clock.monotonic_ns() - began >= TURN_NS:
+                break
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nobody is there: the loop needn't look."""
+        if not self._waiting and self._loop is not None:
+            self._loop.remove_reader(self._line.fileno())
+            self._loop = None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.connections import owners
-from broker_core.connections.owners import Owners
+from broker_core.connections import name_owners
+from broker_core.connections.name_owners import ClientNameOwners
 from broker_core.errors import OperatorError
 
 GOLDEN = "534c554943454f3186f6928410000000" + b'{"feed":"maria"}'.hex()
@@ -18,8 +18,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "i.owners"
 
 
-def kept(path: Path) -> Owners:
-    made = Owners(path)
+def kept(path: Path) -> ClientNameOwners:
+    made = ClientNameOwners(path)
     made.claim("feed", "maria")
     made.write(made.encoded())
     return made
@@ -35,7 +35,7 @@ def test_it_is_there_after_a_restart_and_unchanged_until_somebody_comes(path: Pa
     assert not made.changed
     made.claim("feed", "maria")
     assert not made.changed
-    again = Owners(path)
+    again = ClientNameOwners(path)
     assert (again.of("feed"), again.of("other"), again.changed) == ("maria", None, False)
     again.claim("feed", "vera")
     assert again.changed
@@ -48,19 +48,19 @@ def test_a_flipped_bit_is_refused_by_name(path: Path, offset: int) -> None:
     raw[offset] ^= 1
     path.write_bytes(raw)
     with pytest.raises(OperatorError, match="bad_owners"):
-        Owners(path)
+        ClientNameOwners(path)
 
 
 @pytest.mark.parametrize("raw", [b"", b"SLUICEO1"])
 def test_half_a_file_is_refused_by_name(path: Path, raw: bytes) -> None:
     path.write_bytes(raw)
     with pytest.raises(OperatorError, match="bad_owners"):
-        Owners(path)
+        ClientNameOwners(path)
 
 
 def test_the_names_that_logged_on_last_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "MAX_NAMES", 2)
-    made = Owners(path)
+    monkeypatch.setattr(name_owners, "MAX_NAMES", 2)
+    made = ClientNameOwners(path)
     for name in ("a", "b", "a", "c"):
         made.claim(name, "maria")
     assert [made.of(name) for name in ("a", "b", "c")] == ["maria", None, "maria"]

@@ -1,4 +1,6 @@
-"""Subscribes that need something before they begin: a durable subscription, a managed replay, a resume token, a snapshot.
+"""Subscriptions with acknowledgements or credit: what they begin with, and the commands by which they get more.
+
+Subscribes that need something before they begin: a durable subscription, a managed replay, a resume token, a snapshot.
 
 Each ends as an ordinary subscribe with a bookmark, and with what is delivered before it. What takes long (the disk,
 the log) happens before the subscription exists; then, in one turn of the loop, it is entered, its first deliveries
@@ -7,20 +9,24 @@ are queued, and the log goes on behind the last record they stand for: no gap, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
-from broker_core.bookmark import AfterBookmarks, Bookmark, parse_bookmark
-from broker_core.connections.member import Member
-from broker_core.connections.ports import Services
+from broker_core.bookmark import AfterBookmarks, Bookmark, bookmark_sequence, parse_bookmark
+from broker_core.connections.connection_view import ConnectionView
+from broker_core.connections.ports import ConnectionServices
+from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.entries import OutboxEntry
+from broker_core.delivery.subscription_queues import SubscriptionQueue
+from broker_core.delivery.window import DEFAULT_PREFETCH, AckMode, AckWindow
 from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
 from broker_core.names import link_client_name
 from broker_core.protocols import commands, replies
+from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.conflated_snapshot import fold_latest, fold_start
 from broker_core.replay.positions.file import SHARED_OWNER
 from broker_core.replay.span import LogBounds, SpanResult, depends_on_end, translate_bookmarks
@@ -29,11 +35,116 @@ from broker_core.subscriptions.keys import parse_key
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
+
+def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, prefetch: int | None) -> int:
+    """Give a subscription that acknowledges, or has credit, its lane. `prefetch` is the policy's, for one that names none.
+
+    A durable subscription acknowledges unless it says otherwise: what it hasn't acknowledged is what it gets when it comes back.
+    Returns the window's size, 0 for a subscription without acknowledgements.
+    """
+    word = command.ack or ("auto" if command.durable else None)
+    window = None
+    if word is not None and word != "none":
+        window = AckWindow(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
+    if window is not None or command.credit is not None:
+        lane = backlog.lanes[stream] = SubscriptionQueue(stream, window)
+        lane.credit = command.credit
+    return window.prefetch if window is not None else 0
+
+
+def grant_credit(connection: ConnectionView, now_ns: int, command: commands.GrantCredit) -> None:
+    """Carry out a `credit`. ClientError unknown_subscription."""
+    target = connection.subscriptions.get(command.id)
+    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
+    if lane is None or lane.credit is None:
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {command.id!r} with credit.",
+            'Subscribe with "credit":1048576.',
+        )
+    lane.grant(command.upto, now_ns)
+    connection.backlog.go_on()
+
+
+def reject_message(
+    connection: ConnectionView,
+    services: ConnectionServices,
+    target: ClientSubscription,
+    number: int,
+    *,
+    for_good: bool = False,
+) -> None:
+    """A client won't have a message of a subscription with acknowledgements, and where one stands for all before, those. Shared
+    ones go to another, unless it is said `for_good`. ClientError bad_ack, and unknown_subscription of one without
+    acknowledgements."""
+    _window(connection, target, target.id)
+    sequences = _sequences(connection, target, number, number)
+    connection.backlog.refuse(target.stream, number)
+    if target.shared is not None:
+        target.shared.returned(target, sequences, for_good=for_good)
+    connection.backlog.go_on()
+    services.judging.acknowledged(connection, target)
+
+
+def acknowledge(
+    connection: ConnectionView, services: ConnectionServices, command: commands.Acknowledge
+) -> None:
+    """Carry out an `ack`. ClientError unknown_subscription, bad_ack or bad_bookmark; what came before the error in the
+    command is acknowledged."""
+    target = connection.subscriptions.get(command.id)
+    target, window = _window(connection, target, command.id)
+    try:
+        for first, last in _numbers(window, command, services.facilities.instance):
+            sequences = _sequences(connection, target, first, last)
+            connection.backlog.acknowledge(target.stream, first, last)
+            if target.shared is not None:
+                target.shared.acknowledged(target, sequences)
+    finally:
+        connection.backlog.go_on()
+        services.judging.acknowledged(connection, target)
+
+
+def _window(
+    connection: ConnectionView, target: ClientSubscription | None, id: str
+) -> tuple[ClientSubscription, AckWindow]:
+    """A subscription and its window. ClientError unknown_subscription, also of one that has none."""
+    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
+    if target is None or lane is None or lane.window is None:
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {id!r} with acknowledgements.",
+            'Subscribe with "ack":"client".',
+        )
+    return target, lane.window
+
+
+def _sequences(connection: ConnectionView, target: ClientSubscription, first: int, last: int) -> list[int]:
+    """Which records an acknowledgement of these numbers is for; asked by those that share them alone."""
+    lane = connection.backlog.lanes.get(target.stream)
+    if target.shared is None or lane is None or lane.window is None:
+        return []
+    return lane.window.sequences(first, last)
+
+
+def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
+    if command.upto is not None:
+        yield command.upto, command.upto
+    elif command.bookmark is not None:
+        sequence = bookmark_sequence(command.bookmark, instance)
+        if sequence is None:
+            sentence = f"{command.bookmark[:80]!r} isn't the bookmark of a message."
+            raise ClientError("bad_ack", sentence, "Acknowledge by upto or numbers.")
+        number = window.number_of(sequence)
+        if number:
+            yield number, number
+    yield from command.numbers
+
+
 log = structlog.get_logger("sluice.subscribe")
-Begin = Callable[[Member, commands.Subscribe, int], None]
+Begin = Callable[[ConnectionView, commands.Subscribe, int], None]
 
 
-def needs_preparing(command: commands.Subscribe) -> bool:
+def needs_preparation(command: commands.Subscribe) -> bool:
     """Whether a subscribe isn't an ordinary one."""
     return any(
         asked is not None
@@ -41,14 +152,14 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     )
 
 
-def needs_end(command: commands.Subscribe, services: Services, topics: JournaledTopics) -> bool:
+def needs_end(command: commands.Subscribe, services: ConnectionServices, topics: JournaledTopics) -> bool:
     """Return whether a subscribe needs a confirmed read of the end of a log that other brokers append to.
 
     Live delivery begins there, and the log tells what other brokers keep for a client under a name.
     """
     if services.frontier.end is None:
         return False
-    if needs_preparing(command):
+    if needs_preparation(command):
         return True
     journal = services.facilities.journal
     log = LogBounds(services.facilities.instance, journal.first_sequence, services.frontier.durable)
@@ -60,7 +171,7 @@ def needs_end(command: commands.Subscribe, services: Services, topics: Journaled
         return False  # which is said where it is looked up
 
 
-def names_another_site(command: commands.Subscribe, services: Services) -> AfterBookmarks | None:
+def is_foreign_bookmark(command: commands.Subscribe, services: ConnectionServices) -> AfterBookmarks | None:
     """The list of bookmarks that a subscribe begins with, where a link has brought records of one of their instances."""
     try:
         start = parse_bookmark(command.bookmark) if command.bookmark is not None else None
@@ -82,11 +193,11 @@ def make_behind_error(instance: str) -> ClientError:
 
 
 @dataclass(slots=True)
-class Preparation:
+class SubscribePreparation:
     """One subscribe that is made ready: what it delivers first, and what the client is told about that."""
 
-    connection: Member
-    services: Services
+    connection: ConnectionView
+    services: ConnectionServices
     command: commands.Subscribe
     stream: int
     topics: JournaledTopics
@@ -101,7 +212,7 @@ class Preparation:
         try:
             if self.at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
-            if (start := names_another_site(command, self.services)) is not None:
+            if (start := is_foreign_bookmark(command, self.services)) is not None:
                 there = await translate_bookmarks(
                     start, self.services.facilities, self.services.frontier.durable
                 )
@@ -135,7 +246,7 @@ class Preparation:
 
     async def _position(self) -> int | None:
         """The first record that it gets from the log; None: what its bookmark says."""
-        if not needs_preparing(self.command):
+        if not needs_preparation(self.command):
             return None
         command, pattern = self.command, TopicPattern.parse(self.command.topic)
         if self.topics.covers_nothing(pattern):

@@ -32,7 +32,7 @@ MAX_NAMES = 131_072
 _HEAD = struct.Struct("<8sII")
 
 
-class Owners:
+class ClientNameOwners:
     """One instance's. Raises OperatorError bad_owners when the file is there and can't be read; OSError."""
 
     def __init__(self, path: Path, files: FileSystem | None = None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from broker_core.connections.door import HEARD_A_TURN, Door
+from broker_core.connections.admission import HEARD_A_TURN, PreLogonReadQueue
 from broker_core.delivery.scheduling import TURN_NS
 from tests.support.manual_clock import ManualClock
 
@@ -45,7 +45,7 @@ def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
     loop: Loops, crowd: list[tuple[socket.socket, socket.socket]]
 ) -> None:
     async def run() -> None:
-        door, heard = Door(ManualClock()), list[int]()
+        door, heard = PreLogonReadQueue(ManualClock()), list[int]()
         for number, (peer, own) in enumerate(crowd):
             peer.send(b"x")
             door.watch(own.fileno(), lambda number=number: heard.append(number))
@@ -62,7 +62,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 ) -> None:
     async def run() -> None:
         clock, heard = ManualClock(), list[int]()
-        door = Door(clock)
+        door = PreLogonReadQueue(clock)
 
         def costly() -> None:
             heard.append(0)
@@ -81,7 +81,7 @@ async def test_who_is_heard_again_waits_behind_the_others(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
     """One that never stops speaking keeps nobody out."""
-    door, heard = Door(ManualClock()), list[int]()
+    door, heard = PreLogonReadQueue(ManualClock()), list[int]()
 
     def again(number: int, own: socket.socket) -> None:
         heard.append(number)
@@ -97,7 +97,7 @@ async def test_who_is_heard_again_waits_behind_the_others(
 async def test_who_was_forgotten_is_not_heard_and_a_descriptor_may_be_anothers_by_then(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
-    door, heard = Door(ManualClock()), list[str]()
+    door, heard = PreLogonReadQueue(ManualClock()), list[str]()
     (first_peer, first), (second_peer, second) = crowd[:2]
 
     def former() -> None:
