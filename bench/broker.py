@@ -32,7 +32,7 @@ async def main(
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.config.preset_settings import QuotaSettings
-    from broker_core.engine.interpreter import spare_the_loop
+    from broker_core.engine.maintenance import tune_interpreter
     from broker_core.group.member import create_member
     from broker_core.group.settings import read_settings
 
@@ -62,7 +62,7 @@ async def main(
     known = await member.identity(paths.journal, paths.archive) if member is not None else None
     broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()
-    spare_the_loop()
+    tune_interpreter()
     print(json.dumps({t["name"]: t["port"] for t in broker.statistics.transports}), flush=True)
     await asyncio.Event().wait()
 

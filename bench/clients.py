@@ -26,7 +26,7 @@ from broker_core.connections.connection import Connection
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.sink import UNKNOWN
 from broker_core.documents.instance import Snapshot
-from broker_core.engine.interpreter import spare_the_loop
+from broker_core.engine.maintenance import tune_interpreter
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
@@ -137,7 +137,7 @@ async def measure(number: int, behind: int) -> dict[str, float]:
             assert len(snapshot.clients) == len(broker.engine.roster.clients)
 
         await broker.start(on_tick)
-        spare_the_loop()
+        tune_interpreter()
         try:
             crowd(broker, number, behind)
             await asyncio.sleep(3)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.config.rule_terms import PolicyAction
-from broker_core.engine.interpreter import spare_the_loop
+from broker_core.engine.maintenance import tune_interpreter
 from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
@@ -71,7 +71,7 @@ def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list
             made.tick_part(START + part * PART)
     for account, size in zip(accounts, sizes, strict=True):
         made.queued(account, size - account.memory, START)
-    spare_the_loop()  # as a broker's process
+    tune_interpreter()  # as a broker's process
     return accounts
 
 

@@ -52,7 +52,7 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
         default_policy,
     )
     from broker_core.config.destinations import DestinationSettings
-    from broker_core.engine.interpreter import spare_the_loop
+    from broker_core.engine.maintenance import tune_interpreter
 
     secrets = home / "link-secrets"
     home.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
         policy = replace(policy, transports=(*policy.transports, door), access=access)
     broker = Broker(policy, BrokerPaths.under(home, name), WebSocketListener, link_secrets=secrets)
     await broker.start()
-    spare_the_loop()
+    tune_interpreter()
     say(**{t["name"]: t["port"] for t in broker.statistics.transports})
     await asyncio.Event().wait()
 

@@ -37,7 +37,7 @@ _passed: list[list[int]] = []
 
 def trace() -> None:
     """Note the moments, around the functions that stand at the stations. Of a group that is written its newest batch counts."""
-    from broker_core.engine.dispatch import Dispatch
+    from broker_core.engine.dispatch import Dispatcher
     from broker_core.journal.commit_log import LocalCommitLog, PendingBatch
     from broker_core.journal.journal import Journal
     from broker_core.transports.tcp import TcpProtocol
@@ -50,7 +50,7 @@ def trace() -> None:
     under_way: list[int] = []
     """Of the group that the journal's thread has."""
     buffer_updated, append, take = TcpProtocol.buffer_updated, LocalCommitLog.append, LocalCommitLog._take
-    write, sync, applied = Journal.write, Journal.sync, Dispatch.applied
+    write, sync, applied = Journal.write, Journal.sync, Dispatcher.applied
 
     def noted_read(self: TcpProtocol, nbytes: int) -> None:
         nonlocal read
@@ -85,7 +85,7 @@ def trace() -> None:
         sync(self, told)
 
     def noted_applied(
-        self: Dispatch, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]
+        self: Dispatcher, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]
     ) -> None:
         moments = [*written.pop(id(group[-1].batch)), time.monotonic_ns()]
         applied(self, group, positions)
@@ -94,7 +94,7 @@ def trace() -> None:
     TcpProtocol.buffer_updated = noted_read  # type: ignore[method-assign]
     LocalCommitLog.append, LocalCommitLog._take = noted_append, noted_take  # type: ignore[method-assign]
     Journal.write, Journal.sync = noted_write, noted_sync  # type: ignore[method-assign]
-    Dispatch.applied = noted_applied  # type: ignore[method-assign]
+    Dispatcher.applied = noted_applied  # type: ignore[method-assign]
 
 
 def _answer() -> None:

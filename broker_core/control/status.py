@@ -35,8 +35,8 @@ from broker_core.documents.instance import (
 )
 from broker_core.documents.problems import ProblemEntry
 from broker_core.engine.engine import Engine
-from broker_core.engine.events import SAMPLE_EVERY_MS
 from broker_core.engine.stalls import StallHistory
+from broker_core.engine.system_records import SAMPLE_INTERVAL_MS
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.slow_clients.evaluate.signals import age_ms
 from broker_core.slow_clients.evaluate.why_slow import SlowCause
@@ -148,7 +148,7 @@ class Statistics:
         self._before = after
         found = engine.facilities.delays.second()
         self.delay = LatencyEntry(**found._asdict()) if found is not None else None
-        self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_EVERY_MS
+        self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_INTERVAL_MS
         if self._also_unchanged:
             self._sampled_at = now
         self._looked += 1

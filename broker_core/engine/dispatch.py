@@ -53,7 +53,7 @@ from broker_core.sync_replication.sync_replication import SyncReplication
 log = structlog.get_logger("sluice.dispatch")
 
 
-class Subscribed(Protocol):
+class LiveSubscriptionsPort(Protocol):
     """Who wants what comes: `engine.subscribing`."""
 
     registry: SubscriptionRegistry[MatchReceiver]
@@ -72,14 +72,14 @@ class Subscribed(Protocol):
         """A write failed: those who got these records early are told."""
 
 
-class Settles(Protocol):
+class SettlePort(Protocol):
     """What ends a turn: `engine.settle`."""
 
     def settle(self) -> None:
         """Send, measure, decide and enforce, for all clients whose backlog has changed."""
 
 
-class Dispatch:
+class Dispatcher:
     """What an instance's publishers send, on its way to the subscribers. The outlet of its log."""
 
     def __init__(
@@ -88,8 +88,8 @@ class Dispatch:
         frontier: DurableFrontier,
         everywhere: DurableFrontier,
         roster: ConnectionTable,
-        subscribed: Subscribed,
-        settles: Settles,
+        subscribed: LiveSubscriptionsPort,
+        settles: SettlePort,
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
         confirmations: SyncReplication,

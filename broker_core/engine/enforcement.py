@@ -30,8 +30,7 @@ from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
 from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
-from broker_core.engine.decisions import Decisions
-from broker_core.engine.events import ClientEvents
+from broker_core.engine.system_records import RecentDecisions, SystemRecordBuffer
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
@@ -46,7 +45,7 @@ BACKLOG: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
 log = structlog.get_logger("sluice.enforcement")
 
 
-class UnderWay:
+class DecisionInProgress:
     """A decision while it is carried out. `identity` names it to the client, the console and the journal."""
 
     def __init__(self, decision: Decision, identity: str, keep: Callable[[Decision, str], None]) -> None:
@@ -59,14 +58,18 @@ class UnderWay:
         self._keep(replace(self.decision, told=told, **found), self.identity)
 
 
-Act = Callable[[ConnectionView, UnderWay], None]
+Act = Callable[[ConnectionView, DecisionInProgress], None]
 
 
-class Enforcement:
+class PolicyEnforcer:
     """What slow-client policy decides is done here, one method for each action; and what operators do in the same way."""
 
     def __init__(
-        self, services: ConnectionServices, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents
+        self,
+        services: ConnectionServices,
+        guard: SlowClientGuard,
+        decisions: RecentDecisions,
+        events: SystemRecordBuffer,
     ) -> None:
         self._services = services
         self._clock = services.facilities.clock
@@ -91,7 +94,7 @@ class Enforcement:
 
     def carry_out(self, decision: Decision) -> None:
         """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
-        act = UnderWay(decision, self._decisions.identity(), self._decisions.keep)
+        act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.keep)
         connection = self._services.roster.clients.get(decision.client)
         if (
             decision.mode is EnforcementMode.SHADOW
@@ -144,7 +147,7 @@ class Enforcement:
 
     # What is done to a backlog.
 
-    def _conflate(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Keep the latest message per key of what waits."""
         for target in _own(_targets(connection, act.decision)):
             keep_latest(
@@ -156,7 +159,7 @@ class Enforcement:
                 lambda lost, kept: act.record(lost=lost, kept=kept),
             )
 
-    def _would_conflate(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _would_conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Count what that would leave out."""
         decision = act.decision
 
@@ -170,7 +173,7 @@ class Enforcement:
                 lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
             )
 
-    def _discard_oldest(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _discard_oldest(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Drop the oldest until the subscription is within the limit."""
         decision = act.decision
         lost = kept = 0
@@ -187,7 +190,7 @@ class Enforcement:
             act.record(lost=lost, kept=kept)
         connection.changed()
 
-    def _offline(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _offline(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Move what waits to the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
@@ -218,21 +221,21 @@ class Enforcement:
             files=self._services.facilities.journal.files,
         )
 
-    def _continue_from_journal(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _continue_from_journal(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
         for target in _targets(connection, act.decision):
             self._services.control.fall_back(target)
         act.record()
 
-    def _pause(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _pause(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Send nothing of the subscription, for a time or until it is resumed."""
         for target in _targets(connection, act.decision):
-            pause(connection, target, act.decision.for_ms)
+            pause_subscription(connection, target, act.decision.for_ms)
         self._tell(connection, act)
 
     # What is done to a subscription or a connection.
 
-    def _cancel_subscription(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _cancel_subscription(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """End the subscription and say so; the client's others go on."""
         connection.keep_places()
         decision, together = act.decision, NOTHING_OWED
@@ -254,7 +257,7 @@ class Enforcement:
         act.decision = _with_ending(connection, decision, together)
         self._tell(connection, act)
 
-    def _ask_to_close(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _ask_to_close(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
         connection.reply(
             replies.CloseRequested(
@@ -265,26 +268,26 @@ class Enforcement:
         )
         self._tell(connection, act)
 
-    def _disconnect(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _disconnect(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Tell the client and close its connection."""
         self._close(connection, act, RETRY_AFTER_MS)
 
-    def _refuse(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _refuse(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """The same, and the name can't log on for a while."""
         self._services.refused.add(connection.name, act.decision, self._clock.monotonic_ms())
         self._close(connection, act, max(act.decision.for_ms, RETRY_AFTER_MS))
 
-    def _delete_durable(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _delete_durable(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
         for target in _targets(connection, act.decision):
             if target.durable:
                 self._services.durables.delete(connection.keeps_as(target.durable), target.durable)
         self._close(connection, act, RETRY_AFTER_MS)
 
-    def _tell(self, connection: ConnectionView, act: UnderWay) -> None:
+    def _tell(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         connection.notices.tell(act.identity, _notice(act, None), act.record)
 
-    def _close(self, connection: ConnectionView, act: UnderWay, retry_after_ms: int) -> None:
+    def _close(self, connection: ConnectionView, act: DecisionInProgress, retry_after_ms: int) -> None:
         connection.keep_places()
         token = connection.resume_token()
         # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
@@ -293,7 +296,7 @@ class Enforcement:
         connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.record)
 
 
-def pause(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
+def pause_subscription(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
     """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
     later pause takes the place of an earlier one, its end too."""
     lane = connection.backlog.lane(target.stream)
@@ -302,13 +305,13 @@ def pause(connection: ConnectionView, target: ClientSubscription, for_ms: int = 
 
     def over() -> None:
         if lane.pauses == number:
-            resume(connection, target)
+            resume_subscription(connection, target)
 
     if for_ms:
         asyncio.get_running_loop().call_later(for_ms / 1_000, over)
 
 
-def resume(connection: ConnectionView, target: ClientSubscription) -> None:
+def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:
     """Send again what a pause held back."""
     lane = connection.backlog.lanes.get(target.stream)
     if lane is not None and lane.paused:
@@ -316,7 +319,7 @@ def resume(connection: ConnectionView, target: ClientSubscription) -> None:
         connection.backlog.go_on()
 
 
-def offline_now(enforcement: Enforcement, connection: ConnectionView) -> None:
+def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> None:
     """An operator offlines a client, as policy would. OperatorError not_live."""
     if connection.backlog.state is not ClientState.LIVE:
         raise OperatorError(
@@ -370,7 +373,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     )
 
 
-def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.DecisionNotice:
+def _notice(act: DecisionInProgress, retry_after_ms: int | None) -> replies.DecisionNotice:
     decision = act.decision
     return replies.DecisionNotice(
         **notice_fields(decision),

@@ -31,14 +31,13 @@ from broker_core.delivery.ports import InstanceResources, MatchReceiver
 from broker_core.delivery.scheduling import ReplayFairShare, WorkScheduler
 from broker_core.delivery.sink import ConnectionSink
 from broker_core.documents.instance import LogSubscriberEntry
-from broker_core.engine.chores import Chores
-from broker_core.engine.decisions import Decisions
-from broker_core.engine.dispatch import Dispatch
-from broker_core.engine.enforcement import Enforcement
-from broker_core.engine.events import ClientEvents
+from broker_core.engine.dispatch import Dispatcher
+from broker_core.engine.enforcement import PolicyEnforcer
 from broker_core.engine.log_subscribers import log_subscribers, losses, tell_losses
-from broker_core.engine.settle import Settle
-from broker_core.engine.subscribing import Subscriptions
+from broker_core.engine.maintenance import JournalMaintenance
+from broker_core.engine.policy_loop import PolicyLoop
+from broker_core.engine.subscriptions import SubscriptionManager
+from broker_core.engine.system_records import RecentDecisions, SystemRecordBuffer
 from broker_core.errors import JournalError
 from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
 from broker_core.journal.journal import Journal
@@ -65,7 +64,7 @@ TICK_MS: Final = 1_000
 """How often `tick` is called."""
 CLOCK_JUMP_NS: Final = 2_000_000_000
 """The wall clock was set by more than this: it is told. Less is how clocks are kept right."""
-LOGON_WITHIN_MS: Final = 10_000
+LOGON_TIMEOUT_MS: Final = 10_000
 """A connection that hasn't logged on by then is closed."""
 
 
@@ -97,7 +96,7 @@ class Engine:
         state = spool_directory.parent / "state"
 
         self.ledger = LossLedger()
-        self.events = ClientEvents()
+        self.events = SystemRecordBuffer()
         self.anteroom = PendingConnections()
         self.door = PreLogonReadQueue(clock)
         self.roster = ConnectionTable(self.anteroom)
@@ -118,7 +117,7 @@ class Engine:
             self.ledger,
             self.spawn,
         )
-        self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
+        self.subscriptions = SubscriptionManager(lambda: self.dispatch.topics)
         kept = journal.directory / f"{journal.instance}.kept.json"
         self.kept = PositionStore(kept, journal.pin, journal.files)
         self.control = ReplayControl(
@@ -129,7 +128,7 @@ class Engine:
         self.kept.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
         self.owners.on_moved = journal.ask_whose(self.owners.user_of)
-        self.chores = Chores(journal, self.owners, self.spawn, self.broken)
+        self.chores = JournalMaintenance(journal, self.owners, self.spawn, self.broken)
         self.guard = SlowClientGuard(
             policy,
             host_memory,
@@ -137,13 +136,13 @@ class Engine:
             str(spool_directory),
             lambda name: journal.bytes_held_by(self.owners.user_of(name)),
         )
-        self.settle = Settle(
+        self.settle = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
         self.confirmations = confirmations or SyncReplication("", journal, clock)
         self.confirmations.use(policy)
         topics = JournaledTopics(policy.instance)
-        self.dispatch = Dispatch(
+        self.dispatch = Dispatcher(
             self.facilities,
             self.frontier,
             self.everywhere,
@@ -162,8 +161,8 @@ class Engine:
         self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = self._services(state)
-        self.decisions = Decisions(self.instance, self.started_at, self.events)
-        self.enforcement = self.settle.enforces = Enforcement(
+        self.decisions = RecentDecisions(self.instance, self.started_at, self.events)
+        self.enforcement = self.settle.enforces = PolicyEnforcer(
             self.services, self.guard, self.decisions, self.events
         )
 
@@ -282,8 +281,8 @@ class Engine:
             if not connection.logged_on:
                 if not connection.listened_to:
                     connection.liveness.restart(now)
-                if now - connection.liveness.heard_at > LOGON_WITHIN_MS:
-                    connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
+                if now - connection.liveness.heard_at > LOGON_TIMEOUT_MS:
+                    connection.close("logon_timeout", f"No logon came within {LOGON_TIMEOUT_MS // 1_000} s.")
             elif not heartbeats.needs_own_timer(connection):
                 heartbeats.check_heartbeat(connection, now, TICK_MS)
         self._publish_events()

@@ -9,7 +9,7 @@ from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 
 
-class LiveSubscription:
+class LiveSubscriptionView:
     """Satisfies `slow_clients.evaluate.signals.SubscriptionView`."""
 
     def __init__(

@@ -31,13 +31,13 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 
 PATIENCE_MS: Final = 2_000
-MOST_PATIENCE_MS: Final = 60_000
-LOOKS: Final = 3
+MAX_PATIENCE_MS: Final = 60_000
+SAMPLES: Final = 3
 log = structlog.get_logger("sluice.watchdog")
 
 
 @dataclass(slots=True)
-class _Suspect:
+class _StallCandidate:
     """A client that stands still. `stands`: where everything of it that may move stood at the first look."""
 
     stands: tuple[int, ...]
@@ -53,7 +53,7 @@ class Watchdog:
         self._facilities = facilities
         self._frontier = frontier
         self.found = 0
-        self._suspects: dict[ConnectionView, _Suspect] = {}
+        self._suspects: dict[ConnectionView, _StallCandidate] = {}
         self._worked_at = 0
 
     def wakes(self) -> None:
@@ -63,23 +63,23 @@ class Watchdog:
 
     def look(self, connection: ConnectionView) -> None:
         """Once a second."""
-        why = standing(connection)
+        why = stall_reason(connection)
         if not why:
             self._suspects.pop(connection, None)
             return
         now, stands = self._facilities.clock.monotonic_ms(), _stands(connection)
         suspect = self._suspects.get(connection)
         if suspect is None or suspect.stands != stands:
-            self._suspects[connection] = _Suspect(stands, now)
+            self._suspects[connection] = _StallCandidate(stands, now)
             return
         suspect.looks += 1
         patient = (
-            now - max(suspect.since, self._worked_at) < PATIENCE_MS and now - suspect.since < MOST_PATIENCE_MS
+            now - max(suspect.since, self._worked_at) < PATIENCE_MS and now - suspect.since < MAX_PATIENCE_MS
         )
-        if suspect.looks >= LOOKS and not patient and not suspect.told:
+        if suspect.looks >= SAMPLES and not patient and not suspect.told:
             suspect.told = True
             self.found += 1
-            log.error("delivery_stands_still", why=why, **dump(connection))
+            log.error("delivery_stands_still", why=why, **dump_delivery_state(connection))
             _set_going(connection)
             self._frontier.wake()
 
@@ -88,7 +88,7 @@ class Watchdog:
         self._suspects.pop(connection, None)
 
 
-def standing(connection: ConnectionView) -> str:
+def stall_reason(connection: ConnectionView) -> str:
     """What of a client's deliveries waits though nothing that can be seen holds it back; "" when nothing does."""
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
@@ -130,7 +130,7 @@ def _set_going(connection: ConnectionView) -> None:
     connection.backlog.go_on()
 
 
-def dump(connection: ConnectionView) -> dict[str, object]:
+def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
     """Everything that is known of a client's deliveries, for the log."""
     backlog, offline = connection.backlog, connection.backlog.offline
     return {

@@ -24,7 +24,7 @@ from broker_core.batch import CLAIM, Batch, Buffer, write_flags
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.connections import publisher as publishing
-from broker_core.engine.dispatch import Dispatch
+from broker_core.engine.dispatch import Dispatcher
 from broker_core.engine.publisher_numbers import Waiting
 from broker_core.errors import ClientError
 from broker_core.group.engine_log import EntrySender, LogEntry
@@ -174,7 +174,7 @@ class Member:
         quotas = SimpleNamespace(published=lambda connection, topics, count: 0)
         self.services: Any = SimpleNamespace(publishing=self.dispatch, quotas=quotas)
 
-    def _dispatch(self, journal: Journal) -> Dispatch:
+    def _dispatch(self, journal: Journal) -> Dispatcher:
         """A dispatch without subscribers, of a group without sync members."""
 
         def nothing(*_: object) -> None: ...
@@ -187,7 +187,7 @@ class Member:
         subscribed = SimpleNamespace(registry=SimpleNamespace(match=lambda batch: ()))
         confirmations = SimpleNamespace(durable=nothing, hear=nothing, upto=1 << 62, unsure=False)
         log = SimpleNamespace(append=self._append, full=False)
-        made: Any = Dispatch(
+        made: Any = Dispatcher(
             cast(Any, facilities),
             cast(Any, frontier),
             cast(Any, frontier),
@@ -199,7 +199,7 @@ class Member:
             cast(Any, confirmations),
             cast(Any, lambda journal, outlet, clock: log),
         )
-        return cast(Dispatch, made)
+        return cast(Dispatcher, made)
 
     def _append(self, pending: PendingBatch[Waiting]) -> None:
         """As the group's log takes it."""

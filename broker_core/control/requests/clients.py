@@ -21,7 +21,7 @@ from broker_core.documents.clients import (
 )
 from broker_core.documents.replays import DurableEntry, DurableName
 from broker_core.documents.system_records import DecisionEntry, LossEntry
-from broker_core.engine.enforcement import offline_now, pause, resume
+from broker_core.engine.enforcement import offline_client, pause_subscription, resume_subscription
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.replay.client_subscription import ClientSubscription
@@ -102,16 +102,16 @@ class ClientRequests:
         """As policy would. It is live again when it has taken what waits. OperatorError not_live, also when its spool can't
         be written."""
         connection = self._connection(asked.name)
-        offline_now(self._engine.enforcement, connection)
+        offline_client(self._engine.enforcement, connection)
         return OfflineReply(name=connection.name, state=DeliveryState(connection.backlog.state.value))
 
     async def pause(self, asked: requests.PauseClient) -> PauseReply:
         """Send nothing of the subscriptions until they are resumed. What comes for them waits, and counts."""
-        return self._steer(asked, pause)
+        return self._steer(asked, pause_subscription)
 
     async def resume(self, asked: requests.ResumeClient) -> PauseReply:
         """End a pause by an operator or by policy; one that the client asked for is the client's to end."""
-        return self._steer(asked, resume)
+        return self._steer(asked, resume_subscription)
 
     def _steer(
         self,

@@ -85,8 +85,8 @@ async def _run(instance: str) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.control.link import read_link
-    from broker_core.engine.interpreter import spare_the_loop
     from broker_core.engine.loop_monitor import LoopMonitor
+    from broker_core.engine.maintenance import tune_interpreter
     from broker_core.group.member import create_member
     from console.database_limits import limit_waits
     from console.reporters.broker import BrokerReporter
@@ -148,7 +148,7 @@ async def _run(instance: str) -> None:
     monitor = LoopMonitor(broker.stalls, paths.control, broker.member)
     monitor.start()
     events.begin()
-    spare_the_loop()
+    tune_interpreter()
     try:
         await stopping.wait()
     finally:

@@ -15,7 +15,7 @@ from broker_core.control.status import MADE_ANEW_EVERY, MOST_REST_S, RESTS, SLIC
 from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
-from broker_core.engine.enforcement import pause
+from broker_core.engine.enforcement import pause_subscription
 from tests.support.brokers import running_broker, until
 from tests.support.calls import counted
 
@@ -117,7 +117,9 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
         await until(lambda: len(client.subscriptions) > number)
         ends = ["m0", f"m{number - 1}"]
         for id in ends:
-            pause(client, client.subscriptions[id])  # something waits for it, which has to be explained
+            pause_subscription(
+                client, client.subscriptions[id]
+            )  # something waits for it, which has to be explained
         client.receive([f'{{"c":"publish","topic":"many.{n}","data":{n}}}' for n in (0, number - 1)])
         await until(lambda: client.account.matched.messages == 2)
         making = asyncio.create_task(broker.statistics.second())

@@ -34,7 +34,7 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.keep_latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.sink import UNKNOWN
-from broker_core.engine.enforcement import offline_now, pause, resume
+from broker_core.engine.enforcement import offline_client, pause_subscription, resume_subscription
 from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
@@ -211,15 +211,15 @@ class World:
 
     def do_offline(self, number: int) -> None:
         if self.subscriber.backlog.state is ClientState.LIVE:
-            offline_now(self.engine.enforcement, self.subscriber)
+            offline_client(self.engine.enforcement, self.subscriber)
 
     def do_hold(self, number: int) -> None:
         if (target := self.target(number)) is not None:
-            pause(self.subscriber, target)
+            pause_subscription(self.subscriber, target)
 
     def do_let_go(self, number: int) -> None:
         if (target := self.target(number)) is not None:
-            resume(self.subscriber, target)
+            resume_subscription(self.subscriber, target)
 
     def do_pause(self, number: int) -> None:
         self._steer(number, commands.PauseSubscriptions)
@@ -348,7 +348,7 @@ class World:
         await self.engine.dispatch.barrier()
         self.do_unblock(0)
         for target in connection.subscriptions.values():
-            resume(connection, target)
+            resume_subscription(connection, target)
             if target.journaled_only and target.durability != "live":
                 connection.carry_out(commands.SetRate(ids=[target.id], rate=None))
                 connection.carry_out(commands.ResumeSubscriptions(ids=[target.id]))

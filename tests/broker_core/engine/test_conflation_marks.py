@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.client.message import messages_of
-from broker_core.engine.enforcement import offline_now
+from broker_core.engine.enforcement import offline_client
 from broker_core.protocols.text_mode import encode_messages
 from tests.broker_core.engine.test_enforcement import Fixture, slow_client
 from tests.support.brokers import until
@@ -92,7 +92,7 @@ async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path:
         slow = engine.roster.clients["slow"]
         engine.control.fall_back(slow.subscriptions["s"])
         slow.sink.writable = False
-        offline_now(engine.enforcement, slow)
+        offline_client(engine.enforcement, slow)
         await publish(there, [11])
         slow.sink.writable = True
         slow.on_writable()

@@ -12,7 +12,7 @@ import pytest
 from broker_core.batch import Batch
 from broker_core.client import AsyncClient
 from broker_core.control import last_words
-from broker_core.engine.engine import LOGON_WITHIN_MS
+from broker_core.engine.engine import LOGON_TIMEOUT_MS
 from tests.broker_core.test_broker import numbered, take
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
@@ -65,7 +65,7 @@ async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobo
             subscription = await reader.subscribe("a")
             await reader.publish_many("a", numbered(0, 100))
             assert await take(subscription, 100) == numbered(0, 100)
-            later = broker.engine.clock.monotonic_ms() + LOGON_WITHIN_MS + 1
+            later = broker.engine.clock.monotonic_ms() + LOGON_TIMEOUT_MS + 1
             with monkeypatch.context() as patched:
                 patched.setattr(broker.engine.clock, "monotonic_ms", lambda: later)
                 broker.engine.tick()

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.engine.enforcement import offline_now
+from broker_core.engine.enforcement import offline_client
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 
@@ -74,7 +74,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
                 await writer.flush()
             for number in range(EACH):
                 for state in ("offlined", "unjournaled", "draining"):
-                    offline_now(broker.engine.enforcement, connections[f"{state}-{number}"])
+                    offline_client(broker.engine.enforcement, connections[f"{state}-{number}"])
                 # Read in part, and said so in part.
                 durable = raws[f"durable-{number}"]
                 assert (await durable.deliveries(100))[0][:6] == b"000100"

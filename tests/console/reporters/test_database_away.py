@@ -14,7 +14,7 @@ from django.db import OperationalError
 from broker_core.broker import Broker
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.documents.system_records import DecisionEntry
-from broker_core.engine.decisions import KEPT
+from broker_core.engine.system_records import KEPT
 from console.models import Decision
 from console.reporters import broker as reporting
 from console.reporters.broker import BrokerReporter

@@ -18,9 +18,9 @@ from broker_core.config.rule_terms import EnforcementMode, PolicyAction
 from broker_core.connections import subscription_setup
 from broker_core.connections.connection import Connection
 from broker_core.delivery.backlog import Backlog
-from broker_core.engine.enforcement import offline_now
-from broker_core.engine.settle import Settle
-from broker_core.engine.subscribing import MAX_SUBSCRIPTIONS
+from broker_core.engine.enforcement import offline_client
+from broker_core.engine.policy_loop import PolicyLoop
+from broker_core.engine.subscriptions import MAX_SUBSCRIPTIONS
 from broker_core.errors import JournalError
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.positions import store
@@ -94,7 +94,7 @@ async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.Mon
     async with three(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
-            Settle, "_measure", only_for(bad, Settle._measure, lambda _, connection: connection)
+            PolicyLoop, "_measure", only_for(bad, PolicyLoop._measure, lambda _, connection: connection)
         )
         await clients.goes_on()
 
@@ -192,13 +192,13 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
         bad.sink.writable = False
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
-        offline_now(engine.enforcement, bad)
+        offline_client(engine.enforcement, bad)
         decision = _a_decision("last")
-        went_live, measure = engine.settle.went_live, Settle._measure
+        went_live, measure = engine.settle.went_live, PolicyLoop._measure
 
         def measured(connection: Connection) -> None:
             with monkeypatch.context() as patched:
-                patched.setattr(Settle, "_measure", lambda self, one: [*measure(self, one), decision])
+                patched.setattr(PolicyLoop, "_measure", lambda self, one: [*measure(self, one), decision])
                 went_live(connection)
 
         monkeypatch.setattr(engine.settle, "went_live", measured)
@@ -217,7 +217,7 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         await clients.raw["bad"].until("processed")
         await until(lambda: bad.sink.writable)
         bad.sink.writable = False
-        offline_now(clients.broker.engine.enforcement, bad)
+        offline_client(clients.broker.engine.enforcement, bad)
         spool = bad.backlog.spool
         assert spool is not None
 
@@ -297,7 +297,7 @@ async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MAX_SUBSCRIPTIONS > 3
-    monkeypatch.setattr("broker_core.engine.subscribing.MAX_SUBSCRIPTIONS", 3)
+    monkeypatch.setattr("broker_core.engine.subscriptions.MAX_SUBSCRIPTIONS", 3)
     async with three(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
         for number in range(5):

@@ -20,9 +20,8 @@ from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.roster import ConnectionTable
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
-from broker_core.engine.events import ClientEvents
-from broker_core.engine.subscription_view import LiveSubscription
-from broker_core.engine.traffic import Traffic
+from broker_core.engine.subscription_view import LiveSubscriptionView
+from broker_core.engine.system_records import SystemRecordBuffer, TrafficRecorder
 from broker_core.engine.watchdog import Watchdog
 from broker_core.errors import SluiceError
 from broker_core.replay.client_subscription import ClientSubscription
@@ -38,11 +37,11 @@ PARTS: Final = 40
 """Of a second, in which everybody is looked at once."""
 LUMPS_IN: Final = 4
 """Parts in which everybody is looked at once who reads nothing; more when they are many."""
-MOST_LUMPS: Final = 100
+MAX_LUMPS: Final = 100
 """In one part, unless that would take longer than a second."""
 WHOLE_MS: Final = 900
 """Rounds that follow one another in less are of a few clients. Not a second: what sleeps for one may wake a little early."""
-MOST_ROUNDS: Final = 8
+MAX_ROUNDS: Final = 8
 """What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
 BEHIND_NS: Final = 50_000_000
 """A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it. So
@@ -50,7 +49,7 @@ does one that has had no credit for so long."""
 log = structlog.get_logger("sluice.settle")
 
 
-class Enforces(Protocol):
+class EnforcementPort(Protocol):
     """Who carries decisions out: `engine.enforcement`."""
 
     def carry_out(self, decision: Decision) -> None:
@@ -60,7 +59,7 @@ class Enforces(Protocol):
         """End a client whose spool the disk doesn't take, by a decision."""
 
 
-class Settle:
+class PolicyLoop:
     """One instance's clients as policy sees them. Satisfies `connections.ports.Judging`."""
 
     def __init__(
@@ -70,7 +69,7 @@ class Settle:
         roster: ConnectionTable,
         control: ReplayControl,
         guard: SlowClientGuard,
-        events: ClientEvents,
+        events: SystemRecordBuffer,
     ) -> None:
         self._clock, self._journal = facilities.clock, facilities.journal
         self._roster = roster
@@ -79,9 +78,9 @@ class Settle:
         # In a turn of its own: the guard is in the middle of a judgement when the allowance ends.
         guard.on_exhausted = self._withdraw_soon
         self._events = events
-        self.enforces: Enforces
+        self.enforces: EnforcementPort
         self._uses: dict[ConnectionView, ClientUsage] = {}
-        self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscription, WatchedSubscription]] = {}
+        self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscriptionView, WatchedSubscription]] = {}
         """Every subscription, by client and stream, as rules see it and with what they want of it."""
         self._dirty: dict[ConnectionView, None] = {}
         self._resting: dict[ConnectionView, None] = {}
@@ -90,7 +89,7 @@ class Settle:
         self._decided: list[Decision] = []
         """Made between turns, and noted by the guard: done in the next round."""
         self.watchdog = Watchdog(facilities, frontier)
-        self.traffic = Traffic()
+        self.traffic = TrafficRecorder()
         self.late_ms = 0
         """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
         self._part: list[ConnectionView] = []
@@ -124,7 +123,7 @@ class Settle:
 
     def begun(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
-        view = LiveSubscription(connection, target, prefetch, self._journal)
+        view = LiveSubscriptionView(connection, target, prefetch, self._journal)
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
         self._give_lane(connection, target)
 
@@ -143,7 +142,7 @@ class Settle:
         """What a client takes of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
-    def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscription | None:
+    def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscriptionView | None:
         """A subscription as rules see it."""
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
@@ -211,7 +210,7 @@ class Settle:
         """
         self._scheduled = True  # what changes meanwhile is looked at here
         try:
-            for _ in range(MOST_ROUNDS):
+            for _ in range(MAX_ROUNDS):
                 changed, self._dirty = self._dirty, {}
                 if not changed:
                     break
@@ -368,7 +367,7 @@ class Settle:
         for connection in part:
             self._try(self._look_at, connection)
         number = len(self._resting)
-        number = max(min(-(-number // LUMPS_IN), MOST_LUMPS), -(-number // PARTS))
+        number = max(min(-(-number // LUMPS_IN), MAX_LUMPS), -(-number // PARTS))
         for connection in list(islice(self._resting, number)):
             self._try(self._look_at_resting, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))

@@ -37,7 +37,7 @@ MAX_STREAM = 65_535
 """Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
 
 
-class Subscriptions:
+class SubscriptionManager:
     """An instance's subscriptions. `registry` holds those that batches are matched for: the live ones, and those that
     were live and fell behind; one that replays from its beginning enters when it has caught up. Whoever listens inside
     the broker is in it too."""

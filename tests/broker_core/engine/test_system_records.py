@@ -17,9 +17,9 @@ from broker_core.documents.system_records import (
     TrafficSample,
     unpack_samples,
 )
-from broker_core.engine import traffic
-from broker_core.engine.events import ClientEvents
-from broker_core.engine.settle import WHOLE_MS
+from broker_core.engine import system_records
+from broker_core.engine.policy_loop import WHOLE_MS
+from broker_core.engine.system_records import SystemRecordBuffer
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
@@ -29,11 +29,11 @@ from tests.support.stalled import StalledSubscriber
 class Heard:
     """What the broker is about to journal."""
 
-    def __init__(self, passes_on: Callable[[ClientEvents, list[TrafficEntry]], None]) -> None:
+    def __init__(self, passes_on: Callable[[SystemRecordBuffer, list[TrafficEntry]], None]) -> None:
         self._passes_on = passes_on
         self.entries: list[TrafficEntry] = []
 
-    def looked(self, events: ClientEvents, entries: list[TrafficEntry]) -> None:
+    def looked(self, events: SystemRecordBuffer, entries: list[TrafficEntry]) -> None:
         self.entries += entries
         self._passes_on(events, entries)
 
@@ -47,8 +47,8 @@ class Heard:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    made = Heard(ClientEvents.looked)
-    monkeypatch.setattr(ClientEvents, "looked", lambda events, entries: made.looked(events, entries))
+    made = Heard(SystemRecordBuffer.looked)
+    monkeypatch.setattr(SystemRecordBuffer, "looked", lambda events, entries: made.looked(events, entries))
     return made
 
 
@@ -91,7 +91,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
 async def test_more_than_a_second_may_hold_is_counted_and_left_out(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traffic, "MOST_IN_A_SECOND", 2)
+    monkeypatch.setattr(system_records, "MOST_IN_A_SECOND", 2)
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:
