@@ -68,7 +68,7 @@ from broker_core.slow_clients.rules.rulebook import StagedRevision
 from broker_core.subscriptions.destinations import destination_problems
 from broker_core.sync_replication.sync_replication import SyncReplication, event_name
 from broker_core.sync_replication.sync_state import SyncModeChange
-from broker_core.transports.listeners import ListenerFactory, Listeners
+from broker_core.transports.listeners import ListenerFactory, ListenerManager
 
 log = structlog.get_logger("sluice.broker")
 TICK_S = TICK_MS / 1_000
@@ -165,7 +165,7 @@ class Broker:
         self.stalls = self.statistics.stalls = StallHistory()
         """Of the event loop; written by a `LoopMonitor`, where the process has one."""
         self._stall_published = 0
-        self._listeners = Listeners(self.engine, websocket, ports_apart)
+        self._listeners = ListenerManager(self.engine, websocket, ports_apart)
         self.links = Links(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)

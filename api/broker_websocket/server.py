@@ -41,7 +41,7 @@ from broker_core.connections.admission import InputBufferUsage, PendingConnectio
 from broker_core.errors import ClientError
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
-from broker_core.transports import socket_options
+from broker_core.transports import tcp_connection
 
 INCOMING_HIGH = 16
 """Messages waiting for the application before the socket is no longer read."""
@@ -105,7 +105,7 @@ class PacedProtocol(WebSocketProtocol):
         # The HTTP channel registered itself as the producer before the upgrade; it is no longer listening.
         self.transport.unregisterProducer()
         self.transport.registerProducer(self, True)
-        socket_options.prepare(self.raw_socket())
+        tcp_connection.configure_socket(self.raw_socket())
         super().onOpen()
 
     def raw_socket(self) -> socket.socket:

@@ -16,8 +16,8 @@ from broker_core.engine.engine import Engine
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.message_frames import MessageTailCache
-from broker_core.transports.stomp.outgoing import Outgoing
-from broker_core.transports.stomp.session import Session
+from broker_core.transports.stomp.replies import MessageFrameQueue
+from broker_core.transports.stomp.session import StompSession
 
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """The best that is offered is agreed on. Some clients offer none, and say the version in CONNECT alone."""
@@ -32,11 +32,11 @@ class StompSink(WebSocketSink):
     """One STOMP client's way out."""
 
     protocol = "stomp-ws"
-    session: Session
+    session: StompSession
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._outgoing = Outgoing()
+        self._outgoing = MessageFrameQueue()
         self._ended = False
 
     @property
@@ -134,7 +134,7 @@ class StompConsumer(ClientConsumer):
         self._tails = tails
 
     def connected(self, sink: Any) -> Connection:
-        sink.session = Session(self.engine, self.transport, self._tails, sink)
+        sink.session = StompSession(self.engine, self.transport, self._tails, sink)
         sink.session.begin()
         connection: Connection = sink.session.connection
         return connection

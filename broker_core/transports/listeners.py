@@ -32,7 +32,7 @@ class Listener(Protocol):
 ListenerFactory = Callable[[Engine, TransportSettings], Listener]
 
 
-class Listeners:
+class ListenerManager:
     """`websocket` makes the listeners that need Django and Twisted. Transports listen `ports_apart` above the ports that the policy says."""
 
     def __init__(self, engine: Engine, websocket: ListenerFactory, ports_apart: int) -> None:

@@ -43,7 +43,7 @@ UNANSWERED = 2
 """Segments without an answer: then nobody hears them. One may be missing: a peer answers probes twice a second at most."""
 
 
-class KernelView(NamedTuple):
+class TcpInfo(NamedTuple):
     """One look at a TCP socket. Bytes; times in µs, since the connection's start, never shrinking."""
 
     queued: int
@@ -75,7 +75,7 @@ class KernelView(NamedTuple):
         return self.unsent > 0 and self.unacked_segments == 0 and self.window < min(self.segment, self.unsent)
 
 
-def kernel_view(raw: Any) -> KernelView | None:
+def read_tcp_info(raw: Any) -> TcpInfo | None:
     """Look at a socket; None when there is none, or it isn't TCP, or is closed, or the kernel doesn't tell."""
     try:
         if raw is None or raw.fileno() < 0:
@@ -87,7 +87,7 @@ def kernel_view(raw: Any) -> KernelView | None:
     if len(told) < _INFO.size:
         return None
     repeats, probes, segment, unacked, acknowledged, unsent, busy, shut, short, window = _INFO.unpack(told)
-    return KernelView(
+    return TcpInfo(
         queued, unsent, unacked, acknowledged, segment, window, max(repeats, probes), busy, shut, short
     )
 
@@ -106,7 +106,7 @@ class PeerProgress:
         self.lump_bytes = 0
         self.network_limited = False
         self.window = UNKNOWN
-        first = kernel_view(raw)
+        first = read_tcp_info(raw)
         self._tcp = first is not None
         self._widest = first.window if first is not None else 0
         self._shut_at: int | None = None
@@ -122,7 +122,7 @@ class PeerProgress:
         the number of bytes that were made of it and of everything else since the connection's start, and `above` what
         nothing was made of yet: what is under way counts as if it were plain, so that never too much is told.
         """
-        view = kernel_view(self._raw)
+        view = read_tcp_info(self._raw)
         if view is not None:
             below = view.queued if produced is None else max(produced - view.acknowledged, 0)
             self._take(handed - above - below)
@@ -145,7 +145,7 @@ class PeerProgress:
 
     # What the peer's window tells.
 
-    def _learn(self, view: KernelView) -> None:
+    def _learn(self, view: TcpInfo) -> None:
         self.window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
         self._widest = max(self._widest, view.window)
         if view.is_shut:
@@ -153,7 +153,7 @@ class PeerProgress:
         if self._since is not None:
             self._look_at_waiting(self._since, view)
 
-    def _look_at_shut(self, view: KernelView) -> None:
+    def _look_at_shut(self, view: TcpInfo) -> None:
         """Learn the lump: at first all that the peer may hold; later also what it was seen to take after a rest."""
         before, self._shut_at = self._shut_at, self.taken
         if before is None:
@@ -167,7 +167,7 @@ class PeerProgress:
         self.lump_bytes = max(self.lump_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES))
         self._resting = before == self.taken
 
-    def _look_at_waiting(self, since: KernelView, view: KernelView) -> None:
+    def _look_at_waiting(self, since: TcpInfo, view: TcpInfo) -> None:
         """Say what held sending back, most of the time since the last word on it."""
         busy = view.busy - since.busy
         if view.queued == 0:
@@ -185,7 +185,7 @@ class PeerProgress:
         self._since = view
 
 
-class CountedContext(ssl.SSLContext):
+class CountingSslContext(ssl.SSLContext):
     """A context whose connections count the bytes that they produce."""
 
     def wrap_bio(
@@ -195,15 +195,15 @@ class CountedContext(ssl.SSLContext):
         server_side: bool = False,
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
-    ) -> CountedTls:
+    ) -> CountingSslObject:
         """As SSLContext's; event loops call it for each connection."""
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        assert isinstance(made, CountedTls)
+        assert isinstance(made, CountingSslObject)
         made.outgoing = outgoing
         return made
 
 
-class CountedTls(ssl.SSLObject):
+class CountingSslObject(ssl.SSLObject):
     """One TLS connection. `produced` are the bytes that it gave to the socket's side, whatever for."""
 
     outgoing: ssl.MemoryBIO
@@ -238,4 +238,4 @@ class CountedTls(ssl.SSLObject):
             self.produced += self.outgoing.pending - before
 
 
-CountedContext.sslobject_class = CountedTls
+CountingSslContext.sslobject_class = CountingSslObject

@@ -26,8 +26,8 @@ from broker_core.protocols.native import (
     encode_frame_header,
 )
 from broker_core.protocols.replies import Reply
-from broker_core.transports.accepting import Accepting
-from broker_core.transports.peer_progress import CountedContext
+from broker_core.transports.accept import Acceptor
+from broker_core.transports.peer_progress import CountingSslContext
 from broker_core.transports.tcp_connection import TcpConnection
 
 if TYPE_CHECKING:
@@ -135,13 +135,13 @@ class TcpListener:
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._accepting: Accepting | None = None
+        self._accepting: Acceptor | None = None
 
     async def listen(self) -> tuple[str, int]:
         """Start listening; the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         settings = self._settings
-        tls = server_context(settings.tls, CountedContext) if settings.tls is not None else None
-        self._accepting = Accepting(self._protocol, self._engine.anteroom, self._engine.door, tls)
+        tls = server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
+        self._accepting = Acceptor(self._protocol, self._engine.anteroom, self._engine.door, tls)
         return await self._accepting.listen(settings.host, settings.port)
 
     def _protocol(self) -> TcpConnection:

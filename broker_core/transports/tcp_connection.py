@@ -1,4 +1,6 @@
-"""A TCP connection, whatever is spoken on it: asyncio's BufferedProtocol on one side, the half of a Sink on the other.
+"""How a client's TCP socket is set, the same for every transport.
+
+A TCP connection, whatever is spoken on it: asyncio's BufferedProtocol on one side, the half of a Sink on the other.
 
 Below the outbox asyncio holds at most TRANSPORT_HIGH_BYTES: `pause_writing` makes the sink unwritable.
 """
@@ -6,16 +8,36 @@ Below the outbox asyncio holds at most TRANSPORT_HIGH_BYTES: `pause_writing` mak
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from broker_core.access.tls import certificate_names
 from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES, ReceiveWindowSample
-from broker_core.transports import socket_options
-from broker_core.transports.peer_progress import CountedTls, PeerProgress
+from broker_core.transports.peer_progress import CountingSslObject, PeerProgress
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
     from broker_core.engine.engine import Engine
+
+
+UNSENT_LOW_BYTES = 64 * 1024
+"""What the kernel takes beyond what the peer's window lets it send."""
+
+
+def configure_socket(raw: socket.socket) -> None:
+    """Set a connected socket so that a peer that doesn't read shows at once.
+
+    The kernel would otherwise take up to 4 MB for a client that reads nothing (Linux's tcp_wmem), which policy can't
+    see and memory limits don't count. Data on its way to a peer that reads isn't limited by this, so a long fat
+    network isn't slowed.
+    """
+    if raw.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    # Batches are whole when they are written; waiting for more would only delay them.
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_LOW_BYTES)
+
 
 CLOSE_AFTER_S = 2.0
 """How long a closing connection may take to read its last notice."""
@@ -36,7 +58,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._progress = PeerProgress(None)
-        self._tls: CountedTls | None = None
+        self._tls: CountingSslObject | None = None
         self.handed_bytes = 0
         self.remote = "?"
         self.writable = True
@@ -56,7 +78,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=TRANSPORT_HIGH_BYTES)
         raw = transport.get_extra_info("socket")
         if raw is not None:
-            socket_options.prepare(raw)
+            configure_socket(raw)
             self._descriptor = raw.fileno()
         self._progress = PeerProgress(raw)
         peer: Any = transport.get_extra_info("peername")

@@ -31,30 +31,28 @@ from broker_core.protocols.stomp.headers import parse_heartbeat, required_header
 from broker_core.protocols.stomp.message_frames import MessageFrames, MessageTailCache
 from broker_core.protocols.stomp.replies import HEARTBEAT, connected_frame
 from broker_core.protocols.stomp.send_headers import SendBatch
-from broker_core.transports.stomp.farewell import Farewell
-from broker_core.transports.stomp.returning import known_as
-from broker_core.transports.stomp.sending import Sending
-from broker_core.transports.stomp.subscribed import Subscribed
-from broker_core.transports.stomp.talk import RECEIPT, Out, Talk
+from broker_core.transports.stomp.publishing import StompPublisher
+from broker_core.transports.stomp.replies import RECEIPT, ErrorCloser, SessionTransport, StompReplyWriter
+from broker_core.transports.stomp.subscriptions import StompSubscriptions, resume_key
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
     from broker_core.connections.inbox import Item
     from broker_core.engine.engine import Engine
 
-MOST_SENDS: Final = 512
+MAX_SENDS: Final = 512
 """SENDs of one read that become one batch."""
-MOST_SENT_BYTES: Final = 1024 * 1024
+MAX_SENT_BYTES: Final = 1024 * 1024
 _PROCESS: Final = secrets.token_hex(3)
 """So that no name comes again after a restart."""
 _names = count(1)
 
 
 @dataclass(slots=True)
-class _Sends:
+class _SendAction:
     """SENDs that came together, none of them in a transaction."""
 
-    session: Session
+    session: StompSession
     sends: SendBatch
 
     @property
@@ -66,10 +64,10 @@ class _Sends:
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _FrameAction:
     """Any other frame."""
 
-    session: Session
+    session: StompSession
     frame: StompFrame
 
     @property
@@ -81,10 +79,10 @@ class _Spoken:
 
 
 @dataclass(slots=True)
-class _Broken:
+class _MalformedFrameAction:
     """A frame whose head was read and whose body can't be."""
 
-    session: Session
+    session: StompSession
     error: ClientError
     receipt: str
     nbytes = 0
@@ -94,17 +92,17 @@ class _Broken:
 
 
 @dataclass(slots=True)
-class _Gone:
+class _EndAction:
     """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
 
-    session: Session
+    session: StompSession
     nbytes = 0
 
     def carry_out(self) -> None:
         self.session.gone()
 
 
-class Session:
+class StompSession:
     """Between what carries it, its `out`, and its `connection`."""
 
     __slots__ = (
@@ -112,13 +110,15 @@ class Session:
         "_unfinished",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, transport: str, tails: MessageTailCache, out: Out) -> None:
+    def __init__(
+        self, engine: Engine, transport: str, tails: MessageTailCache, out: SessionTransport
+    ) -> None:
         self._engine = engine
         self._transport = transport
-        self._talk = Talk(out)
-        self._subscribed = Subscribed(engine, self._talk, tails, _begins_subscription)
-        self._sending = Sending(self._talk, self._subscribed)
-        self._farewell = Farewell(self._talk)
+        self._talk = StompReplyWriter(out)
+        self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
+        self._sending = StompPublisher(self._talk, self._subscribed)
+        self._farewell = ErrorCloser(self._talk)
         self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
         self._beats = (0, 0)
         self._named = False
@@ -147,7 +147,7 @@ class Session:
         self._lost = True
         self._unfinished.hold(0)
         if self.connection.logged_on and not self.connection.closed:
-            self.connection.receive([_Gone(self)])
+            self.connection.receive([_EndAction(self)])
         else:
             self.gone()
 
@@ -181,7 +181,7 @@ class Session:
         if self.reader.error is not None and not self._broken:
             self._broken = True
             asked = self.reader.receipt if self.connection.logged_on else ""
-            yield _Broken(self, self.reader.error, asked) if asked else self.reader.error
+            yield _MalformedFrameAction(self, self.reader.error, asked) if asked else self.reader.error
 
     def _count_held(self) -> None:
         """What the client makes the broker hold for what it hasn't said to its end. It ends at once where there is no room, also while
@@ -199,17 +199,17 @@ class Session:
         self._unfinished.hold(0)
         self.connection.fail(error)
 
-    def _deeds(self) -> Iterator[_Sends | _Spoken]:
+    def _deeds(self) -> Iterator[_SendAction | _FrameAction]:
         """SENDs that came together are one batch, as one of a native publisher is."""
         reader = self.reader
         frame = reader.cut()
         while frame is not None:
             if frame.publishes:
-                sends, frame = reader.cut_sends(frame, MOST_SENDS, MOST_SENT_BYTES)
-                yield _Sends(self, sends)
+                sends, frame = reader.cut_sends(frame, MAX_SENDS, MAX_SENT_BYTES)
+                yield _SendAction(self, sends)
                 frame = frame or reader.cut()
             else:
-                yield _Spoken(self, frame)
+                yield _FrameAction(self, frame)
                 frame = reader.cut()
 
     def send(self, sends: SendBatch) -> None:
@@ -313,7 +313,7 @@ class Session:
 
     def _connected(self) -> None:
         connection, talk = self.connection, self._talk
-        connection.comes_back_as = known_as(connection, self._named)
+        connection.comes_back_as = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
         talk.say(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
@@ -366,7 +366,7 @@ class Session:
 
 
 def _begins_subscription(item: Item) -> bool:
-    return isinstance(item, _Spoken) and item.frame.command == "SUBSCRIBE"
+    return isinstance(item, _FrameAction) and item.frame.command == "SUBSCRIBE"
 
 
 def _not_logged_on() -> ClientError:

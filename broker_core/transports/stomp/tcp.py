@@ -13,8 +13,8 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 from broker_core.protocols.stomp.message_frames import MessageTailCache
-from broker_core.transports.stomp.outgoing import Outgoing
-from broker_core.transports.stomp.session import Session
+from broker_core.transports.stomp.replies import MessageFrameQueue
+from broker_core.transports.stomp.session import StompSession
 from broker_core.transports.tcp import TcpListener
 from broker_core.transports.tcp_connection import CLOSE_AFTER_S, TcpConnection
 
@@ -35,8 +35,8 @@ class StompProtocol(TcpConnection):
 
     def __init__(self, engine: Engine, transport_name: str, tails: MessageTailCache) -> None:
         super().__init__(engine, transport_name)
-        self._session = Session(engine, transport_name, tails, self)
-        self._outgoing = Outgoing()
+        self._session = StompSession(engine, transport_name, tails, self)
+        self._outgoing = MessageFrameQueue()
         self._paused = False
         self._closing = False
 

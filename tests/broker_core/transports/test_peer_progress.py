@@ -18,9 +18,9 @@ from broker_core.transports.peer_progress import (
     HELD_PER_WINDOW,
     MERGED_BYTES,
     PATH_WAITS_US,
-    KernelView,
     PeerProgress,
-    kernel_view,
+    TcpInfo,
+    read_tcp_info,
 )
 from tests.support.certificates import Authority
 from tests.support.paced_reader import READS_A_SECOND, PacedReader
@@ -35,12 +35,12 @@ FLOOR = 5_000
 SEGMENT = 1_448
 
 
-def shut(taken: int, *, window: int = 0, **other: int) -> KernelView:
+def shut(taken: int, *, window: int = 0, **other: int) -> TcpInfo:
     """A look at a peer that takes no more."""
     return SHUT._replace(acknowledged=taken, window=window, **other)
 
 
-SHUT = KernelView(
+SHUT = TcpInfo(
     queued=60_000,
     unsent=60_000,
     unacked_segments=0,
@@ -58,11 +58,11 @@ class Kernel:
     """A kernel whose answers are given by hand, and the progress that is read off them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
-        self._answer: KernelView | None = SHUT._replace(queued=0, unsent=0, window=window)
-        monkeypatch.setattr("broker_core.transports.peer_progress.kernel_view", lambda _: self._answer)
+        self._answer: TcpInfo | None = SHUT._replace(queued=0, unsent=0, window=window)
+        monkeypatch.setattr("broker_core.transports.peer_progress.read_tcp_info", lambda _: self._answer)
         self.progress = PeerProgress(object())
 
-    def look(self, view: KernelView | None, handed: int = 10_000_000) -> int:
+    def look(self, view: TcpInfo | None, handed: int = 10_000_000) -> int:
         self._answer = view
         return self.progress.look(handed, handed - view.acknowledged - view.queued if view else 0)
 
@@ -142,7 +142,7 @@ def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: Kernel) -
 def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -> None:
     near, far = socket.socketpair()
     with near, far:
-        assert kernel_view(near) is None
+        assert read_tcp_info(near) is None
         progress = PeerProgress(near)
         assert progress.look(1_000, 400) == 600 and progress.look(1_000, 0) == 1_000
         assert progress.lump_bytes == 0 and not progress.network_limited
@@ -158,11 +158,11 @@ def test_a_kernel_says_what_is_on_its_way_and_nothing_of_a_closed_socket() -> No
         with pytest.raises(BlockingIOError):
             while True:
                 sent += near.send(bytes(1 << 16))
-        wait_for(lambda: (view := kernel_view(near)) is not None and view.is_shut)
-        view = kernel_view(near)
+        wait_for(lambda: (view := read_tcp_info(near)) is not None and view.is_shut)
+        view = read_tcp_info(near)
         assert view is not None and 0 < view.acknowledged == sent - view.queued and view.unsent == view.queued
         near.close()
-        assert kernel_view(near) is None
+        assert read_tcp_info(near) is None
 
 
 def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_the_network() -> None:
@@ -183,7 +183,7 @@ def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_
             while time.monotonic() < end:
                 assert progress.look(sent, 0) < 1 << 20 and not progress.network_limited
                 time.sleep(0.1)
-            view = kernel_view(near)
+            view = read_tcp_info(near)
             assert view is not None and view.unacked_segments and view.is_shut and progress.lump_bytes
 
 

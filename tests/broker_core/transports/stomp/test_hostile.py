@@ -14,8 +14,8 @@ from broker_core.broker import Broker
 from broker_core.connections import admission, inbox
 from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.protocols.stomp.frames import StompFrame, StompFrameReader
-from broker_core.transports.stomp import talk
-from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN, MOST_TOPICS
+from broker_core.transports.stomp import replies
+from broker_core.transports.stomp.publishing import MAX_BYTES, MAX_FRAMES, MAX_OPEN, MAX_TOPICS
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
 
@@ -89,10 +89,10 @@ async def test_ten_thousand_subscriptions_are_a_thousand_and_an_error(tmp_path: 
 async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker) as client:
-            for number in range(MOST_OPEN + 1):
+            for number in range(MAX_OPEN + 1):
                 client.send("BEGIN", transaction=number)
             assert (await client.error()).headers["message"] == "bad_transaction"
-        for body, number in ((b"", MOST_FRAMES + 1), (b"x" * (MOST_BYTES // 3), 4)):
+        for body, number in ((b"", MAX_FRAMES + 1), (b"x" * (MAX_BYTES // 3), 4)):
             async with stomp_client(broker) as client:
                 client.send("BEGIN", transaction="t")
                 for _ in range(number):
@@ -108,7 +108,7 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
         async with stomp_client(broker) as client:
             for number in range(4):
                 client.send("BEGIN", transaction=number)
-                client.send("SEND", b"x" * (MOST_BYTES // 3), destination="/topic/a", transaction=number)
+                client.send("SEND", b"x" * (MAX_BYTES // 3), destination="/topic/a", transaction=number)
             assert (await client.error()).headers["message"] == "bad_transaction"
         async with stomp_client(broker, client_id="c") as client:
             await client.asked("BEGIN", transaction="t")
@@ -181,7 +181,7 @@ async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answer to a batch has a receipt for each SEND, and a receipt may have 16 KB: a thousand answers were 256 MB."""
-    monkeypatch.setattr(talk, "MOST_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(replies, "MOST_UNREAD_BYTES", 100_000)
     send = b"SEND\ndestination:/topic/a\nreceipt:" + b"r" * 15_000 + b"\n\nx\0"
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, client_id="mute") as client:
@@ -304,14 +304,14 @@ async def test_a_transaction_of_more_topics_than_a_batch_names_is_refused_at_the
             async with stomp_client(broker) as client:
                 sends = b"".join(
                     b"SEND\ndestination:/topic/scratch.%d\ntransaction:t\nreceipt:%d\n\nx\0" % (n, n)
-                    for n in range(MOST_TOPICS + more)
+                    for n in range(MAX_TOPICS + more)
                 )
                 client.raw(b"BEGIN\ntransaction:t\n\n\0" + sends)
                 if more:
                     error = await client.error()
                     assert error.headers["message"] == "bad_transaction" and b"1,023 topics" in error.body
-                    assert error.headers["receipt-id"] == str(MOST_TOPICS), "of the SEND, not of the COMMIT"
+                    assert error.headers["receipt-id"] == str(MAX_TOPICS), "of the SEND, not of the COMMIT"
                 else:
                     client.send("COMMIT", transaction="t", receipt="c")
-                    receipts = [(await client.read()).headers["receipt-id"] for _ in range(MOST_TOPICS + 1)]
+                    receipts = [(await client.read()).headers["receipt-id"] for _ in range(MAX_TOPICS + 1)]
                     assert receipts[-1] == "c"

@@ -17,8 +17,8 @@ import uvloop
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
 from broker_core.connections.admission import HEARD_A_TURN, PendingConnections, PreLogonReadQueue
-from broker_core.transports.accepting import Accepting
-from broker_core.transports.peer_progress import CountedContext, CountedTls
+from broker_core.transports.accept import Acceptor
+from broker_core.transports.peer_progress import CountingSslContext, CountingSslObject
 from tests.support.brokers import until
 from tests.support.certificates import Authority
 
@@ -26,7 +26,7 @@ LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_even
 Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
-class Steps(CountedTls):
+class Steps(CountingSslObject):
     """Counts the steps of all handshakes."""
 
     taken = 0
@@ -36,7 +36,7 @@ class Steps(CountedTls):
         super().do_handshake()
 
 
-class StepsContext(CountedContext):
+class StepsContext(CountingSslContext):
     sslobject_class = Steps
 
 
@@ -71,7 +71,7 @@ class Listening:
         self.made: list[Made] = []
         self.anteroom, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
         context = server_context(self.authority.transport(), StepsContext)
-        self.listener = Accepting(lambda: Made(self.made), self.anteroom, self.door, context)
+        self.listener = Acceptor(lambda: Made(self.made), self.anteroom, self.door, context)
         self.port = 0
 
     @property

@@ -1,4 +1,8 @@
-"""SUBSCRIBE and what follows from it: deliveries as MESSAGE frames, ACK and NACK, gaps, and UNSUBSCRIBE.
+"""Clients that a policy dropped, and that subscribe again as if nothing had been: where they go on (`resume` of the transport).
+
+What a SUBSCRIBE says itself of where it begins counts more, and what is kept for the client anyhow has its place already.
+
+SUBSCRIBE and what follows from it: deliveries as MESSAGE frames, ACK and NACK, gaps, and UNSUBSCRIBE.
 
 A subscription is known to the client by its id, and to the engine by its stream; a message by its number in the subscription.
 """
@@ -10,8 +14,13 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
+from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.config.transports import ResumeFrom
+from broker_core.connections.admission import peer_address
 from broker_core.connections.inbox import InputHold, Item
 from broker_core.connections.subscription_setup import make_behind_error, reject_message
 from broker_core.delivery.entries import OutboxEntry
@@ -35,15 +44,71 @@ from broker_core.protocols.stomp.message_frames import (
     parse_ack_id,
 )
 from broker_core.replay.client_subscription import SharedSubscriptionPort
-from broker_core.transports.stomp.returning import Back, from_its_place
-from broker_core.transports.stomp.talk import Talk
+from broker_core.subscriptions.topics import TopicPattern
+from broker_core.transports.stomp.replies import StompReplyWriter
 
 if TYPE_CHECKING:
+    from broker_core.connections.connection import Connection
     from broker_core.engine.engine import Engine
 
 
+class ResumeResult(NamedTuple):
+    """Facts for a client that is back: the record up to which it may have had the messages before, and the
+    first one that it missed before its subscription begins; 0 for none."""
+
+    had_upto: int = 0
+    missed_from: int = 0
+
+    def missed(self, instance: str, newest: int) -> str:
+        """Return the range of bookmarks that it missed, when the log ended with `newest` as it began; "" when
+        it missed none."""
+        if not 0 < self.missed_from <= newest:
+            return ""
+        return f"[{Bookmark(instance, self.missed_from)}:{Bookmark(instance, newest)}]"
+
+
+def resume_key(connection: Connection, named: bool) -> str:
+    """As whom a client is known again: by its own name where it is `named`, else as its user, where it connects from."""
+    return (
+        f"client {connection.name}"
+        if named
+        else f"user {connection.user} at {peer_address(connection.remote)}"
+    )
+
+
+def resume_from_position(
+    engine: Engine, connection: Connection, command: commands.Subscribe
+) -> tuple[commands.Subscribe, ResumeResult | None]:
+    """The same subscribe, from where its client was; and what of that it is told with the first message."""
+    said = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
+    if any(one is not None for one in said):
+        return command, None
+    frontier, now = engine.frontier.durable, engine.clock.monotonic_ms()
+    place = engine.services.places.claim(
+        connection.comes_back_as, command.id, command.topic, command.filter, now
+    )
+    if place is None or place.position > frontier:
+        return command, None
+    if _resume(engine, connection) is ResumeFrom.NOW or not _keeps_all(engine, command.topic):
+        return command, ResumeResult(missed_from=place.position)
+    after = place.position - 1
+    bookmark = str(Bookmark(engine.instance, after)) if after else EPOCH_TEXT
+    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=place.had_upto)
+
+
+def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
+    """As the policy in force has it: a listener stays when that changes."""
+    transports = engine.policy.transports
+    return next((one.resume for one in transports if one.name == connection.transport), ResumeFrom.NOW)
+
+
+def _keeps_all(engine: Engine, topic: str) -> bool:
+    """Of other topics what no journal keeps would be missing in a subscription that goes on from the log."""
+    return engine.dispatch.topics.covers_all(TopicPattern.parse(topic))
+
+
 @dataclass(slots=True)
-class _Subscription:
+class _StompSubscription:
     """One, as its MESSAGEs name it."""
 
     id: str
@@ -64,15 +129,15 @@ class _Subscription:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingSubscribe:
     """A SUBSCRIBE that is under way."""
 
     asked: SubscribeRequest
     receipt: str
-    back: Back | None = None
+    back: ResumeResult | None = None
 
 
-class Subscribed:
+class StompSubscriptions:
     """One client's subscriptions."""
 
     __slots__ = (
@@ -81,7 +146,11 @@ class Subscribed:
     )  # fmt: skip
 
     def __init__(
-        self, engine: Engine, talk: Talk, tails: MessageTailCache, begins_one: Callable[[Item], bool]
+        self,
+        engine: Engine,
+        talk: StompReplyWriter,
+        tails: MessageTailCache,
+        begins_one: Callable[[Item], bool],
     ) -> None:
         """`begins_one` says of what comes next that it is a SUBSCRIBE."""
         self._engine = engine
@@ -90,10 +159,10 @@ class Subscribed:
         self._refusal: Callable[[], None] | None = None
         """The end of the connection that a SUBSCRIBE brought, while others are under way: those are answered first."""
         self._tails = tails
-        self._subscribing: dict[str, _Asked] = {}
+        self._subscribing: dict[str, _PendingSubscribe] = {}
         self._unsubscribing: dict[str, str] = {}
         """What is to be answered when a subscription has ended, and isn't kept any more if it was to be deleted."""
-        self._streams: dict[int, _Subscription] = {}
+        self._streams: dict[int, _StompSubscription] = {}
         self._secret = secrets.token_hex(8)
         """By which its temporary destinations are known."""
         self._temporary: set[str] = set()
@@ -114,7 +183,9 @@ class Subscribed:
             return
         self._temporary.add(reply_to)
         command = commands.Subscribe(id=check_subscription_id(reply_to), topic=topic)
-        self._subscribing[reply_to] = _Asked(SubscribeRequest(command, destination, "auto", ""), "")
+        self._subscribing[reply_to] = _PendingSubscribe(
+            SubscribeRequest(command, destination, "auto", ""), ""
+        )
         self._talk.connection.carry_out(command)
 
     # Beginning and end.
@@ -145,8 +216,8 @@ class Subscribed:
                 f"There is a subscription {id!r} already.",
                 "Unsubscribe it first, or use another id.",
             )
-        command, back = from_its_place(self._engine, connection, asked.command)
-        self._subscribing[id] = _Asked(asked, talk.receipt, back)
+        command, back = resume_from_position(self._engine, connection, asked.command)
+        self._subscribing[id] = _PendingSubscribe(asked, talk.receipt, back)
         # What follows is meant to come after it; but more of them go on together, and share a write of the disk.
         connection.inbox.hold(InputHold.SUBSCRIBE, self._begins_one)
         connection.carry_out(command)
@@ -165,7 +236,7 @@ class Subscribed:
         asked, receipt, back = self._take(reply)
         assert reply.stream is not None
         named = header_line("", asked.command.id, talk.version).encode()[1:]
-        made = self._streams[reply.stream] = _Subscription(asked.command.id, named, asked.ack != "auto")
+        made = self._streams[reply.stream] = _StompSubscription(asked.command.id, named, asked.ack != "auto")
         if (durable := asked.command.durable) and not asked.command.shared:
             made.kept_as = (connection.keeps_as(durable), durable)
             made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
@@ -187,7 +258,7 @@ class Subscribed:
         else:
             self._refusal()
 
-    def _take(self, reply: replies.Ack) -> tuple[SubscribeRequest, str, Back | None]:
+    def _take(self, reply: replies.Ack) -> tuple[SubscribeRequest, str, ResumeResult | None]:
         found = self._subscribing.pop(reply.id or "")
         return found.asked, found.receipt, found.back
 

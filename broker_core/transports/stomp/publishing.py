@@ -1,35 +1,125 @@
-"""SEND: what a client publishes, alone or in a transaction, and the receipts that say that it is on disk."""
+"""Transactions: what a client sends within one is held back until COMMIT, and forgotten at ABORT or when it goes.
+
+SEND: what a client publishes, alone or in a transaction, and the receipts that say that it is on disk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
+from broker_core.batch import MAX_DICTIONARY
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import parse_send_destination
 from broker_core.protocols.stomp.frames import StompFrame
 from broker_core.protocols.stomp.headers import is_multicast, record_headers, required_header
 from broker_core.protocols.stomp.send_headers import SendBatch, StompHeaders
-from broker_core.transports.stomp.subscribed import Subscribed
-from broker_core.transports.stomp.talk import Talk
-from broker_core.transports.stomp.transactions import Transactions
+from broker_core.transports.stomp.replies import StompReplyWriter
+from broker_core.transports.stomp.subscriptions import StompSubscriptions
+
+MAX_OPEN: Final = 16
+MAX_FRAMES: Final = 1_024
+"""In one transaction."""
+MAX_TOPICS: Final = MAX_DICTIONARY - 1
+"""Of one transaction: it becomes one batch."""
+MAX_BYTES: Final = 15 * 1024 * 1024
+"""Of the bodies and headers of all that are open: one becomes one batch, and what never ends costs no more."""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    frames: list[StompFrame] = field(default_factory=list)
+    topics: set[str] = field(default_factory=set)
+    nbytes: int = 0
+    """What it holds back."""
+
+
+class StompTransactions:
+    """One connection's."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Transaction] = {}
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What all of them hold back."""
+        return self._nbytes
+
+    def begin(self, name: str) -> None:
+        """ClientError bad_transaction: there is one of that name, or as many as there may be."""
+        if name in self._open:
+            raise _bad(f"There is a transaction {name[:80]!r} already.", name)
+        if len(self._open) >= MAX_OPEN:
+            raise _bad(f"A connection has {MAX_OPEN} open transactions at most.", name)
+        self._open[name] = _Transaction()
+
+    def add(self, name: str, frame: StompFrame, topic: str | None = None) -> None:
+        """Hold a frame back, of a SEND with its topic. ClientError bad_transaction: there is none, or a limit is passed."""
+        found = self._find(name)
+        found.frames.append(frame)
+        if topic is not None:
+            found.topics.add(topic)
+        nbytes = (
+            len(frame.body)
+            + sum(len(key) + len(value) + 2 for key, value in frame.headers.items())
+            + len(frame.receipt)
+        )
+        found.nbytes += nbytes
+        self._nbytes += nbytes
+        if len(found.frames) > MAX_FRAMES:
+            raise _bad(f"A transaction has {MAX_FRAMES:,} frames at most.", name)
+        if len(found.topics) > MAX_TOPICS:
+            raise _bad(f"A transaction sends to {MAX_TOPICS:,} topics at most.", name)
+        if self._nbytes > MAX_BYTES:
+            raise _bad(f"A connection's open transactions have {MAX_BYTES:,} bytes at most.", name)
+
+    def end(self, name: str) -> list[StompFrame]:
+        """Its frames; it is over. ClientError bad_transaction."""
+        found = self._find(name)
+        del self._open[name]
+        self._nbytes -= found.nbytes
+        return found.frames
+
+    def drop(self) -> None:
+        """Whoever began them is gone."""
+        self._open.clear()
+        self._nbytes = 0
+
+    def _find(self, name: str) -> _Transaction:
+        found = self._open.get(name)
+        if found is None:
+            raise _bad(f"There is no transaction {name[:80]!r}.", name)
+        return found
+
+
+def _bad(sentence: str, name: str) -> ClientError:
+    return ClientError(
+        "bad_transaction",
+        sentence,
+        "BEGIN a transaction once, then COMMIT or ABORT it.",
+        transaction=name[:80],
+    )
+
 
 _Record = tuple[str, bytes]
 """A record's topic, and the headers that travel with it."""
 
 
-class Sending:
+class StompPublisher:
     """One client's."""
 
     __slots__ = ("_batches", "_receipts", "_subscribed", "_talk", "transactions")
 
-    def __init__(self, talk: Talk, subscribed: Subscribed) -> None:
+    def __init__(self, talk: StompReplyWriter, subscribed: StompSubscriptions) -> None:
         self._talk = talk
         self._subscribed = subscribed
         self._batches = 0
         self._receipts: dict[str, list[str]] = {}
         """Of batches that aren't durable yet."""
-        self.transactions = Transactions()
+        self.transactions = StompTransactions()
 
     def send(self, sends: SendBatch) -> None:
         """Publish SENDs as one batch. Of one that can't be published those before it are."""

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from broker_core.connections.admission import ACCEPTED_A_TURN, PendingConnections, PreLogonReadQueue
-from broker_core.transports import accepting
-from broker_core.transports.accepting import Accepting
+from broker_core.transports import accept
+from broker_core.transports.accept import Acceptor
 from tests.support.manual_clock import ManualClock
 
 Loops = Callable[[], asyncio.AbstractEventLoop]
@@ -31,7 +31,7 @@ class Made(asyncio.Protocol):
 def test_of_those_who_come_at_once_a_few_are_taken_in_a_turn_and_all_in_the_end(loop: Loops) -> None:
     async def run() -> None:
         made: list[asyncio.BaseTransport] = []
-        listener = Accepting(lambda: Made(made), PendingConnections(), PreLogonReadQueue(ManualClock()))
+        listener = Acceptor(lambda: Made(made), PendingConnections(), PreLogonReadQueue(ManualClock()))
         _, port = await listener.listen("127.0.0.1", 0)
         peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * ACCEPTED_A_TURN)]
         parts, before = [], 0
@@ -56,7 +56,7 @@ def test_of_those_who_come_at_once_a_few_are_taken_in_a_turn_and_all_in_the_end(
 async def test_a_kernel_that_has_no_descriptor_to_give_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accepting, "AGAIN_S", 0.0)
+    monkeypatch.setattr(accept, "AGAIN_S", 0.0)
     made: list[asyncio.BaseTransport] = []
     real_accept, refused = socket.socket.accept, [1, 2, 3]
 
@@ -67,7 +67,7 @@ async def test_a_kernel_that_has_no_descriptor_to_give_is_asked_again(
         return real_accept(own)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
-    listener = Accepting(lambda: Made(made), PendingConnections(), PreLogonReadQueue(ManualClock()))
+    listener = Acceptor(lambda: Made(made), PendingConnections(), PreLogonReadQueue(ManualClock()))
     _, port = await listener.listen("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port)):
         async with asyncio.timeout(20):
