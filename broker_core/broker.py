@@ -61,7 +61,7 @@ from broker_core.journal.files import FileSystem
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
 from broker_core.names import BROKER_NAME
-from broker_core.sites.links import Links
+from broker_core.sites.link_manager import SiteLinkManager
 from broker_core.sites.problems import link_problems
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.rulebook import StagedRevision
@@ -166,7 +166,7 @@ class Broker:
         """Of the event loop; written by a `LoopMonitor`, where the process has one."""
         self._stall_published = 0
         self._listeners = ListenerManager(self.engine, websocket, ports_apart)
-        self.links = Links(self.engine, link_secrets)
+        self.links = SiteLinkManager(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)
         self._ticking: asyncio.Task[None] | None = None

@@ -1,4 +1,12 @@
-"""One link: follows this instance's log as its client, publishes what it gets at the destination under this instance's own sequences,
+"""What of a delivered batch a link carries, and under which numbers. Pure.
+
+At the other side a record's publisher is the link, and its publisher sequence is the sequence that it has here: so what is repeated
+after a kill is known there and left out, and each record can be named there as here. What another site brought isn't
+carried on.
+
+What links prove themselves with: a file on the broker's machine, so that no policy, revision or database has it.
+
+One link: follows this instance's log as its client, publishes what it gets at the destination under this instance's own sequences,
 and acknowledges here what the destination says is persisted there.
 
 So the place where it is belongs to a managed replay, which is kept here, holds the log, and is never ahead of what the destination
@@ -19,8 +27,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import structlog
 
+from broker_core.batch import Batch, Rows
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark
 from broker_core.client.async_client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
@@ -34,18 +44,87 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
-from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name
+from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
 from broker_core.replay.positions.file import DestinationSetBack
-from broker_core.sites.near_end import SUBSCRIPTION, NearEnd
-from broker_core.sites.records import parts_of
-from broker_core.sites.secrets import secret_of
+from broker_core.sites.local_endpoint import SUBSCRIPTION, LocalEndpoint
+
+
+class RenumberedBatch(NamedTuple):
+    """A batch to publish there: its records' first and last number, and its bytes."""
+
+    first: int
+    last: int
+    batch: bytearray
+
+
+def renumber_batch(batch: Batch, after: int, publisher: str) -> list[RenumberedBatch]:
+    """What goes of a batch, without what the other side has up to the sequence `after`. One part nearly always; none of what
+    another site brought."""
+    if publisher_origin(batch.publisher_name):
+        return []
+    sequences = batch.sequences()
+    rows = np.flatnonzero(sequences > np.uint64(after))
+    return _parts(batch, rows, publisher) if len(rows) else []
+
+
+def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
+    try:
+        made = batch.republished(publisher, rows)
+    except ClientError:
+        # Its publisher's name was shorter, or its numbers lie far apart: a batch that was just within the limits isn't any more.
+        if len(rows) == 1:
+            raise
+        half = len(rows) // 2
+        return _parts(batch, rows[:half], publisher) + _parts(batch, rows[half:], publisher)
+    numbers = batch.sequences()[rows]
+    return [RenumberedBatch(int(numbers[0]), int(numbers[-1]), made)]
+
+
+MAX_BYTES: Final = 64 * 1024
+
+
+class LinkCredentials(NamedTuple):
+    """What a logon takes: a token, or a user with a password, or nothing."""
+
+    token: str | None = None
+    user: str | None = None
+    password: str | None = None
+
+
+def load_link_credentials(path: Path | None, destination: str) -> LinkCredentials:
+    """Out of the file that SLUICE_LINK_SECRETS names: lines `DESTINATION TOKEN`, or `DESTINATION USER PASSWORD`.
+
+    Nothing for a destination without a line, which may show a certificate. Read anew for each logon. Raises OperatorError no_link_secret.
+    """
+    if path is None:
+        return LinkCredentials()
+    try:
+        status = path.stat()
+        if status.st_mode & 0o007 or status.st_size > MAX_BYTES:
+            raise ValueError("others may read it, or it is too long")
+        lines = [line.split(maxsplit=2) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as problem:
+        raise OperatorError(
+            "no_link_secret",
+            f"The file of the links' secrets {path} can't be used: {problem}.",
+            "Name a file that its owner alone may read, with `DESTINATION TOKEN` on each line (SLUICE_LINK_SECRETS).",
+        ) from None
+    for words in lines:
+        if words[:1] == [destination]:
+            return (
+                LinkCredentials(user=words[1], password=words[2])
+                if len(words) == 3
+                else LinkCredentials("".join(words[1:]) or None)
+            )
+    return LinkCredentials()
+
 
 log = structlog.get_logger("sluice.sites")
 UNDER_WAY: Final = 8 * 1024 * 1024
 """Bytes that a destination may have been sent and not stored yet; the rest waits in the log."""
 HEARTBEAT_MS: Final = 5_000
-AGAIN_S: Final = (0.5, 1.0, 2.0, 5.0)
+RETRY_DELAY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """How long it waits before it tries again; the last of them from then on."""
 LINK_SESSION: Final = 1
 """The publisher session of every link: its numbers are the sequences of this instance's log, whichever
@@ -54,7 +133,7 @@ ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logo
 """Each address once: what happens then is the link's to say."""
 
 
-class UnderWay(NamedTuple):
+class InFlightBatch(NamedTuple):
     """What was delivered here: up to which of the subscription's messages, up to which record (as the destination acknowledges it), and
     when that was accepted (ns)."""
 
@@ -65,12 +144,12 @@ class UnderWay(NamedTuple):
     """Messages of it that were sent."""
 
 
-class Store(MemoryPublishStore):
+class LinkPublishStore(MemoryPublishStore):
     """Tells how far the destination has everything: `stored` is that record's number here."""
 
     durable = True  # the records are in the log
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: SiteLink) -> None:
         super().__init__(UNDER_WAY)
         self.stored = 0
         self._link = link
@@ -88,7 +167,7 @@ class Store(MemoryPublishStore):
         self._link.confirmed()
 
 
-class Link:
+class SiteLink:
     """One destination's. `close` ends it; its place stays."""
 
     def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
@@ -103,11 +182,11 @@ class Link:
         self._instance = ""
         self._connected_at = 0
         self._carried = self._gaps = 0
-        self._near: NearEnd | None = None
+        self._near: LocalEndpoint | None = None
         self._far: AsyncClient | None = None
-        self._store: Store | None = None
+        self._store: LinkPublishStore | None = None
         self._delivered = 0
-        self._under_way: deque[UnderWay] = deque()
+        self._under_way: deque[InFlightBatch] = deque()
         self._settling = False
         self._refused: asyncio.Future[SluiceError] | None = None
         self._task = asyncio.create_task(self._run(), name=self._client) if settings.enabled else None
@@ -132,7 +211,7 @@ class Link:
                 problem = error
             tries = 0 if self._state == "carrying" else tries + 1
             self._lost(problem)
-            await asyncio.sleep(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+            await asyncio.sleep(RETRY_DELAY_S[min(tries, len(RETRY_DELAY_S) - 1)])
 
     def _lost(self, problem: Exception) -> None:
         error = (
@@ -151,8 +230,8 @@ class Link:
     async def _carry(self) -> Exception:
         """From here to there until something ends it; what. Raises SluiceError and OSError."""
         settings, loop = self.settings, asyncio.get_running_loop()
-        secret = secret_of(self._secrets, settings.name)
-        self._store, self._refused = Store(self), loop.create_future()
+        secret = load_link_credentials(self._secrets, settings.name)
+        self._store, self._refused = LinkPublishStore(self), loop.create_future()
         self._delivered, self._under_way = 0, deque()
         far = self._far = AsyncClient(
             settings.addresses,
@@ -174,7 +253,7 @@ class Link:
             lost = asyncio.ensure_future(far.ended())
             self._check_instance(far.instance)
             remote = f"{settings.name} ({far.instance})"
-            near = self._near = NearEnd(self._engine, remote, self._forward, self._say_confirmed)
+            near = self._near = LocalEndpoint(self._engine, remote, self._forward, self._say_confirmed)
             await self._enter(near, self._store.stored)
             ends: list[asyncio.Future[SluiceError]] = [self._refused, near.ended, lost]
             begun: list[asyncio.Future[Any]] = [near.begun, *ends]
@@ -220,7 +299,7 @@ class Link:
                 here=newest,
             )
 
-    async def _enter(self, near: NearEnd, stored: int) -> None:
+    async def _enter(self, near: LocalEndpoint, stored: int) -> None:
         """Subscribe where the managed replay is.
 
         The replay is of one topic and filter: when the policy changes them it is made anew in its place. A
@@ -296,7 +375,7 @@ class Link:
             return
         for entry in entries:
             try:
-                parts = parts_of(entry.batch, max(store.stored, store.last_sequence), self._publisher)
+                parts = renumber_batch(entry.batch, max(store.stored, store.last_sequence), self._publisher)
             except ClientError as error:
                 self._refuse(error)
                 return
@@ -308,7 +387,7 @@ class Link:
             self._delivered += entry.batch.count
             carried = entry.batch.count if parts else 0
             self._under_way.append(
-                UnderWay(self._delivered, store.last_sequence, entry.batch.accepted_at, carried)
+                InFlightBatch(self._delivered, store.last_sequence, entry.batch.accepted_at, carried)
             )
         near.may_write(store.nbytes < UNDER_WAY)
         self._settle_soon()

@@ -11,16 +11,16 @@ from broker_core.documents.replication import LinkEntry
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX
-from broker_core.sites.link import Link
+from broker_core.sites.link import SiteLink
 
 
-class Links:
+class SiteLinkManager:
     """Started and ended as destinations come and go."""
 
     def __init__(self, engine: Engine, secrets: Path | None) -> None:
         """`secrets`: the file that has what links prove themselves with."""
         self._engine, self._secrets = engine, secrets
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, SiteLink] = {}
         engine.confirmations.links = self._confirmed
 
     def _confirmed(self) -> Iterator[tuple[str, int]]:
@@ -38,7 +38,7 @@ class Links:
         self._forget(wanted)
         for name, settings in wanted.items():
             if name not in self._links:
-                self._links[name] = Link(self._engine, settings, self._secrets)
+                self._links[name] = SiteLink(self._engine, settings, self._secrets)
 
     def _forget(self, wanted: Collection[str]) -> None:
         managed = self._engine.managed

@@ -21,13 +21,13 @@ from broker_core.protocols.replies import Reply
 SUBSCRIPTION = "link"
 
 
-class Engine(Protocol):
+class LocalEngine(Protocol):
     """What it needs of the engine."""
 
-    def connected(self, transport: str, sink: NearEnd) -> Connection: ...
+    def connected(self, transport: str, sink: LocalEndpoint) -> Connection: ...
 
 
-class _Asked:
+class _LocalCommand:
     """A command of its own, taken in its turn."""
 
     nbytes = 256
@@ -43,7 +43,7 @@ class _Asked:
             self._then()
 
 
-class NearEnd:
+class LocalEndpoint:
     """Satisfies `delivery.sink.Line`. `on_batches` gets what is delivered; `ended` is done when it can't go on, with why."""
 
     protocol = "link"
@@ -56,7 +56,7 @@ class NearEnd:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LocalEngine,
         remote: str,
         on_entries: Callable[[Sequence[OutboxEntry]], None],
         on_acknowledged: Callable[[], None],
@@ -105,7 +105,7 @@ class NearEnd:
 
     def _ask(self, command: commands.Command, then: Callable[[], None] | None = None) -> None:
         if self._connection is not None:
-            self._connection.receive([_Asked(self._connection, command, then)])
+            self._connection.receive([_LocalCommand(self._connection, command, then)])
 
     # The engine calls these.
 
