@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, structs
 
-from broker_core.control.listing import in_order, mentions
+from broker_core.control.requests.clients import matches_search, sort_clients
 from broker_core.documents import client_columns
 from broker_core.documents.client_columns import ColumnType
 from broker_core.documents.clients import ClientEntry
@@ -108,7 +108,7 @@ class Shared:
         """Everybody, sorted: once, whatever is then searched for."""
         key = (sort, None if patterns is None else tuple(patterns))
         if key not in self._sorted:
-            self._sorted[key] = in_order(self.seen(patterns), sort or client_columns.DEFAULT_SORT)
+            self._sorted[key] = sort_clients(self.seen(patterns), sort or client_columns.DEFAULT_SORT)
         return self._sorted[key]
 
     def flow(self, patterns: Sequence[str] | None) -> Flow:
@@ -226,4 +226,4 @@ def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
 def _fits(one: ClientEntry, want: Want) -> bool:
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False
-    return not want.search or mentions(one, want.search.casefold())
+    return not want.search or matches_search(one, want.search.casefold())

@@ -30,20 +30,22 @@ from broker_core.config import PolicyDocument
 from broker_core.config.document import DirectoryDefaults, refuse_misplaced
 from broker_core.config.document_reader import bad_policy_error
 from broker_core.connections.name_notices import NameNotices
-from broker_core.control import last_words
-from broker_core.control.link import LinkSettings
+from broker_core.control import exit_report
 from broker_core.control.policy_file import AllowanceUse, PolicyFile, StoredPolicy, to_staged
 from broker_core.control.requests.clients import ClientRequests
-from broker_core.control.requests.group import GroupRequests
-from broker_core.control.requests.instance import InstanceRequests
+from broker_core.control.requests.dispatch_table import Handler, build_request_table
+from broker_core.control.requests.instance import (
+    GroupRequests,
+    InstanceRequests,
+    LinkRequests,
+    PolicyRequests,
+)
 from broker_core.control.requests.journals import JournalRequests
-from broker_core.control.requests.links import LinkRequests
-from broker_core.control.requests.policy import PolicyRequests
 from broker_core.control.requests.replays import ReplayRequests
-from broker_core.control.requests.table import Handler, table_of
 from broker_core.control.server import ControlServer
 from broker_core.control.set_back import SetBack, older_revision_error, set_back_error, set_back_problem
-from broker_core.control.status import Statistics
+from broker_core.control.status import StatusCollector
+from broker_core.control.tls_listener import ControlLinkSettings
 from broker_core.delivery.spool.file_queue import remove_leftover_spools
 from broker_core.delivery.spool.spool import check_spool_directories
 from broker_core.documents.instance import RefusedRevision, Snapshot
@@ -106,7 +108,7 @@ class Broker:
         roots: Sequence[Path] = (Path("/"),),
         reserved: Sequence[Path] = (),
         member: GroupMember | None = None,
-        link: LinkSettings | None = None,
+        link: ControlLinkSettings | None = None,
         ports_apart: int = 0,
         link_secrets: Path | None = None,
         policy_file: PolicyFile | None = None,
@@ -159,8 +161,8 @@ class Broker:
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
         self.member = member.settings.member if member is not None else ""
         """Its name in a group."""
-        self.statistics = Statistics(self.engine, self.member)
-        self.statistics.ended = last_words.read(paths.control)
+        self.statistics = StatusCollector(self.engine, self.member)
+        self.statistics.ended = exit_report.read_exit_report(paths.control)
         self.statistics.problems = self.list_problems
         self.stalls = self.statistics.stalls = StallHistory()
         """Of the event loop; written by a `LoopMonitor`, where the process has one."""
@@ -197,7 +199,7 @@ class Broker:
         except OperatorError as problem:
             # Nothing may ever have to be written there, and who is offlined is told if it has.
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
-        last_words.forget(self.paths.control)
+        exit_report.delete_exit_report(self.paths.control)
         self.engine.spawn(self.engine.settle.run())
         if self._member is not None:
             self._member.start()
@@ -221,7 +223,7 @@ class Broker:
         }
 
     def _broken(self, error: SluiceError) -> None:
-        last_words.note(self.paths.control, error, self.engine.clock.now_ns())
+        exit_report.write_exit_report(self.paths.control, error, self.engine.clock.now_ns())
         self.on_broken(error)
 
     def _change(self, change: SyncModeChange) -> None:
@@ -268,7 +270,7 @@ class Broker:
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
-        return table_of(
+        return build_request_table(
             InstanceRequests(self.engine, self.statistics, lambda: self.on_shut_down),
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),

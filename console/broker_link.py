@@ -24,8 +24,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import msgspec
 from django.conf import settings
 
-from broker_core.control import last_words
-from broker_core.control.certificate import WARN_DAYS
+from broker_core.control import exit_report
+from broker_core.control.link_certificate import WARN_DAYS
 from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_type, request_name
 from broker_core.documents.stalls import CAUSES
 from broker_core.errors import OperatorError, SluiceError
@@ -184,7 +184,7 @@ class BrokerLink:
 
     def _unreached(self, why: str) -> BrokerUnreached:
         name, path = self.address.name, self.address.path
-        words = last_words.read(path) if path is not None else None
+        words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
             said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
             return BrokerUnreached("broker_away", said, words.fix, instance=name, ended=words.code)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import structs
 
-from broker_core.control import listing
+from broker_core.control.requests import clients
 from broker_core.documents import client_columns, requests
 from broker_core.documents.clients import ClientEntry, ClientsPage
 from broker_core.documents.instance import (
@@ -182,7 +182,9 @@ def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
 
 def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
     """`parts` are everything up to the page's end, filtered by each."""
-    found = listing.in_order(_once([one.clients for one in parts]), asked.sort or client_columns.DEFAULT_SORT)
+    found = clients.sort_clients(
+        _once([one.clients for one in parts]), asked.sort or client_columns.DEFAULT_SORT
+    )
     return ClientsPage(
         total=sum(one.total for one in parts), clients=found[asked.offset : asked.offset + asked.limit]
     )

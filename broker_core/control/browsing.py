@@ -25,14 +25,14 @@ from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK_BYTES = 1024 * 1024
-MOST_SEARCHED_BYTES = 64 * 1024 * 1024
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 """Journal that one request reads at most; its answer says where to go on."""
-MOST_MESSAGES = 1_000
-MOST_BODY_BYTES = 8 * 1024 * 1024
+MAX_MESSAGES = 1_000
+MAX_BODY_BYTES = 8 * 1024 * 1024
 """Bodies of one answer together, about."""
 
 
-class Wanted(NamedTuple):
+class BrowseQuery(NamedTuple):
     """A request, checked."""
 
     subscription: Subscription[None]
@@ -42,7 +42,9 @@ class Wanted(NamedTuple):
     limit: int
 
 
-def wanted(journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None) -> Wanted:
+def parse_browse_request(
+    journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None
+) -> BrowseQuery:
     """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, filter_error,
     bad_bookmark."""
     start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence
@@ -50,10 +52,10 @@ def wanted(journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None
         start = max(start, journal.sequence_at(asked.from_ns))
     chosen = compile_filter(asked.filter) if asked.filter else None
     subscription = Subscription(None, "browse", 0, TopicPattern.parse(asked.topic), chosen, decoder_of)
-    return Wanted(subscription, start, asked.to_ns or 2**63 - 1, min(asked.limit, MOST_MESSAGES))
+    return BrowseQuery(subscription, start, asked.to_ns or 2**63 - 1, min(asked.limit, MAX_MESSAGES))
 
 
-def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> BrowsedPage:
+def browse_messages(journal: Journal, instance: str, asked: BrowseQuery, upto: int) -> BrowsedPage:
     """Messages up to the durable frontier `upto`. Raises JournalError bookmark_gone, journal_failed."""
     messages: list[BrowsedMessage] = []
     sequence, read_bytes, body_bytes, searched = max(asked.start, journal.first_sequence), 0, 0, 0
@@ -62,7 +64,7 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
         following = str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
         return BrowsedPage(messages=messages, next=following, searched=searched, complete=complete)
 
-    while read_bytes < MOST_SEARCHED_BYTES:
+    while read_bytes < MAX_SEARCHED_BYTES:
         batches = journal.read(sequence, CHUNK_BYTES, upto)
         if not batches:
             return page(complete=True)
@@ -73,13 +75,15 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
             for at, message in _messages(batch, instance, asked, sequence):
                 messages.append(message)
                 body_bytes, sequence = body_bytes + message.bytes, at + 1
-                if len(messages) == asked.limit or body_bytes > MOST_BODY_BYTES:
+                if len(messages) == asked.limit or body_bytes > MAX_BODY_BYTES:
                     return page(complete=False)
             sequence = batch.last_sequence + 1
     return page(complete=False)
 
 
-def _messages(batch: Batch, instance: str, asked: Wanted, start: int) -> Iterator[tuple[int, BrowsedMessage]]:
+def _messages(
+    batch: Batch, instance: str, asked: BrowseQuery, start: int
+) -> Iterator[tuple[int, BrowsedMessage]]:
     """(sequence, message) of the records that fit, from `start` on."""
     rows = select_rows(asked.subscription, batch, start)
     origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()

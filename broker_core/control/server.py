@@ -21,9 +21,9 @@ import numpy as np
 import structlog
 
 from broker_core.activity import LAST
-from broker_core.control.lines import Lines
-from broker_core.control.link import ControlLink, LinkSettings, refused_error
-from broker_core.control.requests.table import Handler
+from broker_core.control.line_stream import LineStream
+from broker_core.control.requests.dispatch_table import Handler
+from broker_core.control.tls_listener import ControlLinkSettings, ControlTlsListener, unauthorized_error
 from broker_core.documents.requests import Hello, Request, Welcome, request_name
 from broker_core.errors import OperatorError, SluiceError
 
@@ -40,17 +40,17 @@ class ControlServer:
         path: Path,
         handlers: Mapping[type[Request[Any]], Handler],
         own: Welcome | None = None,
-        link: LinkSettings | None = None,
+        link: ControlLinkSettings | None = None,
     ) -> None:
         self._path = path
         self._own = own
         self._handlers: dict[type[Request[Any]], Handler] = dict(handlers)
         if own is not None:
             self._handlers[Hello] = self._hello
-        self._link: ControlLink | None = None
+        self._link: ControlTlsListener | None = None
         if link is not None:
-            refusal = _failure(refused_error())
-            self._link = ControlLink(link, self._greet, self._answer, refusal, MAX_LINE)
+            refusal = _failure(unauthorized_error())
+            self._link = ControlTlsListener(link, self._greet, self._answer, refusal, MAX_LINE)
         self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (of as many as there are)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -89,7 +89,7 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            lines = Lines(reader, writer)
+            lines = LineStream(reader, writer)
             while (line := await lines.read(MAX_LINE)) is not None:
                 await lines.write(await self._answer(line))
         except (ConnectionError, ValueError):

@@ -12,9 +12,23 @@ import msgspec
 
 from broker_core.clock import thread_cpu_seconds
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.control.explaining import Explained, Explaining, window_full_ms
-from broker_core.control.figures import Figures, Reading, account_of, delivery_of
-from broker_core.control.health import CaughtUp, Lags, Look, Seen, health_of, worst
+from broker_core.control.diagnosis import (
+    CatchUpEstimate,
+    ClientDiagnosis,
+    ClientDiagnostics,
+    HealthInputs,
+    LagHistory,
+    LagSample,
+    health_of,
+    window_full_ms,
+    worst_health,
+)
+from broker_core.control.subscription_stats import (
+    SubscriptionStats,
+    SubscriptionStatsReader,
+    client_account,
+    delivery_state,
+)
 from broker_core.delivery.account import NOTHING, DeliveryAccount, sum_volumes
 from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
@@ -49,7 +63,7 @@ SLICE = 100
 """Clients looked at in one turn of the loop, if that takes no longer than a turn's budget."""
 RESTS = 3
 """How many times as long as such a turn took the loop is left to others then: a message goes through several turns, and would wait for as many slices."""
-MOST_REST_S = 0.5
+MAX_REST_S = 0.5
 """Rests of one look at everybody."""
 SUBSCRIPTIONS_A_CLIENT = 5
 """Of a client with many, so many take as long as another client."""
@@ -78,7 +92,7 @@ class OpenTransport(TypedDict):
     enabled: bool
 
 
-class Statistics:
+class StatusCollector:
     """Counts and rates of a broker. `second` is called once a second; the rest reads what it found."""
 
     def __init__(self, engine: Engine, member: str = "") -> None:
@@ -86,10 +100,12 @@ class Statistics:
         self._engine = engine
         self._member = member
         self._clients = engine.roster.clients
-        self._reading = Reading(engine.journal, engine.frontier, engine.subscriptions.registry)
+        self._reading = SubscriptionStatsReader(
+            engine.journal, engine.frontier, engine.subscriptions.registry
+        )
         self._out = NOTHING
-        self._explaining = Explaining(engine)
-        self._lags = Lags()
+        self._explaining = ClientDiagnostics(engine)
+        self._lags = LagHistory()
         self._before = (engine.clock.monotonic_ms(), 0, 0, 0, 0)
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
@@ -120,7 +136,7 @@ class Statistics:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
         in each turn of the loop."""
         self._begin()
-        at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _Slices()
+        at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _TimeSlices()
         for place, (name, connection) in enumerate(list(self._clients.items())):
             if looked_at >= SLICE or slices.long:
                 looked_at = 0
@@ -177,7 +193,10 @@ class Statistics:
             self._lags.note(
                 name,
                 now,
-                {id: Look(one.lag_messages, one.account.matched.messages) for id, one in figures.items()},
+                {
+                    id: LagSample(one.lag_messages, one.account.matched.messages)
+                    for id, one in figures.items()
+                },
             )
         entry = yield from self._entry(connection, figures, now, crowded=len(self._clients) > FEW_CLIENTS)
         self._kept[name] = (mark, entry)
@@ -281,8 +300,8 @@ class Statistics:
         figures = yield from self._figures(connection)
         return (yield from self._entry(connection, figures, self._engine.clock.now_ns()))
 
-    def _figures(self, connection: ConnectionView) -> Parts[dict[str, Figures]]:
-        made = dict[str, Figures]()
+    def _figures(self, connection: ConnectionView) -> Parts[dict[str, SubscriptionStats]]:
+        made = dict[str, SubscriptionStats]()
         for number, (id, figures) in enumerate(self._reading.client(connection), 1):
             made[id] = figures
             if number % SUBSCRIPTIONS_A_TURN == 0:
@@ -290,7 +309,11 @@ class Statistics:
         return {id: one for id, one in made.items() if _goes_on(connection, id, one)}
 
     def _entry(
-        self, connection: ConnectionView, figures: dict[str, Figures], now: int, crowded: bool = False
+        self,
+        connection: ConnectionView,
+        figures: dict[str, SubscriptionStats],
+        now: int,
+        crowded: bool = False,
     ) -> Parts[ClientEntry]:
         """`crowded`: its explanation may be some seconds old, see Explaining."""
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
@@ -299,7 +322,7 @@ class Statistics:
         made = yield from self._subscriptions(connection, figures, explained, now)
         going_on = {id: one for id, one in figures.items() if _goes_on(connection, id, one)}
         subscriptions = [one for one in made if one.id in going_on]
-        account, delivery = account_of(connection, going_on.values()), delivery_of(connection)
+        account, delivery = client_account(connection, going_on.values()), delivery_state(connection)
         lag, caught_up = (
             max((one.lag_messages for one in subscriptions), default=0),
             _caught_up(subscriptions),
@@ -308,7 +331,7 @@ class Statistics:
             **_amounts(account),
             name=connection.name,
             delivery=delivery,
-            health=worst(one.health for one in subscriptions),
+            health=worst_health(one.health for one in subscriptions),
             lag_messages=lag,
             lag_at_most=lag > 0 and all(one.lag_at_most for one in subscriptions if one.lag_messages == lag),
             lag_bytes=max((one.lag_bytes for one in subscriptions), default=0),
@@ -346,7 +369,11 @@ class Statistics:
         )
 
     def _subscriptions(
-        self, connection: ConnectionView, figures: dict[str, Figures], explained: Explained, now: int
+        self,
+        connection: ConnectionView,
+        figures: dict[str, SubscriptionStats],
+        explained: ClientDiagnosis,
+        now: int,
     ) -> Parts[list[SubscriptionEntry]]:
         flaps, made = self._lags.flaps(connection.name, now), list[SubscriptionEntry]()
         known, resting = self._resting.get(connection.name, {}), {}
@@ -369,15 +396,15 @@ class Statistics:
         return made
 
     def _subscription(
-        self, target: ClientSubscription, figures: Figures, explained: Explained, now: int
+        self, target: ClientSubscription, figures: SubscriptionStats, explained: ClientDiagnosis, now: int
     ) -> SubscriptionEntry:
         peer, id = target.peer, target.id
         lane = peer.backlog.lanes.get(target.stream)
         window = lane.window if lane is not None else None
-        before, caught_up = self._lags.before(peer.name, id), CaughtUp()
+        before, caught_up = self._lags.before(peer.name, id), CatchUpEstimate()
         if figures.lag_messages:
             caught_up = self._lags.caught_up(peer.name, id, figures.delivery)
-        seen = Seen(
+        seen = HealthInputs(
             figures.lag_messages,
             before.lag if before is not None else None,
             came=figures.account.matched.messages - before.matched if before is not None else 0,
@@ -420,7 +447,7 @@ class Statistics:
     def _by_delivery(self) -> dict[str, int]:
         clients = self._clients
         if len(clients) <= FEW_CLIENTS:
-            return dict(Counter(delivery_of(connection).value for connection in clients.values()))
+            return dict(Counter(delivery_state(connection).value for connection in clients.values()))
         return dict(Counter(look[0].value for look in self._looks.values()))
 
     def _transports(self) -> list[TransportEntry]:
@@ -452,11 +479,11 @@ def _at_once(parts: Parts[T]) -> T:
             return whole
 
 
-class _Slices:
+class _TimeSlices:
     """One look at everybody, as the loop has it."""
 
     def __init__(self) -> None:
-        self._left = MOST_REST_S
+        self._left = MAX_REST_S
         self._began = thread_cpu_seconds()
 
     @property
@@ -472,7 +499,7 @@ class _Slices:
         self._began = thread_cpu_seconds()
 
 
-async def _in_turns(parts: Parts[T], slices: _Slices) -> T:
+async def _in_turns(parts: Parts[T], slices: _TimeSlices) -> T:
     """The same, a part in each slice."""
     while True:
         try:
@@ -483,7 +510,7 @@ async def _in_turns(parts: Parts[T], slices: _Slices) -> T:
         await slices.rest()
 
 
-def _goes_on(connection: ConnectionView, id: str, figures: Figures) -> bool:
+def _goes_on(connection: ConnectionView, id: str, figures: SubscriptionStats) -> bool:
     """Whether it is still that subscription: one that has ended since is in what the client's ended ones had."""
     target = connection.subscriptions.get(id)
     return target is not None and target.account is figures.account
@@ -493,7 +520,7 @@ def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
     """What a client's sample is published for when it changes."""
     account = connection.account
     return (
-        delivery_of(connection),
+        delivery_state(connection),
         account.waiting.messages,
         connection.backlog.spool_bytes,
         account.lost.messages,
@@ -503,7 +530,7 @@ def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
 def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | None:
     """The verdict on a client that does nothing wrong and has subscriptions for which nothing more comes."""
     gone = [one for one in subscriptions if one.health is Health.NOT_RECORDED]
-    if not gone or worst(one.health for one in subscriptions) is not Health.NOT_RECORDED:
+    if not gone or worst_health(one.health for one in subscriptions) is not Health.NOT_RECORDED:
         return None
     return VerdictEntry(
         cause=str(Health.NOT_RECORDED),
@@ -513,14 +540,16 @@ def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | No
     )
 
 
-def _health_of(target: ClientSubscription, seen: Seen) -> Health:
+def _health_of(target: ClientSubscription, seen: HealthInputs) -> Health:
     """The health of one for which nothing more comes isn't that it keeps up."""
     found = health_of(seen)
     gone = target.unrecorded == "all" and found is Health.KEEPS_UP
     return Health.NOT_RECORDED if gone else found
 
 
-def _mark_at_rest(target: ClientSubscription, figures: Figures, flaps: bool) -> tuple[object, ...] | None:
+def _mark_at_rest(
+    target: ClientSubscription, figures: SubscriptionStats, flaps: bool
+) -> tuple[object, ...] | None:
     """What the entry of a subscription is recognised by for which nothing waits or is in flight; None for one whose ages go on."""
     account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
     if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
@@ -561,13 +590,13 @@ def _amounts(account: DeliveryAccount) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _caught_up(subscriptions: list[SubscriptionEntry]) -> CaughtUp:
+def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
     """A client has caught up when the last of its subscriptions that lag has, if all of them do."""
     lagging = [one for one in subscriptions if one.lag_messages]
     for one in lagging:
         if one.caught_up_in_s is None:
-            return CaughtUp(why_none=one.caught_up_why_none)
-    return CaughtUp(max((one.caught_up_in_s or 0.0 for one in lagging), default=None))
+            return CatchUpEstimate(why_none=one.caught_up_why_none)
+    return CatchUpEstimate(max((one.caught_up_in_s or 0.0 for one in lagging), default=None))
 
 
 def _percent(used: int, limit: int) -> float:

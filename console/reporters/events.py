@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from broker_core.broker import Broker
-from broker_core.control.watching import Happened, Listening, Watch
+from broker_core.control.event_watch import BrokerEvent, EventWatch, MessageWatch
 from console.reporters.database_thread import DatabaseThread
 from console.services.actions import watching
 from console.services.actions.triggers import Event, crossed
@@ -32,8 +32,8 @@ class EventReporter:
 
     def __init__(self, broker: Broker) -> None:
         self._engine, self._member = broker.engine, broker.member
-        self._watch = Watch(broker.engine, shared=bool(broker.member))
-        self._waiting: list[Happened] = []
+        self._watch = EventWatch(broker.engine, shared=bool(broker.member))
+        self._waiting: list[BrokerEvent] = []
         self._working: asyncio.Task[None] | None = None
         self._thread = DatabaseThread("database-events")
         self._begun = False
@@ -101,7 +101,7 @@ class EventReporter:
         await self._flush()
 
     def _listen(self) -> None:
-        messages = (Listening(*one) for one in self._wanted.messages)
+        messages = (MessageWatch(*one) for one in self._wanted.messages)
         self._watch.want(self._wanted.kinds, messages)
 
     async def _flush(self) -> None:
@@ -149,5 +149,5 @@ class EventReporter:
             log.warning("events_not_stored", why=repr(problem))
 
 
-def _events(happened: Iterable[Happened]) -> list[Event]:
+def _events(happened: Iterable[BrokerEvent]) -> list[Event]:
     return [Event(*one) for one in happened]

@@ -9,7 +9,7 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.errors import JournalError
 from console.live.workers import key_of, pulse_key_of
 from console.models import ActionRun, Instance
@@ -38,7 +38,7 @@ def test_readyz_names_what_is_missing(client: Client) -> None:
 def test_readyz_names_by_what_the_broker_ended(client: Client, tmp_path: Path, settings: Any) -> None:
     settings.SLUICE_RUN_DIRECTORY = tmp_path
     error = JournalError("journal_taken", "The lock was removed.")
-    last_words.note(tmp_path / f"{settings.SLUICE_INSTANCE}.sock", error, 0)
+    exit_report.write_exit_report(tmp_path / f"{settings.SLUICE_INSTANCE}.sock", error, 0)
     parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}
     assert (parts["broker"]["ok"], parts["broker"]["problem"]) == (False, "journal_taken")
 

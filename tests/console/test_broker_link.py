@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.documents.requests import GetClient, GetStatus
 from broker_core.errors import JournalError, OperatorError
 from console.broker_link import BrokerAway, BrokerLink, link_to
@@ -53,11 +53,11 @@ def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
 
 def test_broker_that_ended_by_itself_said_why(tmp_path: Path) -> None:
     error = JournalError("journal_failed", "The disk refused a sync.", "Look at the disk.")
-    last_words.note(tmp_path / "none.sock", error, 1_795_268_700 * 10**9)
+    exit_report.write_exit_report(tmp_path / "none.sock", error, 1_795_268_700 * 10**9)
     with pytest.raises(BrokerAway, match=r"journal_failed.*The disk refused a sync") as away:
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
     assert (away.value.code, away.value.fix) == ("broker_away", "Look at the disk.")
-    last_words.forget(tmp_path / "none.sock")
+    exit_report.delete_exit_report(tmp_path / "none.sock")
     with pytest.raises(BrokerAway, match="can't be reached"):
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
 

@@ -17,8 +17,8 @@ from django.test import Client
 from structlog.testing import capture_logs
 
 from broker_core.access.credential_hashes import hash_token, make_token
-from broker_core.control import link as control_link
-from broker_core.control.link import LinkSettings
+from broker_core.control import tls_listener as control_link
+from broker_core.control.tls_listener import ControlLinkSettings
 from broker_core.documents.requests import GetStatus
 from broker_core.errors import OperatorError
 from console import broker_link
@@ -60,7 +60,7 @@ class Machine:
 
     @contextmanager
     def running(self) -> Iterator[BrokerThread]:
-        link = LinkSettings("127.0.0.1", 0, self.authority.transport(), self.tokens)
+        link = ControlLinkSettings("127.0.0.1", 0, self.authority.transport(), self.tokens)
         with broker_thread(self.place / "home", tcp_policy(), self.place / "unused.sock", link) as thread:
             self.port = thread.broker.control.link_port
             self.at(self.port)
@@ -187,7 +187,7 @@ def test_silent_connections_hold_neither_the_link_nor_descriptors(machine: Machi
                 assert link_to("test-1").call(GetStatus()).instance == "test-1"
         assert link_to("test-1").call(GetStatus()).instance == "test-1"
         # This process has both ends: of the broker's there are those that may be unproven.
-        most = before + 100 + control_link.MOST_UNPROVEN
+        most = before + 100 + control_link.MAX_UNPROVEN
         _until(lambda: descriptors() <= most)
         held.close()
         _until(lambda: descriptors() <= before)

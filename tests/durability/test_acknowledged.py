@@ -12,7 +12,7 @@ import pytest
 from broker_core.broker import BROKEN
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.errors import OperatorError
 from tests.broker_core.test_broker import numbered, take
 from tests.support.broker_process import start_broker
@@ -72,7 +72,7 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
         words = None
         while words is None:
             await asyncio.sleep(0.01)
-            words = last_words.read(broker.paths.control)
+            words = exit_report.read_exit_report(broker.paths.control)
         assert words.code == "journal_failed"
         raw = await RawClient.open(broker)
         raw.command({"c": "logon", "name": "q"})
@@ -151,7 +151,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
     with pytest.raises(OperatorError, match="unsent_messages"):
         await client.close(0)
     assert process.exitcode == BROKEN
-    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    words = exit_report.read_exit_report(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_failed"
     process, port = await asyncio.to_thread(start_broker, tmp_path)
     try:
@@ -162,7 +162,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
     finally:
         process.terminate()
         process.join()
-    assert last_words.read(tmp_path / "run" / "test-1.sock") is None, "it runs again"
+    assert exit_report.read_exit_report(tmp_path / "run" / "test-1.sock") is None, "it runs again"
     assert acknowledged > 0
 
 
@@ -183,7 +183,7 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
     assert process.exitcode == BROKEN, "what it logs at its end keeps it from nothing"
     with pytest.raises(OperatorError, match="unsent_messages"):
         await client.close(0)
-    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    words = exit_report.read_exit_report(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_failed"
 
 
@@ -228,7 +228,7 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
     flushed.cancel()
     with pytest.raises(OperatorError, match="unsent_messages"):
         await client.close(0)
-    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    words = exit_report.read_exit_report(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_taken"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from tests.api.broker_websocket.test_transport import free_port
 from tests.support.broker_process import full_pipe
 from tests.support.brokers import until
@@ -85,7 +85,7 @@ async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(instal
 
     refused = await asyncio.to_thread(installation.manage("runbroker").communicate, timeout=60)
     assert "were acknowledged" in refused[0] and "journal accept --instance sluice-1" in refused[0]
-    words = last_words.read(installation.control)
+    words = exit_report.read_exit_report(installation.control)
     assert words is not None and words.code == "journal_behind"
 
     accepted = await asyncio.to_thread(installation.manage("journal", "accept").communicate, timeout=60)
@@ -98,7 +98,7 @@ async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(instal
             await client.publish_many("a", [b"2"])
             first = await anext(aiter(subscription))
             assert int(first.bookmark.split("|")[1]) > 100, "no number is given twice"
-        await until(lambda: last_words.read(installation.control) is None)
+        await until(lambda: exit_report.read_exit_report(installation.control) is None)
     finally:
         running.terminate()
         assert running.wait(30) == 0

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.control.policy_file import PolicyFile
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.requests import GetStatus
@@ -265,14 +265,14 @@ async def test_the_first_start_without_a_database_waits_for_it_and_says_so(
     cluster.stop()
     with installation.broker() as said:
         await until(lambda: "policy_unavailable" in said(), seconds=SLOW_S)
-        await until(lambda: last_words.read(installation.control) is not None)
-        words = last_words.read(installation.control)
+        await until(lambda: exit_report.read_exit_report(installation.control) is not None)
+        words = exit_report.read_exit_report(installation.control)
         assert words is not None and words.code == "policy_unavailable"
         assert "Traceback" not in said(), said()
         cluster.start()
         await ready(installation)
         await installation.takes_records("first")
-        assert last_words.read(installation.control) is None
+        assert exit_report.read_exit_report(installation.control) is None
 
 
 async def test_a_damaged_policy_file_is_refused_by_name_and_kept_aside(

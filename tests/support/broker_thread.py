@@ -13,7 +13,7 @@ import uvloop
 
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
-from broker_core.control.link import LinkSettings
+from broker_core.control.tls_listener import ControlLinkSettings
 from tests.support.brokers import running_broker
 
 
@@ -30,7 +30,7 @@ class BrokerThread:
 
 @contextmanager
 def broker_thread(
-    home: Path, policy: PolicyDocument, socket: Path, link: LinkSettings | None = None
+    home: Path, policy: PolicyDocument, socket: Path, link: ControlLinkSettings | None = None
 ) -> Iterator[BrokerThread]:
     """A broker with that policy until the block ends; `socket` is where the console looks for it, beside its `link`."""
     ready, ended = threading.Event(), asyncio.Event()

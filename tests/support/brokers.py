@@ -13,9 +13,9 @@ from typing import Any
 
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
-from broker_core.control.link import LinkSettings
 from broker_core.control.policy_file import PolicyFile
 from broker_core.control.set_back import SetBack
+from broker_core.control.tls_listener import ControlLinkSettings
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import FileSystem
 from broker_core.slow_clients.rules.rulebook import StagedRevision
@@ -45,7 +45,7 @@ async def running_broker(
     files: FileSystem | None = None,
     roots: Sequence[Path] = (Path("/"),),
     reserved: Sequence[Path] = (),
-    link: LinkSettings | None = None,
+    link: ControlLinkSettings | None = None,
     link_secrets: Path | None = None,
     policy_file: PolicyFile | None = None,
     stage: StagedRevision | None = None,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from broker_core.bookmark import bookmark_sequence
-from broker_core.control import listing
+from broker_core.control.requests import clients
 from broker_core.control.set_back import set_back_error
 from broker_core.documents.clients import ClientEntry, ClientsPage, DeliveryState
 from broker_core.documents.instance import DatabaseEntry, InstanceStatus, RefusedRevision, Snapshot
@@ -365,7 +365,7 @@ class FakeBroker:
 
     def do_clients_page(self, request: dict[str, Any]) -> ClientsPage:
         """A page of them, as the real broker cuts it."""
-        return listing.page(self.clients, REQUESTS.decode(json.dumps(request)))
+        return clients.client_page(self.clients, REQUESTS.decode(json.dumps(request)))
 
     def add_message(self, topic: str, headers: dict[str, str] | None = None, **body: Any) -> None:
         """The next record of the log: `data`, `text` or `base64` is its body."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.broker import BROKEN
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from tests.torture import foretold
 from tests.torture.broker import INSTANCE, Process, free_port, start
 from tests.torture.clients import Clients, Keeper
@@ -222,7 +222,7 @@ class _Struck:
         elif self.kind == "faults" and points and (code == BROKEN or process.refused):
             self.report.reached[met] += 1
             self.report.counts["disk faults"] += 1
-            words = last_words.read(self.home / "run" / f"{INSTANCE}.sock")
+            words = exit_report.read_exit_report(self.home / "run" / f"{INSTANCE}.sock")
             if not process.refused and (words is None or not words.code.startswith("journal_")):
                 self._wrong(f"it ended without a reason: {words}")
         else:

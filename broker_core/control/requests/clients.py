@@ -1,14 +1,17 @@
-"""Clients: who is connected, what is in force for them, what was decided about them, and what an operator does to one."""
+"""A page of a broker's clients: filtered, sorted and cut here, so that of 10,000 only the page is sent. Pure.
+
+Clients: who is connected, what is in force for them, what was decided about them, and what an operator does to one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 from broker_core.config.transports import MAX_BODY, STOMP_KINDS, ResumeFrom
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.control import listing
-from broker_core.control.status import Statistics
-from broker_core.documents import requests
+from broker_core.control.status import StatusCollector
+from broker_core.documents import client_columns, requests
 from broker_core.documents.clients import (
     ClientEntry,
     ClientsPage,
@@ -16,21 +19,79 @@ from broker_core.documents.clients import (
     DisconnectReply,
     EffectiveSetting,
     ForecastEntry,
+    Health,
     OfflineReply,
     PauseReply,
 )
 from broker_core.documents.replays import DurableEntry, DurableName
+from broker_core.documents.requests import PageClients
 from broker_core.documents.system_records import DecisionEntry, LossEntry
 from broker_core.engine.enforcement import offline_client, pause_subscription, resume_subscription
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
+from broker_core.names import name_matches
 from broker_core.replay.client_subscription import ClientSubscription
+
+_NAME, _BEHIND = attrgetter("name"), attrgetter("seconds_behind")
+
+
+def client_page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
+    """The part that is asked for, of those that fit. Raises OperatorError bad_sort."""
+    needle = asked.search.casefold()
+    found = sort_clients(
+        [one for one in everyone if _fits(one, asked, needle)], asked.sort or client_columns.DEFAULT_SORT
+    )
+    return ClientsPage(total=len(found), clients=found[asked.offset : asked.offset + asked.limit])
+
+
+def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
+    """Sorted by a column's key, downwards after "-"; health by how bad it is, the worst first.
+
+    Entries without a value come last either way; ties go by lag, the greatest first, then by name.
+    """
+    field, down = sort.removeprefix("-"), sort.startswith("-")
+    known = client_columns.sort_fields()
+    if field not in known:
+        raise OperatorError(
+            "bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}."
+        )
+    # One plain key after the other, the least first: of 10,000 each second, pairs made for it take four times as long.
+    found = sorted(entries, key=_NAME)
+    found.sort(key=_BEHIND, reverse=True)
+    values = list(map(attrgetter(field), found))
+    if values and isinstance(values[0], Health):
+        values = [one.rank for one in values]
+    filled = [place for place, one in enumerate(values) if one is not None]
+    filled.sort(key=values.__getitem__, reverse=down)
+    empty = [found[place] for place, one in enumerate(values) if one is None]
+    return [found[place] for place in filled] + empty
+
+
+def matches_search(one: ClientEntry, needle: str) -> bool:
+    """Whether the needle, case-folded, is part of its name, transport, address or user: what a search is in, in a page as in
+    a window. Spelt out, since a page asks it of 10,000 clients."""
+    return (
+        needle in one.name.casefold()
+        or needle in one.transport.casefold()
+        or needle in one.remote.casefold()
+        or needle in one.user.casefold()
+    )
+
+
+def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
+    return (
+        (not asked.delivery or one.delivery == asked.delivery)
+        and (not asked.health or one.health == asked.health)
+        and (not asked.transport or one.transport == asked.transport)
+        and (not needle or matches_search(one, needle))
+        and (asked.patterns is None or any(name_matches(pattern, one.name) for pattern in asked.patterns))
+    )
 
 
 class ClientRequests:
     """Answers about clients. Whoever names one that isn't connected is told `unknown_client`."""
 
-    def __init__(self, engine: Engine, statistics: Statistics) -> None:
+    def __init__(self, engine: Engine, statistics: StatusCollector) -> None:
         self._engine = engine
         self._statistics = statistics
 
@@ -39,7 +100,7 @@ class ClientRequests:
 
     async def page(self, asked: requests.PageClients) -> ClientsPage:
         """Some of them. OperatorError bad_sort."""
-        return listing.page(self._statistics.recent_clients(), asked)
+        return client_page(self._statistics.recent_clients(), asked)
 
     async def client(self, asked: requests.GetClient) -> ClientEntry:
         return self._statistics.client(self._connection(asked.name))

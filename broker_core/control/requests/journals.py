@@ -98,10 +98,10 @@ class JournalRequests:
         ClientError bad_pattern, filter_error, bad_bookmark; JournalError bookmark_gone.
         """
         engine = self._engine
-        wanted = browsing.wanted(engine.journal, asked, engine.dispatch.topics.decoder_of)
+        wanted = browsing.parse_browse_request(engine.journal, asked, engine.dispatch.topics.decoder_of)
         behind = await engine.frontier.confirm() is None
         page = await asyncio.to_thread(
-            browsing.browse, engine.journal, engine.instance, wanted, engine.frontier.durable
+            browsing.browse_messages, engine.journal, engine.instance, wanted, engine.frontier.durable
         )
         return (
             msgspec.structs.replace(page, complete=False, behind=True) if behind and page.complete else page

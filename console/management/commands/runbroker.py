@@ -17,7 +17,7 @@ from django.core.management.base import CommandError
 
 from broker_core import logs
 from broker_core.clock import SYSTEM
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.documents.instance import Snapshot
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.private_files import tighten_trees
@@ -59,7 +59,7 @@ class Command(SafeCommand):
         try:
             loop.run_until_complete(_run(instance))
         except SluiceError as error:
-            last_words.note(_control(instance), error, SYSTEM.now_ns())
+            exit_report.write_exit_report(_control(instance), error, SYSTEM.now_ns())
             raise CommandError(f"{error.sentence} {error.fix}") from None
         finally:
             loop.close()
@@ -84,7 +84,7 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | 
 async def _run(instance: str) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
-    from broker_core.control.link import read_link
+    from broker_core.control.tls_listener import read_link_settings
     from broker_core.engine.loop_monitor import LoopMonitor
     from broker_core.engine.maintenance import tune_interpreter
     from broker_core.group.member import create_member
@@ -103,7 +103,7 @@ async def _run(instance: str) -> None:
     group, file, thread = settings.SLUICE_GROUP, policy_file(instance), DatabaseThread("database")
 
     def note_waiting(problem: OperatorError) -> None:
-        last_words.note(_control(instance), problem, SYSTEM.now_ns())
+        exit_report.write_exit_report(_control(instance), problem, SYSTEM.now_ns())
 
     orders = await _unless(
         stopping,
@@ -124,7 +124,7 @@ async def _run(instance: str) -> None:
         if stopping.is_set():
             return
         known = beginning or known
-    link = read_link(
+    link = read_link_settings(
         settings.SLUICE_CONTROL_LISTEN, settings.SLUICE_CONTROL_CERTIFICATE, settings.SLUICE_CONTROL_KEY,
         settings.SLUICE_CONTROL_TOKENS,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from bench.clients import crowd, page
 from broker_core.broker import Broker
 from broker_core.control import status
-from broker_core.control.status import MADE_ANEW_EVERY, MOST_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
+from broker_core.control.status import MADE_ANEW_EVERY, MAX_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
 from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
@@ -165,7 +165,7 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
 
     monkeypatch.setattr(status, "thread_seconds", lambda: spent)
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
-    slices = status._Slices()
+    slices = status._TimeSlices()
     assert not slices.long
     spent += TURN_NS / 1e9
     assert slices.long
@@ -174,4 +174,4 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     for _ in range(1_000):
         spent += 0.01
         await slices.rest()
-    assert sum(slept) == pytest.approx(MOST_REST_S) and slept[-1] == 0
+    assert sum(slept) == pytest.approx(MAX_REST_S) and slept[-1] == 0

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker_core.broker import Broker
-from broker_core.control.requests.table import table_of
+from broker_core.control.requests.dispatch_table import build_request_table
 from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.requests import Request, answer_type, request_name
@@ -70,7 +70,7 @@ def test_a_method_that_answers_something_else_is_no_handler() -> None:
             return []
 
     with pytest.raises(TypeError, match="GetClient"):
-        table_of(Wrong())
+        build_request_table(Wrong())
 
 
 def test_a_request_answered_twice_is_refused() -> None:
@@ -79,4 +79,4 @@ def test_a_request_answered_twice_is_refused() -> None:
             raise NotImplementedError
 
     with pytest.raises(TypeError, match="twice"):
-        table_of(Right(), Right())
+        build_request_table(Right(), Right())

@@ -11,7 +11,7 @@ import pytest
 
 from broker_core.batch import Batch
 from broker_core.client import AsyncClient
-from broker_core.control import last_words
+from broker_core.control import exit_report
 from broker_core.engine.engine import LOGON_TIMEOUT_MS
 from tests.broker_core.test_broker import numbered, take
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -200,7 +200,7 @@ async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_pro
         again = await RawClient.connect(broker, "writer")
         await again.publish("a", [b"1"], first=1)
         assert (await again.until("error"))["code"] == "journal_failed", "it takes nothing more"
-        words = last_words.read(broker.paths.control)
+        words = exit_report.read_exit_report(broker.paths.control)
         assert words is not None and words.code == "journal_failed" and "put in by the test" in words.message
 
 

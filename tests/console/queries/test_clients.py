@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from broker_core.control.listing import in_order
+from broker_core.control.requests.clients import sort_clients
 from broker_core.errors import OperatorError
 from console.queries.clients import Clients
 from tests.support.calls import counted
@@ -32,13 +32,13 @@ def test_only_the_page_is_asked_of_the_broker_and_once(broker: FakeBroker) -> No
 
 def test_clients_are_sorted_down_with_ties_by_name() -> None:
     everyone = [make_client("c", lag=5), make_client("a", lag=5), make_client("b", lag=9)]
-    assert names(in_order(everyone, "-lag_messages")) == ["b", "a", "c"]
+    assert names(sort_clients(everyone, "-lag_messages")) == ["b", "a", "c"]
 
 
 def test_clients_without_a_value_come_last_either_way() -> None:
     everyone = [make_client("live"), make_client("off", "offlined", 3)]
-    assert names(in_order(everyone, "offlined_since")) == ["off", "live"]
-    assert names(in_order(everyone, "-offlined_since")) == ["off", "live"]
+    assert names(sort_clients(everyone, "offlined_since")) == ["off", "live"]
+    assert names(sort_clients(everyone, "-offlined_since")) == ["off", "live"]
 
 
 def test_the_worst_health_comes_first_then_the_greatest_lag(broker: FakeBroker) -> None:
@@ -57,7 +57,7 @@ def test_delivery_and_health_filter_each(broker: FakeBroker) -> None:
 
 def test_an_order_that_there_is_not_is_refused() -> None:
     with pytest.raises(OperatorError) as refused:
-        in_order([], "password")
+        sort_clients([], "password")
     assert refused.value.code == "bad_sort"
 
 

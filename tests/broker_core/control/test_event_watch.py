@@ -4,15 +4,15 @@ import base64
 from pathlib import Path
 
 from broker_core.broker import Broker
-from broker_core.control.watching import Happened, Listening, Watch
+from broker_core.control.event_watch import BrokerEvent, EventWatch, MessageWatch
 from tests.broker_core.access.making import policy, user
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 
-FLIGHTS = Listening("publish", "flights.>", "/delay > 10")
+FLIGHTS = MessageWatch("publish", "flights.>", "/delay > 10")
 
 
-def of_kind(watch: Watch, heard: list[Happened], kind: str) -> list[Happened]:
+def of_kind(watch: EventWatch, heard: list[BrokerEvent], kind: str) -> list[BrokerEvent]:
     """Events of a kind so far."""
     heard += watch.take()
     return [one for one in heard if one.kind == kind]
@@ -20,7 +20,7 @@ def of_kind(watch: Watch, heard: list[Happened], kind: str) -> list[Happened]:
 
 async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch, heard = Watch(broker.engine), list[Happened]()
+        watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
         watch.want({"connect", "logon", "subscribe", "unsubscribe", "disconnect"}, [])
         client = await RawClient.connect(broker, "board")
         client.command({"c": "subscribe", "id": "s", "topic": "flights.>", "filter": "/delay > 10"})
@@ -38,7 +38,7 @@ async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
 
 async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch, heard = Watch(broker.engine), list[Happened]()
+        watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
         watch.want([], [FLIGHTS])
         before_ms = broker.engine.clock.now_ns() // 1_000_000
         client = await RawClient.connect(broker, "feed")
@@ -60,7 +60,7 @@ async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_know
     """A user that isn't known could approve the run that the message starts."""
     maria = policy(user("maria"), restricted=False)
     async with running_broker(tmp_path, maria) as broker:
-        watch, heard = Watch(broker.engine), list[Happened]()
+        watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
         watch.want([], [FLIGHTS])
         client = await RawClient.connect(broker, "feed", user="maria", token="maria")
         await client.publish("flights.AA", [b'{"delay": 15}'], 1)
@@ -72,8 +72,8 @@ async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_know
 
 async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch, heard = Watch(broker.engine), list[Happened]()
-        watch.want([], [Listening("deliver", "flights.>", "")])
+        watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
+        watch.want([], [MessageWatch("deliver", "flights.>", "")])
         readers = [await RawClient.connect(broker, name) for name in ("one", "two")]
         for reader, wanted in zip(readers, ("", "/delay > 10"), strict=True):
             reader.command(
@@ -91,7 +91,7 @@ async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
 
 async def test_what_nobody_wants_any_more_is_not_heard_and_costs_no_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch = Watch(broker.engine)
+        watch = EventWatch(broker.engine)
         watch.want({"logon", "decision"}, [FLIGHTS])
         assert len(broker.engine.subscriptions.registry) == 3
         watch.want([], [])
@@ -100,8 +100,8 @@ async def test_what_nobody_wants_any_more_is_not_heard_and_costs_no_subscription
 
 async def test_a_full_queue_counts_what_it_drops(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch = Watch(broker.engine, capacity=2)
-        watch.want([], [Listening("publish", "flights.>", "")])
+        watch = EventWatch(broker.engine, capacity=2)
+        watch.want([], [MessageWatch("publish", "flights.>", "")])
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b"{}"] * 5, 1)
         await client.until("persisted")
@@ -112,8 +112,8 @@ async def test_a_full_queue_counts_what_it_drops(tmp_path: Path) -> None:
 
 async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch = Watch(broker.engine)
-        watch.want([], [Listening("publish", "flights.>", "")])
+        watch = EventWatch(broker.engine)
+        watch.want([], [MessageWatch("publish", "flights.>", "")])
         reader = await RawClient.connect(broker, "board")
         reader.command({"c": "subscribe", "id": "s", "topic": "flights.>"})
         await reader.until("processed")
@@ -128,7 +128,7 @@ async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None
 
 async def test_a_client_is_offlined_on_request_and_comes_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        watch, heard = Watch(broker.engine), list[Happened]()
+        watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
         watch.want({"offline_start", "offline_stop"}, [])
         client = await RawClient.connect(broker, "board")
         assert await ask(broker, "offline", name="board") == {"name": "board", "state": "offlined"}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from broker_core.control import link
-from broker_core.control.link import SAID_EVERY_S, Refusals
+from broker_core.control import tls_listener
+from broker_core.control.tls_listener import SAID_INTERVAL_S, RefusedPeerLog
 
 
 def test_each_reason_is_told_at_once_and_what_repeats_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(link, "monotonic", lambda: now[0])
-    refusals = Refusals()
+    monkeypatch.setattr(tls_listener, "monotonic", lambda: now[0])
+    refusals = RefusedPeerLog()
     with capture_logs() as said:
         refusals.add("10.0.0.1:1", "it gave no token")
         refusals.add("10.0.0.1:2", "it gave no token")
         refusals.add("10.0.0.2:1", "its token was taken back")
-        now[0] = SAID_EVERY_S
+        now[0] = SAID_INTERVAL_S
         refusals.add("10.0.0.1:3", "it gave no token")
     assert [(one["peer"], one["why"], one["more"]) for one in said] == [
         ("10.0.0.1:1", "it gave no token", 0),

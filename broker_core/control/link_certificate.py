@@ -17,7 +17,7 @@ from broker_core.errors import OperatorError
 
 WARN_DAYS: Final = 14
 """So long before its end the log begins to tell of it."""
-AGAIN_S: Final = 86_400.0
+RETRY_DELAY_S: Final = 86_400.0
 """Between two lines of the log for the same."""
 _DAY_S: Final = 86_400
 log = structlog.get_logger("sluice.control")
@@ -58,7 +58,7 @@ class LinkCertificate:
             else ""
         )
         before, at = self._said
-        if not event or (event == before and now - at < AGAIN_S):
+        if not event or (event == before and now - at < RETRY_DELAY_S):
             return
         self._said = (event, now)
         log.warning(

@@ -15,28 +15,28 @@ from broker_core.documents.instance import ExitReport
 from broker_core.errors import SluiceError
 
 
-def last_words_path(control: Path) -> Path:
+def exit_report_path(control: Path) -> Path:
     """Where they are, by the control socket's path."""
     return control.with_suffix(".ended.json")
 
 
-def note(control: Path, error: SluiceError, now_ns: int) -> None:
+def write_exit_report(control: Path, error: SluiceError, now_ns: int) -> None:
     """Leave them. A disk that takes not even that says nothing: the log has them too."""
     words = ExitReport(at=now_ns // 1_000_000, code=error.code, message=error.sentence, fix=error.fix)
     with suppress(OSError):
         control.parent.mkdir(parents=True, exist_ok=True)
-        last_words_path(control).write_bytes(msgspec.json.encode(words))
+        exit_report_path(control).write_bytes(msgspec.json.encode(words))
 
 
-def read(control: Path) -> ExitReport | None:
+def read_exit_report(control: Path) -> ExitReport | None:
     """Those of the newest broker, if it left any that can be read."""
     try:
-        return msgspec.json.decode(last_words_path(control).read_bytes(), type=ExitReport)
+        return msgspec.json.decode(exit_report_path(control).read_bytes(), type=ExitReport)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def forget(control: Path) -> None:
+def delete_exit_report(control: Path) -> None:
     """A broker runs again."""
     with suppress(OSError):
-        last_words_path(control).unlink()
+        exit_report_path(control).unlink()

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from broker_core.client import AsyncClient
-from broker_core.control.explaining import Explaining
-from broker_core.control.figures import Reading
+from broker_core.control.diagnosis import ClientDiagnostics
+from broker_core.control.subscription_stats import SubscriptionStatsReader
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import VerdictEntry
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -88,11 +88,11 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
         await writer.flush()
         slow, explaining, now = (
             broker.engine.roster.clients["slow"],
-            Explaining(broker.engine),
+            ClientDiagnostics(broker.engine),
             broker.engine.clock.now_ns(),
         )
         figures = dict(
-            Reading(
+            SubscriptionStatsReader(
                 broker.engine.journal, broker.engine.frontier, broker.engine.subscriptions.registry
             ).client(slow)
         )

@@ -7,7 +7,7 @@ import asyncio
 _PART = 64 * 1024
 
 
-class Lines:
+class LineStream:
     """Reads lines and writes them. What is read ahead is at most one part."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

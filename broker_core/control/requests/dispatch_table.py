@@ -12,7 +12,7 @@ Handler = Callable[[Any], Awaitable[object]]
 """Takes one kind of request, and returns what it is answered."""
 
 
-def table_of(*subjects: object) -> dict[type[Request[Any]], Handler]:
+def build_request_table(*subjects: object) -> dict[type[Request[Any]], Handler]:
     """Every public method of the subjects answers the request it takes. TypeError for one that promises another answer than
     its request's, and for two that answer the same."""
     made: dict[type[Request[Any]], Handler] = {}

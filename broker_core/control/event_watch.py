@@ -28,14 +28,14 @@ from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
 CAPACITY = 2_000
-MOST_DATA = 65_536
+MAX_DATA = 65_536
 """Characters of a message's body in an event; the rest is cut."""
 CLIENT_EVENTS = {"connect": "logon"}
 """Where the broker's word for an event isn't AMPS's: its clients connect when they log on."""
 _TOLD = ("action", "reason", "rule", "sentence", "mode")
 
 
-class Happened(NamedTuple):
+class BrokerEvent(NamedTuple):
     """One event: its kind, AMPS's variables, and what it is recognised by. `once` is the same wherever in a group it is heard; "" where
     nobody else hears it."""
 
@@ -45,7 +45,7 @@ class Happened(NamedTuple):
     once: str = ""
 
 
-class Listening(NamedTuple):
+class MessageWatch(NamedTuple):
     """Messages that are wanted: `kind` is publish or deliver."""
 
     kind: str
@@ -53,7 +53,7 @@ class Listening(NamedTuple):
     filter: str
 
 
-class Watch:
+class EventWatch:
     """The events of one instance. Belongs to the loop. `dropped` counts what the queue had no room for, since the start.
 
     `shared`: in a group, where every member hears what is in the log.
@@ -63,21 +63,21 @@ class Watch:
         self._engine = engine
         self.shared = shared
         self.capacity = capacity
-        self._queue: deque[Happened] = deque()
+        self._queue: deque[BrokerEvent] = deque()
         self._kinds: frozenset[str] = frozenset()
-        self._ears: dict[Listening, Subscription[MatchReceiver]] = {}
+        self._ears: dict[MessageWatch, Subscription[MatchReceiver]] = {}
         self._users: dict[str, str] = {}
         self.dropped = 0
         engine.roster.on_connected = self._connected
 
-    def want(self, kinds: Iterable[str], messages: Iterable[Listening]) -> None:
+    def want(self, kinds: Iterable[str], messages: Iterable[MessageWatch]) -> None:
         """From now on hear these kinds of events and these messages, and nothing else."""
         self._kinds = frozenset(kinds)
         wanted = set(messages)
         if self._kinds - {"connect", "decision"}:
-            wanted.add(Listening("clients", CLIENTS_TOPIC, ""))
+            wanted.add(MessageWatch("clients", CLIENTS_TOPIC, ""))
         if "decision" in self._kinds:
-            wanted.add(Listening("decisions", DECISIONS_TOPIC, ""))
+            wanted.add(MessageWatch("decisions", DECISIONS_TOPIC, ""))
         registry = self._engine.subscriptions.registry
         for gone in self._ears.keys() - wanted:
             registry.remove(self._ears.pop(gone))
@@ -87,7 +87,7 @@ class Watch:
                 chosen = compile_filter(new.filter) if new.filter else None
             except ClientError:
                 continue  # the control plane has checked it when the action was saved
-            self._ears[new] = Subscription(_Ear(self, self._engine, new), "", 0, pattern, chosen)
+            self._ears[new] = Subscription(_MessageListener(self, self._engine, new), "", 0, pattern, chosen)
             registry.add(self._ears[new])
 
     def happened(
@@ -97,14 +97,14 @@ class Watch:
         if len(self._queue) >= self.capacity:
             self.dropped += 1
         else:
-            self._queue.append(Happened(kind, variables, facts or {}, once))
+            self._queue.append(BrokerEvent(kind, variables, facts or {}, once))
 
     def user_of(self, name: str) -> str:
         """Return the user of a client, or the owner of its name when it isn't connected here; "" if unknown."""
         client = self._engine.roster.clients.get(name)
         return client.user if client is not None else self._engine.logons.owner_of(name) or ""
 
-    def take(self) -> list[Happened]:
+    def take(self) -> list[BrokerEvent]:
         """What happened since the last time."""
         taken = list(self._queue)
         self._queue.clear()
@@ -153,14 +153,14 @@ class Watch:
             self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, facts, once)
 
 
-class _Ear:
+class _MessageListener:
     """A receiver inside the broker: nothing is queued for it."""
 
     takes_both: Final = False
     """Each event is by itself, and matching once for each run of a batch costs more than its order is
     worth."""
 
-    def __init__(self, watch: Watch, engine: Engine, listening: Listening) -> None:
+    def __init__(self, watch: EventWatch, engine: Engine, listening: MessageWatch) -> None:
         self._watch = watch
         self._engine = engine
         self._listening = listening
@@ -228,7 +228,7 @@ def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, st
     first = batch.header.first_sequence
     return {
         "AMPS_TOPIC": batch.topics[int(batch.topic_indexes[row]) - 1],
-        "AMPS_DATA": body.decode("utf-8", "replace")[:MOST_DATA],
+        "AMPS_DATA": body.decode("utf-8", "replace")[:MAX_DATA],
         "AMPS_DATA_LENGTH": str(len(body)),
         "AMPS_BOOKMARK": str(Bookmark(instance, int(batch.sequences()[row]))) if first else "",
         "AMPS_CLIENT_NAME": client,

@@ -1,6 +1,6 @@
 """The figures of a subscription, read in one place: its account, its lag, and what the broker does for it.
 
-Everything that the control plane is told of a subscription comes from `Figures`, and everything of a client from those of
+Everything that the control plane is told of a subscription comes from `SubscriptionStats`, and everything of a client from those of
 its subscriptions, so that no two of them can disagree.
 """
 
@@ -25,7 +25,7 @@ _ONE_BATCH = 1
 """Bytes to read for the first batch alone."""
 
 
-class Figures(NamedTuple):
+class SubscriptionStats(NamedTuple):
     """One subscription at one moment. Moments are ns, 0 for none."""
 
     account: DeliveryAccount
@@ -46,7 +46,7 @@ class Figures(NamedTuple):
     """From when it waits for credit."""
 
 
-class Reading:
+class SubscriptionStatsReader:
     """Reads figures, and remembers what a journal said of places that don't move."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Reading:
         self._counted = counted
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
-    def client(self, connection: ConnectionView) -> Iterator[tuple[str, Figures]]:
+    def client(self, connection: ConnectionView) -> Iterator[tuple[str, SubscriptionStats]]:
         """The figures of all its subscriptions, with their ids. Those that have ended while they are read are left out."""
         connection.backlog.look()
         oldest = _oldest(connection)
@@ -70,12 +70,14 @@ class Reading:
         for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
             del self._accepted[target]
 
-    def _figures(self, connection: ConnectionView, target: ClientSubscription, oldest_at: int) -> Figures:
+    def _figures(
+        self, connection: ConnectionView, target: ClientSubscription, oldest_at: int
+    ) -> SubscriptionStats:
         lane, account = connection.backlog.lanes.get(target.stream), target.account
         waiting = account.waiting
         behind = self._behind(target)
         lag = waiting.messages + behind
-        return Figures(
+        return SubscriptionStats(
             account=account,
             delivery=_AWAY.get(connection.backlog.state) or _own_delivery(target),
             paused=is_paused(target),
@@ -136,7 +138,7 @@ def _oldest(connection: ConnectionView) -> dict[int, int]:
     return made
 
 
-def account_of(connection: ConnectionView, figures: Collection[Figures]) -> DeliveryAccount:
+def client_account(connection: ConnectionView, figures: Collection[SubscriptionStats]) -> DeliveryAccount:
     """A client's account: of its subscriptions, and of those that have ended."""
     accounts, ended = [one.account for one in figures], connection.backlog.ended
     if len(accounts) == 1 and not ended.matched.messages:
@@ -157,7 +159,7 @@ def _own_delivery(target: ClientSubscription) -> DeliveryState:
     return DeliveryState.REPLAYING if target.cursor.reading else DeliveryState.LIVE
 
 
-def delivery_of(connection: ConnectionView) -> DeliveryState:
+def delivery_state(connection: ConnectionView) -> DeliveryState:
     """What the broker does for a client: always what it does for one of its subscriptions, if there is any. Offlined and
     draining are the client's own: one spool serves them all."""
     if (away := _AWAY.get(connection.backlog.state)) is not None:

@@ -1,4 +1,10 @@
-"""The control link between machines: the control socket's protocol over TLS and TCP.
+"""Who may use the control link: tokens, of which the broker keeps hashes in a file, one a line.
+
+    sha256$<64 hexadecimal digits> console      # what follows is a name, for people
+
+The file is looked at again for every request, so a line that is taken out shuts its holder out at once.
+
+The control link between machines: the control socket's protocol over TLS and TCP.
 
 The control plane dials. The broker proves itself by its certificate; the control plane proves itself by a token, with `hello` as the
 first line. What isn't proven has little room and little time.
@@ -7,6 +13,7 @@ first line. What isn't proven has little room and little time.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 import ssl
 from collections import Counter
@@ -19,27 +26,77 @@ from typing import Any, Final
 
 import structlog
 
+from broker_core.access.credential_hashes import MAX_SECRET, hash_token, token_hash_problem
 from broker_core.config import TlsSettings
-from broker_core.control.certificate import LinkCertificate
-from broker_core.control.lines import Lines
-from broker_core.control.proof import Tokens
+from broker_core.control.line_stream import LineStream
+from broker_core.control.link_certificate import LinkCertificate
 from broker_core.errors import OperatorError
+
+MAX_TOKENS = 100
+MAX_BYTES = 64 * 1024
+
+
+class ControlTokenFile:
+    """The file of hashes, read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._hashes: tuple[str, ...] = ()
+
+    def know(self, token: str) -> bool:
+        """Whether the token's hash is in the file now. Raises OperatorError bad_control_link when that can't be read."""
+        presented, found = hash_token(token[:MAX_SECRET]), False
+        for known in self.read():  # all of them, whichever it is: the time taken says nothing
+            found |= hmac.compare_digest(presented, known)
+        return found
+
+    def read(self) -> tuple[str, ...]:
+        """The hashes. OperatorError bad_control_link."""
+        try:
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp != self._stamp:
+                if status.st_size > MAX_BYTES:
+                    raise self._bad(f"it has over {MAX_BYTES} bytes")
+                self._hashes, self._stamp = self._hashes_in(self.path.read_text("utf-8")), stamp
+        except (OSError, UnicodeDecodeError) as problem:
+            raise self._bad(str(problem)) from None
+        return self._hashes
+
+    def _hashes_in(self, text: str) -> tuple[str, ...]:
+        lines = [line.split() for line in text.splitlines()]
+        hashes = tuple(words[0] for words in lines if words and not words[0].startswith("#"))
+        if len(hashes) > MAX_TOKENS:
+            raise self._bad(f"it has over {MAX_TOKENS} lines")
+        for number, hashed in enumerate(hashes, 1):
+            if problem := token_hash_problem(hashed):
+                raise self._bad(f"hash {number} can't be used: {problem}")
+        return hashes
+
+    def _bad(self, why: str) -> OperatorError:
+        return OperatorError(
+            "bad_control_link",
+            f"The file of tokens {self.path} can't be used: {why}.",
+            "Name a file with a hash of `manage.py controltoken` on each line (SLUICE_CONTROL_TOKENS).",
+        )
+
 
 HANDSHAKE_S: Final = 10.0
 """For the TLS handshake, and once more for the `hello`."""
-AGAIN_S: Final = 1.0
+RETRY_DELAY_S: Final = 1.0
 """After the kernel had no connection to give: no descriptors, no memory."""
 IDLE_S: Final = 60.0
 """Between two requests, and for an answer to be taken."""
-MOST_UNPROVEN: Final = 16
+MAX_UNPROVEN: Final = 16
 """Connections that are in their handshake or haven't said `hello`. For one more the oldest of them makes room."""
-MOST_PROVEN: Final = 64
+MAX_PROVEN: Final = 64
 """Connections at once. A console with its workers needs a handful."""
-MOST_HELLO: Final = 4_096
+MAX_HELLO: Final = 4_096
 """Bytes of the first line."""
-LOOK_S: Final = 60.0
+CHECK_INTERVAL_S: Final = 60.0
 """Between two looks at the certificate's files; each connection makes one too."""
-SAID_EVERY_S: Final = 10.0
+SAID_INTERVAL_S: Final = 10.0
 """Refusals for one reason between two lines of the log are counted, not told."""
 DISBELIEF: Final = ("CERTIFICATE_EXPIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
 """Alerts of TLS, as OpenSSL's reasons end."""
@@ -47,7 +104,7 @@ log = structlog.get_logger("sluice.control")
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSettings:
+class ControlLinkSettings:
     """Where the broker listens for the control plane, as whom, and where the hashes of its tokens are."""
 
     host: str
@@ -56,7 +113,7 @@ class LinkSettings:
     tokens: Path
 
 
-def read_link(listen: str, certificate: str, key: str, tokens: str) -> LinkSettings | None:
+def read_link_settings(listen: str, certificate: str, key: str, tokens: str) -> ControlLinkSettings | None:
     """The settings; None where nothing is to listen. Raises OperatorError bad_control_link."""
     if not listen:
         return None
@@ -73,10 +130,10 @@ def read_link(listen: str, certificate: str, key: str, tokens: str) -> LinkSetti
             "The control link needs a certificate, its key, and a file of tokens.",
             "Set SLUICE_CONTROL_CERTIFICATE, SLUICE_CONTROL_KEY and SLUICE_CONTROL_TOKENS beside SLUICE_CONTROL_LISTEN.",
         )
-    return LinkSettings(host.strip("[]"), int(port), TlsSettings(certificate, key), Path(tokens))
+    return ControlLinkSettings(host.strip("[]"), int(port), TlsSettings(certificate, key), Path(tokens))
 
 
-class Refusals:
+class RefusedPeerLog:
     """Tells the log of refused peers: the first for each reason at once, then how many more there were for it."""
 
     def __init__(self) -> None:
@@ -85,19 +142,19 @@ class Refusals:
 
     def add(self, peer: str, why: str) -> None:
         """One more. `why` is one of a few sentences."""
-        if monotonic() - self._said_at.get(why, -SAID_EVERY_S) < SAID_EVERY_S:
+        if monotonic() - self._said_at.get(why, -SAID_INTERVAL_S) < SAID_INTERVAL_S:
             self._unsaid[why] += 1
             return
         log.warning("control_link_refused", peer=peer, why=why, more=self._unsaid.pop(why, 0))
         self._said_at[why] = monotonic()
 
 
-class ControlLink:
+class ControlTlsListener:
     """Listens with TLS, lets in who has a token, and hands each of its lines on."""
 
     def __init__(
         self,
-        settings: LinkSettings,
+        settings: ControlLinkSettings,
         greet: Callable[[bytes], tuple[str, bytes]],
         answer: Callable[[bytes], Awaitable[bytes]],
         refusal: bytes,
@@ -107,8 +164,8 @@ class ControlLink:
         `most_line`: bytes of a request."""
         self._settings, self._greet, self._answer, self._refusal = settings, greet, answer, refusal
         self._most_line = most_line
-        self._tokens = Tokens(settings.tokens)
-        self._refusals = Refusals()
+        self._tokens = ControlTokenFile(settings.tokens)
+        self._refusals = RefusedPeerLog()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._open: set[asyncio.Task[None]] = set()
@@ -129,7 +186,7 @@ class ControlLink:
             found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
             for family, address in dict.fromkeys((one[0], one[4]) for one in found):
                 made = socket.create_server(
-                    (str(address[0]), int(address[1])), family=family, backlog=MOST_PROVEN
+                    (str(address[0]), int(address[1])), family=family, backlog=MAX_PROVEN
                 )
                 made.setblocking(False)
                 self._listening.append(made)
@@ -163,7 +220,7 @@ class ControlLink:
 
     async def _follow(self, certificate: LinkCertificate) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             certificate.look()
 
     async def _accept(self, listening: socket.socket, certificate: LinkCertificate) -> None:
@@ -177,14 +234,14 @@ class ControlLink:
                 continue  # it has left again
             except OSError as problem:
                 log.error("no_connection_taken", why=str(problem))
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_DELAY_S)
                 continue
             certificate.look()
             self._take(taken, peer, certificate.context)
             await asyncio.sleep(0)  # others want their turn
 
     def _take(self, taken: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
-        if len(self._unproven) >= MOST_UNPROVEN:
+        if len(self._unproven) >= MAX_UNPROVEN:
             oldest = next(iter(self._unproven))
             self._refusals.add(self._unproven.pop(oldest), "too many connections")
             oldest.cancel()
@@ -219,7 +276,7 @@ class ControlLink:
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
-            await self._serve(Lines(reader, writer), peer, task)
+            await self._serve(LineStream(reader, writer), peer, task)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError) as problem:
             # The peer left, was too slow, or sent a line over its limit.
             log.debug("control_link_ended", peer=peer, why=repr(problem))
@@ -238,9 +295,9 @@ class ControlLink:
             return
         log.debug("control_link_ended", peer=peer, why=repr(problem))
 
-    async def _serve(self, lines: Lines, peer: str, task: asyncio.Task[None]) -> None:
+    async def _serve(self, lines: LineStream, peer: str, task: asyncio.Task[None]) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
-            first = await lines.read(MOST_HELLO)
+            first = await lines.read(MAX_HELLO)
         if first is None:
             return
         token, welcome = self._greet(first)
@@ -248,7 +305,7 @@ class ControlLink:
             self._refusals.add(peer, "its token isn't known" if token else "it gave no token")
             await self._write(lines, self._refusal)
             return
-        if self._proven >= MOST_PROVEN:
+        if self._proven >= MAX_PROVEN:
             self._refusals.add(peer, "too many connections")
             return
         self._unproven.pop(task, None)
@@ -275,12 +332,12 @@ class ControlLink:
             log.error("control_tokens_unreadable", why=problem.sentence, fix=problem.fix)
             return False
 
-    async def _write(self, lines: Lines, answer: bytes) -> None:
+    async def _write(self, lines: LineStream, answer: bytes) -> None:
         async with asyncio.timeout(IDLE_S):
             await lines.write(answer)
 
 
-def refused_error() -> OperatorError:
+def unauthorized_error() -> OperatorError:
     """What somebody without a good token is told."""
     return OperatorError(
         "control_refused",

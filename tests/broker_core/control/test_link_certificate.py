@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_core.config import TlsSettings
-from broker_core.control.certificate import LinkCertificate
+from broker_core.control.link_certificate import LinkCertificate
 from broker_core.errors import OperatorError
 from tests.support.certificates import Authority
 
