@@ -70,11 +70,11 @@ async def sluice_publish(address: str, number: int, batch: int, how: str = "") -
 
 async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, durability: str = "") -> None:
     from broker_core.client import AsyncClient
-    from broker_core.client.async_client import Options
+    from broker_core.client.async_client import SubscribeOptions
 
     async with AsyncClient(address, name) as client:
         asked = time.monotonic()
-        how: Options = {"durability": "fully_durable"} if durability else {}
+        how: SubscribeOptions = {"durability": "fully_durable"} if durability else {}
         subscription = await client.subscribe("bench", bookmark=bookmark or None, **how)
         say(ready=True)
         received = nbytes = 0

@@ -11,25 +11,25 @@ from broker_core.bookmark import EPOCH_TEXT as EPOCH
 from broker_core.bookmark import NOW_TEXT as NOW
 from broker_core.client.async_client import AsyncClient
 from broker_core.client.bookmark_store import (
-    MOST_RECENT,
+    MAX_RECENT,
     BookmarkStore,
     FileBookmarkStore,
     MemoryBookmarkStore,
 )
-from broker_core.client.groups import AsyncGroups, Group
+from broker_core.client.connector import ConnectionLoss, ReconnectPolicy
+from broker_core.client.groups import AsyncGroups, GroupConfig
 from broker_core.client.groups_subscription import GroupsSubscription
-from broker_core.client.message import Message
+from broker_core.client.links import tls_context
+from broker_core.client.messages import Message
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Rejection
-from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy
 from broker_core.client.subscription import Subscription
 from broker_core.client.sync_client import SyncClient, SyncSubscription
 from broker_core.client.sync_groups import SyncGroups
-from broker_core.client.tls import tls_context
 
 __all__ = [
     "EPOCH",
-    "MOST_RECENT",
+    "MAX_RECENT",
     "NOW",
     "AsyncClient",
     "AsyncGroups",
@@ -37,7 +37,7 @@ __all__ = [
     "ConnectionLoss",
     "FileBookmarkStore",
     "FilePublishStore",
-    "Group",
+    "GroupConfig",
     "GroupsSubscription",
     "MemoryBookmarkStore",
     "MemoryPublishStore",

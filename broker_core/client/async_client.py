@@ -24,21 +24,17 @@ from contextlib import suppress
 from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
-from broker_core.client.acknowledger import Acknowledger
-from broker_core.client.addresses import parse_addresses
-from broker_core.client.bodies import BATCH_BYTES, Body
-from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
-from broker_core.client.connector import Connector, log
-from broker_core.client.credit import Credit
-from broker_core.client.link import Link
+from broker_core.client.acknowledgements import Acknowledger, CreditWindow
+from broker_core.client.bookmark_store import MAX_RECENT, BookmarkStore, starting_point
+from broker_core.client.connector import ConnectionLoss, Connector, ReconnectPolicy, log
+from broker_core.client.flow_commands import STEERING_WORDS, SubscriptionControl
+from broker_core.client.links import ClientLink, Tls, parse_addresses, to_ssl_context
+from broker_core.client.messages import BATCH_BYTES, Body
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
-from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy
-from broker_core.client.steering import STEERING_WORDS, Steering
 from broker_core.client.subscription import Subscription, default_id
-from broker_core.client.subscriptions import Subscriptions
+from broker_core.client.subscriptions import ActiveSubscriptions
 from broker_core.client.time_limits import CLOSE_TIMEOUT_S, REQUEST_TIMEOUT_S, within
-from broker_core.client.tls import Tls, context_of
 from broker_core.client.unsent import NOTHING_UNSENT, Unsent, closing_notes, is_interruption
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands, replies
@@ -50,7 +46,7 @@ MAX_HELD = 4 * 1024 * 1024
 HEARTBEAT_MS = 10_000
 
 
-class Options(TypedDict, total=False):
+class SubscribeOptions(TypedDict, total=False):
     """How a subscription is delivered; see AsyncClient.subscribe."""
 
     on_gap: commands.OnGap | None
@@ -72,7 +68,7 @@ class Options(TypedDict, total=False):
     managed: str | None
 
 
-class AsyncClient(Steering):
+class AsyncClient(SubscriptionControl):
     """One client of a broker, by its unique name. Use it in one event loop, as `async with`."""
 
     def __init__(
@@ -146,7 +142,7 @@ class AsyncClient(Steering):
         addresses = parse_addresses(address)
         self._connector = Connector(
             addresses,
-            context_of(tls) if any(address.secure for address in addresses) else None,
+            to_ssl_context(tls) if any(address.secure for address in addresses) else None,
             commands.Logon(
                 name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
             ),
@@ -158,7 +154,7 @@ class AsyncClient(Steering):
             self._disconnected,
             self._note_loss,
         )
-        self._subscriptions = Subscriptions(self._send, verify=verify)
+        self._subscriptions = ActiveSubscriptions(self._send, verify=verify)
         self._max_held = max_held
         self._up = False
         self._task: asyncio.Task[None] | None = None
@@ -345,7 +341,7 @@ class AsyncClient(Steering):
         filter: str | None = None,
         bookmark: str | None = None,
         id: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SubscribeOptions],
     ) -> Subscription:
         """Subscribe to a topic pattern. Raises the broker's error if it refuses, TimeoutError after
         `request_timeout`.
@@ -380,7 +376,7 @@ class AsyncClient(Steering):
             )
         asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
         received = None
-        if options.get("managed") is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
+        if options.get("managed") is not None and asked_for == MAX_RECENT and bookmark != EPOCH_TEXT:
             received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
             id=id, topic=topic, filter=filter, bookmark=bookmark, received=received, **options
@@ -389,7 +385,7 @@ class AsyncClient(Steering):
         subscription = Subscription(
             command,
             self._bookmark_store,
-            Credit(id, self._max_held, self._send),
+            CreditWindow(id, self._max_held, self._send),
             self._subscriptions.end,
             self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
@@ -424,7 +420,7 @@ class AsyncClient(Steering):
         )
         return self.errors[-1]
 
-    async def _connected(self, link: Link, ack: replies.Ack) -> None:
+    async def _connected(self, link: ClientLink, ack: replies.Ack) -> None:
         if ack.sequence is None:
             self._connected_unsure(link, ack)
             return
@@ -443,7 +439,7 @@ class AsyncClient(Steering):
             self._first.set_result(None)
         await self._publisher.connected(link, known, ack.session, ack.stored or 0)
 
-    def _connected_unsure(self, link: Link, ack: replies.Ack) -> None:
+    def _connected_unsure(self, link: ClientLink, ack: replies.Ack) -> None:
         """Read from a member that is cut off from its group; go to the next address with what is published."""
 
         def go_elsewhere() -> None:
@@ -497,7 +493,7 @@ class AsyncClient(Steering):
                 # An application's mistake must not end the task that reconnects.
                 log.exception("on_disconnect of client %s failed", self.name)
 
-    def _on_frames(self, link: Link, frames: list[NativeFrame]) -> None:
+    def _on_frames(self, link: ClientLink, frames: list[NativeFrame]) -> None:
         for frame in frames:
             if link.error is not None:
                 return  # one of these had it closed: what came with that comes again, in order

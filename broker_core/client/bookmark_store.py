@@ -24,7 +24,7 @@ from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
 from broker_core.sequence_set import SequenceSet
 
-MOST_RECENT = "MOST_RECENT"
+MAX_RECENT = "MOST_RECENT"
 """The bookmark that the store knows; the broker never sees this word."""
 MAX_POSITIONS = 10_000
 """Subscriptions, times the instances each had records from, that one store keeps."""
@@ -59,7 +59,7 @@ class BookmarkStore(Protocol):
 
 def starting_point(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
     """The bookmark to send: MOST_RECENT is what the store says, and the start when it says nothing."""
-    if bookmark != MOST_RECENT:
+    if bookmark != MAX_RECENT:
         return bookmark
     if store is None:
         raise OperatorError(
@@ -68,7 +68,7 @@ def starting_point(bookmark: str | None, store: BookmarkStore | None, subscripti
     return store.most_recent(subscription) or EPOCH_TEXT
 
 
-def bookmark_text(positions: Mapping[str, int]) -> str:
+def format_positions(positions: Mapping[str, int]) -> str:
     """The bookmark that resumes after these records, one of each instance; "" without any."""
     return ",".join(str(Bookmark(instance, sequence)) for instance, sequence in positions.items())
 
@@ -106,7 +106,7 @@ class MemoryBookmarkStore:
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
-        return bookmark_text(self._known.get(subscription, {})) or None
+        return format_positions(self._known.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
         self._positions -= len(self._known.pop(subscription, {}))

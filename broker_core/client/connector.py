@@ -1,4 +1,6 @@
-"""Keeps a client connected: opens a link, logs on, and does it again with back-off when it is lost.
+"""When a client that lost its connection tries again, and where: back-off with jitter, over a list of addresses.
+
+Keeps a client connected: opens a link, logs on, and does it again with back-off when it is lost.
 
 What the frames mean is the client's; this is only when there is a link, and who is told.
 """
@@ -7,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ssl import SSLCertVerificationError
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
-from broker_core.client.addresses import Address
-from broker_core.client.link import Link, OnFrames, TcpLink
-from broker_core.client.reconnect import ConnectionLoss, ReconnectPolicy, Turns
+from broker_core.client.links import BrokerAddress, ClientLink, OnFrames, TcpLink
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import is_permanent
@@ -32,14 +33,102 @@ from broker_core.protocols.replies import (
     parse_reply,
 )
 
+STEADY_DELAYS: Final = 6
+"""A connection that lasted for so many longest delays was good, whatever ended it."""
+PLAIN_LOSS: Final = "broker_away"
+"""Code of a connection that was lost without a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLoss:
+    """A connection that ended, or could not be made: why, and when the client tries again."""
+
+    error: SluiceError
+    """Its code, sentence and fix: the broker's own where it gave a reason."""
+    address: str
+    failures: int
+    """Losses in a row without a good connection between them, this one included."""
+    retry_in_s: float | None
+    """Seconds until the next attempt; None when the client gives up."""
+
+    def __str__(self) -> str:
+        then = "gives up" if self.retry_in_s is None else f"tries again in {self.retry_in_s:.2f} s"
+        return f"{self.error} ({self.address}, loss {self.failures} in a row). The client {then}."
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectPolicy:
+    """Delays in seconds. `give_up_after` bounds one outage, None tries for ever; `enabled=False` never tries again.
+
+    The first connection of a client gets `first_connect_timeout`, then start() raises what went wrong. One address
+    gets `connect_timeout` to connect and `logon_timeout` to answer the logon before the next one is tried: a broker to which
+    thousands come back at once answers late, and who leaves then comes last again. Each is tried before the client gives up.
+    """
+
+    enabled: bool = True
+    first_delay: float = 0.05
+    longest_delay: float = 10.0
+    factor: float = 2.0
+    jitter: float = 0.5
+    give_up_after: float | None = None
+    first_connect_timeout: float = 10.0
+    connect_timeout: float = 5.0
+    logon_timeout: float = 60.0
+
+    def delay(self, attempt: int) -> float:
+        """How long to wait before attempt 0, 1, 2, …; the jitter spreads clients that lost the same broker."""
+        whole = min(self.longest_delay, self.first_delay * self.factor ** min(attempt, 60))
+        return whole * (1 - self.jitter * random.random())
+
+
+class AddressRotation:
+    """Whose turn it is of a number of addresses. Every failure gives it to the next one; a round grows the delay."""
+
+    def __init__(self, number: int, policy: ReconnectPolicy) -> None:
+        self.current = 0
+        self._number = number
+        self._policy = policy
+        self._failures = 0
+        self._last_code = ""
+
+    @property
+    def failures(self) -> int:
+        """Losses in a row without a good connection between them."""
+        return self._failures
+
+    @property
+    def whole_round(self) -> bool:
+        """Whether each address has failed since one of them held."""
+        return self._failures >= self._number
+
+    def note_connection(self, code: str, up_s: float, *, moved: bool) -> None:
+        """Start the delays anew if the connection that ended with `code` after `up_s` seconds was a good one.
+
+        A connection that ends for the same reason as the one before it is not good, however long the peers
+        took to notice. A plain loss recurs only if nothing was delivered or acknowledged (`moved`).
+        """
+        same = code == self._last_code and (code != PLAIN_LOSS or not moved)
+        recurs = same and up_s < STEADY_DELAYS * self._policy.longest_delay
+        if up_s > self._policy.longest_delay and not recurs:
+            self._failures = 0
+        self._last_code = code
+
+    def failed(self) -> float:
+        """The current address failed or was lost; how long to wait before trying the one whose turn it is now."""
+        delay = self._policy.delay(self._failures // self._number)
+        self._failures += 1
+        self.current = (self.current + 1) % self._number
+        return delay
+
+
 log = logging.getLogger("sluice.client")
 log.addHandler(logging.NullHandler())
 
-_LOOK_S = 5.0
+_CHECK_INTERVAL_S = 5.0
 """Longest time between two looks at what a connection has carried."""
 _DAMAGE = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
 """What a broker says of bytes that this library doesn't send: they were damaged on their way."""
-MOST_DAMAGED = 10
+MAX_DAMAGED = 10
 """Connections in a row that end so, and bring nothing: then it isn't the network."""
 
 
@@ -47,7 +136,7 @@ MOST_DAMAGED = 10
 class Connector:
     """The supervisor of one client's connection. `run()` is its task."""
 
-    _addresses: Sequence[Address]
+    _addresses: Sequence[BrokerAddress]
     _tls: ssl.SSLContext | None
     _logon: commands.Logon
     _session: Callable[[], int]
@@ -56,10 +145,10 @@ class Connector:
     _on_frames: OnFrames
     _check_answer: Callable[[Ack], None]
     """Raises SluiceError for an answer to the logon with which the client can't stay."""
-    _on_up: Callable[[Link, Ack], Awaitable[None]]
+    _on_up: Callable[[ClientLink, Ack], Awaitable[None]]
     _on_down: Callable[[], None]
     _on_loss: Callable[[ConnectionLoss], None]
-    link: Link | None = None
+    link: ClientLink | None = None
     connections: int = 0
     _answer: asyncio.Future[Ack] | None = None
     _wanted_delay: float = 0.0
@@ -71,7 +160,7 @@ class Connector:
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
-        turns, down_since = Turns(len(self._addresses), self._policy), _now()
+        turns, down_since = AddressRotation(len(self._addresses), self._policy), _now()
         while True:
             up_at, failure = None, None
             try:
@@ -111,10 +200,10 @@ class Connector:
         log.log(logging.DEBUG if often else logging.WARNING, "%s: %s", self._logon.name, loss)
         self._on_loss(loss)
 
-    def _pointless(self, error: SluiceError, outage: float, turns: Turns) -> SluiceError | None:
+    def _pointless(self, error: SluiceError, outage: float, turns: AddressRotation) -> SluiceError | None:
         if isinstance(error, ClientError) and is_permanent(error.code):
-            self._damaged = self._damaged + 1 if error.code in _DAMAGE else MOST_DAMAGED
-            if self._damaged >= MOST_DAMAGED:
+            self._damaged = self._damaged + 1 if error.code in _DAMAGE else MAX_DAMAGED
+            if self._damaged >= MAX_DAMAGED:
                 return error
         was_lost = self.connections > 0 and error.code != "behind"  # a member that is behind refused it
         if not self._policy.enabled and (was_lost or turns.whole_round):
@@ -122,7 +211,7 @@ class Connector:
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
         return error if limit is not None and outage >= limit and turns.whole_round else None
 
-    async def _connect(self, address: Address) -> tuple[Link, Ack]:
+    async def _connect(self, address: BrokerAddress) -> tuple[ClientLink, Ack]:
         """Open a link and log on. Return the link and the broker's answer."""
         self._last_word = None
         self._heard_heartbeat = self._moved = False
@@ -142,7 +231,7 @@ class Connector:
         self.connections += 1
         return link, ack
 
-    async def _stay(self, link: Link, ack: Ack) -> Exception | None:
+    async def _stay(self, link: ClientLink, ack: Ack) -> Exception | None:
         """Hand the link over and watch it: what was not acknowledged may take long to be sent again."""
         entering = asyncio.ensure_future(self._on_up(link, ack))
 
@@ -156,10 +245,10 @@ class Connector:
         finally:
             entering.cancel()
 
-    async def _watch(self, link: Link) -> Exception | None:
+    async def _watch(self, link: ClientLink) -> Exception | None:
         """Send heartbeats until the link is lost or the broker gives no sign of life. Return the reason."""
         interval_ms = self._logon.heartbeat_ms or 0
-        pause = min(interval_ms / 4_000, _LOOK_S) if interval_ms else _LOOK_S
+        pause = min(interval_ms / 4_000, _CHECK_INTERVAL_S) if interval_ms else _CHECK_INTERVAL_S
         said_at = link.now_ms()
         while not link.lost.done():
             await asyncio.wait([link.lost], timeout=pause)
@@ -177,10 +266,10 @@ class Connector:
                 link.send_command(commands.ClientHeartbeat())
         return self._why(link)
 
-    def _why(self, link: Link) -> Exception | None:
+    def _why(self, link: ClientLink) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
 
-    def _receive(self, link: Link, frames: list[NativeFrame]) -> None:
+    def _receive(self, link: ClientLink, frames: list[NativeFrame]) -> None:
         answer = self._answer
         if answer is not None and not answer.done() and frames:
             reply, frames = parse_reply(frames[0].payload), frames[1:]
@@ -266,10 +355,10 @@ def _now() -> float:
 
 
 async def open_link(
-    address: Address, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
-) -> Link:
+    address: BrokerAddress, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
+) -> ClientLink:
     """A link that is ready for the logon, with `tls` when the address wants it. Raises OSError, TimeoutError, ClientError."""
-    link: Link
+    link: ClientLink
     if address.scheme.startswith("tcp"):
         link = TcpLink(on_frames)
     else:

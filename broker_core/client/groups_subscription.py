@@ -1,4 +1,6 @@
-"""A subscription of several groups: one stream of what each of them delivers.
+"""The same work for each of several groups, at once.
+
+A subscription of several groups: one stream of what each of them delivers.
 
 Within a group the order is the log's. Between groups there is none: they are read in turn. What is said of a message or a batch
 (`done`, `ack`) goes to the group that it came from. Each group resumes independently.
@@ -7,20 +9,47 @@ Within a group the order is the log's. Between groups there is none: they are re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from broker_core.batch import Batch
 from broker_core.bookmark import AfterBookmarks, BookmarkRange, parse_bookmark
-from broker_core.client.bookmark_store import MOST_RECENT, bookmark_text
-from broker_core.client.each_group import each
-from broker_core.client.message import Arrived, Message
-from broker_core.client.reading import Reading
+from broker_core.client.bookmark_store import MAX_RECENT, format_positions
+from broker_core.client.messages import Message, ReceivedBatch
+from broker_core.client.reader import SubscriptionReader
 from broker_core.client.subscription import Subscription
-from broker_core.errors import OperatorError
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols.replies import GapNotice
 
+Part = TypeVar("Part")
 
-class AllCompleted:
+
+async def run_for_each_group(
+    parts: Mapping[str, Part],
+    work: Callable[[str, Part], Coroutine[Any, Any, object]],
+    *,
+    to_the_end: bool = False,
+) -> None:
+    """Do the work for every group's part, of which there is at least one. The first error in the order of the groups is raised, with
+    `group` in its details. An error cancels the work for the others, unless it is to be done `to_the_end`."""
+    doing = {asyncio.ensure_future(work(group, part)): group for group, part in parts.items()}
+    try:
+        await asyncio.wait(
+            doing, return_when=asyncio.ALL_COMPLETED if to_the_end else asyncio.FIRST_EXCEPTION
+        )
+    finally:
+        for task in doing:
+            task.cancel()
+        await asyncio.wait(doing)
+    for task, group in doing.items():
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, SluiceError):
+            error.details["group"] = group
+        if error is not None:
+            raise error
+
+
+class AllReplaysCompleted:
     """Whether the replay of every group has caught up."""
 
     def __init__(self, parts: Sequence[Subscription]) -> None:
@@ -37,7 +66,7 @@ class AllCompleted:
         return True
 
 
-class GroupsSubscription(Reading):
+class GroupsSubscription(SubscriptionReader):
     """What `AsyncGroups.subscribe()` returns: as `Subscription`, of the groups that `by_group` names."""
 
     def __init__(self, by_group: Mapping[str, Subscription]) -> None:
@@ -46,7 +75,7 @@ class GroupsSubscription(Reading):
         self.parts: Sequence[Subscription] = tuple(by_group.values())
         self.id = self.parts[0].id
         self.timestamp = self.parts[0].timestamp
-        self.completed = AllCompleted(self.parts)
+        self.completed = AllReplaysCompleted(self.parts)
         self._turn = 0
         self._of: dict[str, Subscription] = {}
         """Who brought records of an instance."""
@@ -60,7 +89,7 @@ class GroupsSubscription(Reading):
 
     # Reading.
 
-    def poll(self, until_completed: bool = False) -> Arrived | None:
+    def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
         for _ in self.parts:
             part = self.parts[self._turn]
             self._turn = (self._turn + 1) % len(self.parts)
@@ -87,7 +116,7 @@ class GroupsSubscription(Reading):
         if self._newest is not None:
             self._newest.asked_for_more()
 
-    def handed(self, arrived: Arrived) -> None:
+    def handed(self, arrived: ReceivedBatch) -> None:
         self._newest = self._of[arrived.instance]
         self._newest.handed(arrived)
 
@@ -116,7 +145,7 @@ class GroupsSubscription(Reading):
         own = part.bookmark_after(item) if part is not None else None
         if own is None:
             return None
-        others = [bookmark_text(other.read_upto) for other in self.parts if other is not part]
+        others = [format_positions(other.read_upto) for other in self.parts if other is not part]
         return ",".join([own, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
@@ -131,15 +160,15 @@ class GroupsSubscription(Reading):
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes."""
-        await each(self.by_group, lambda _, part: part.pause(), to_the_end=True)
+        await run_for_each_group(self.by_group, lambda _, part: part.pause(), to_the_end=True)
 
     async def resume(self) -> None:
         """Go on where it was paused."""
-        await each(self.by_group, lambda _, part: part.resume(), to_the_end=True)
+        await run_for_each_group(self.by_group, lambda _, part: part.resume(), to_the_end=True)
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate of each group, or none, from now on. ClientError bad_rate."""
-        await each(self.by_group, lambda _, part: part.set_rate(rate, max_gap), to_the_end=True)
+        await run_for_each_group(self.by_group, lambda _, part: part.set_rate(rate, max_gap), to_the_end=True)
 
     async def close(self, *, delete: bool = False) -> None:
         """Unsubscribe everywhere. Iterations end after what waits. `delete`: durable ones aren't kept either."""
@@ -147,13 +176,13 @@ class GroupsSubscription(Reading):
             await part.close(delete=delete)
 
 
-def bookmark_of(bookmark: str | None, instance: str, others: Collection[str]) -> str | None:
+def group_bookmark(bookmark: str | None, instance: str, others: Collection[str]) -> str | None:
     """The part of a bookmark that is for the group of an instance, where `others` are those of the other groups.
 
     Of a list what speaks of the instance, and of sites that links brought records from; the start when it says nothing of the
     instance. A range of bookmarks can't be parted: OperatorError bad_groups. ClientError bad_bookmark.
     """
-    if bookmark is None or bookmark == MOST_RECENT:
+    if bookmark is None or bookmark == MAX_RECENT:
         return bookmark
     match parse_bookmark(bookmark):
         case AfterBookmarks(bookmarks):

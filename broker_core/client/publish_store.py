@@ -82,7 +82,7 @@ class PublishStore(Protocol):
         """Let go of files."""
 
 
-class Entry(Protocol):
+class StoreEntry(Protocol):
     """What stands for a batch of `length` bytes."""
 
     @property
@@ -93,10 +93,10 @@ class Entry(Protocol):
     def length(self) -> int: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=StoreEntry)
 
 
-class KeptBatches(Generic[E]):
+class BasePublishStore(Generic[E]):
     """What is the same in every store: which batches are kept, and which go."""
 
     durable = False
@@ -156,21 +156,21 @@ class KeptBatches(Generic[E]):
         return next(iter(self._kept), 0)
 
 
-class _Held(NamedTuple):
+class _MemoryEntry(NamedTuple):
     first: int
     last: int
     batch: Buffer
     length: int
 
 
-class MemoryPublishStore(KeptBatches[_Held]):
+class MemoryPublishStore(BasePublishStore[_MemoryEntry]):
     """Keeps batches while the process lives."""
 
     def __init__(self, limit: int = MEMORY_LIMIT) -> None:
         super().__init__(limit)
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
-        self._kept[first] = _Held(first, last, batch, len(batch))
+        self._kept[first] = _MemoryEntry(first, last, batch, len(batch))
         self.nbytes += len(batch)
         self.last_sequence = last
 
@@ -181,14 +181,14 @@ class MemoryPublishStore(KeptBatches[_Held]):
         for first, last, batch in made:
             self.add(first, last, batch)
 
-    def _batch_of(self, entry: _Held) -> Buffer:
+    def _batch_of(self, entry: _MemoryEntry) -> Buffer:
         return entry.batch
 
     def close(self) -> None:
         """Nothing to let go of; what is kept stays, so that another client object can go on with it."""
 
 
-class _Place(NamedTuple):
+class _FileEntry(NamedTuple):
     """Where the entry of a batch stands."""
 
     first: int
@@ -197,7 +197,7 @@ class _Place(NamedTuple):
     length: int
 
 
-class FilePublishStore(KeptBatches[_Place]):
+class FilePublishStore(BasePublishStore[_FileEntry]):
     """Keeps batches in a file, one client at a time. Batches are read back only to be republished.
 
     `limit` bounds what is unacknowledged (a publisher waits); the file has at most twice that and COMPACT_AT bytes.
@@ -259,7 +259,7 @@ class FilePublishStore(KeptBatches[_Place]):
     def _enter(self, first: int, last: int, length: int, at: int) -> None:
         highest = max(self.last_sequence, last)
         if length:
-            self._keep(_Place(first, last, at, length))
+            self._keep(_FileEntry(first, last, at, length))
         else:
             self._forget(self._within(first, last), first, last)
         self.last_sequence = highest
@@ -292,9 +292,9 @@ class FilePublishStore(KeptBatches[_Place]):
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         at = self._file.append(_head(first, last, batch), batch, sync=self._sync)
-        self._keep(_Place(first, last, at, len(batch)))
+        self._keep(_FileEntry(first, last, at, len(batch)))
 
-    def _drop(self, gone: list[_Place], first: int, last: int) -> None:
+    def _drop(self, gone: list[_FileEntry], first: int, last: int) -> None:
         self._forget(gone, first, last)
         # On a full disk the acknowledgement isn't kept: it frees room, and must not fail for the lack of it.
         with contextlib.suppress(OperatorError):
@@ -303,16 +303,16 @@ class FilePublishStore(KeptBatches[_Place]):
         if self._dead >= max(COMPACT_AT, self.nbytes):  # so that writing anew costs at most what it drops
             self.compact()
 
-    def _forget(self, gone: list[_Place], first: int, last: int) -> None:
+    def _forget(self, gone: list[_FileEntry], first: int, last: int) -> None:
         super()._drop(gone, first, last)
         self._dead += sum(_ENTRY.size + place.length for place in gone)
 
-    def _batch_of(self, entry: _Place) -> Buffer:
+    def _batch_of(self, entry: _FileEntry) -> Buffer:
         return self._file.read(entry.at + _ENTRY.size, entry.length)
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
         """Keep these batches in place of all others; a crash leaves either. OperatorError store_failed."""
-        places: list[_Place] = []
+        places: list[_FileEntry] = []
 
         def parts() -> Iterator[Buffer]:
             yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
@@ -320,7 +320,7 @@ class FilePublishStore(KeptBatches[_Place]):
             for first, last, batch in batches:
                 yield _head(first, last, batch)
                 yield batch
-                places.append(_Place(first, last, at, len(batch)))
+                places.append(_FileEntry(first, last, at, len(batch)))
                 at += _ENTRY.size + len(batch)
 
         if not self._file.write_anew(parts()):

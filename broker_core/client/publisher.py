@@ -31,8 +31,14 @@ from broker_core.batch import (
     build_single_topic_batch,
     renumber,
 )
-from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
-from broker_core.client.link import Link
+from broker_core.client.links import ClientLink
+from broker_core.client.messages import (
+    MAX_BODY,
+    Body,
+    encode_body,
+    message_too_large_error,
+    split_into_batches,
+)
 from broker_core.client.publish_store import PublishStore, StoredBatch
 from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, OperatorError, SluiceError
@@ -45,7 +51,7 @@ from broker_core.protocols.replies import Ack, ErrorReply
 log = logging.getLogger("sluice.client")
 
 
-class _Done:
+class _CompletedAwaitable:
     """An awaitable that is done: publish() returns it, so that a message costs no coroutine."""
 
     __slots__ = ()
@@ -55,7 +61,7 @@ class _Done:
 
 
 _NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted, and stays so
-_DONE = _Done()
+_DONE = _CompletedAwaitable()
 
 
 def _new_session() -> int:
@@ -109,13 +115,13 @@ class Publisher:
         self._name = name
         self._batch_bytes = batch_bytes
         self.on_rejection = on_rejection
-        self._link: Link | None = None
+        self._link: ClientLink | None = None
         self._next = store.last_sequence + 1
         self._go_elsewhere: Callable[[], None] | None = None
         self._goes_on = not session
         """Whether messages behind a refused one are sent. Not with a given session, whose numbers are
         somebody else's: a refused record must not be left out."""
-        self._connected: Link | None = None
+        self._connected: ClientLink | None = None
         """The connection, also while stored messages are being sent on it."""
         self._sent = 0
         """The last publisher sequence that was sent on this connection."""
@@ -173,7 +179,7 @@ class Publisher:
             self._bodies.pop()
             self._topics.pop()
             self._gathered -= last_length + ROW_SIZE
-            raise too_large(last_length)
+            raise message_too_large_error(last_length)
         self.emit()
         return self.wait_for_room()
 
@@ -214,7 +220,7 @@ class Publisher:
             self._topics += [topic] * len(encoded)
             self._gathered += size
             return
-        for part in cut_bodies(encoded):
+        for part in split_into_batches(encoded):
             self._hand_over(
                 len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
             )
@@ -228,7 +234,7 @@ class Publisher:
             OperatorError: store_failed, from the first part that the store's disk refused on.
         """
         check_topic(topic)
-        parts = cut_bodies([body if type(body) is bytes else encode_body(body) for body in bodies])
+        parts = split_into_batches([body if type(body) is bytes else encode_body(body) for body in bodies])
         async with within(timeout, "publish"):
             await self.wait_for_room()
         if self.failure is not None:
@@ -424,7 +430,7 @@ class Publisher:
     # Connections.
 
     async def connected(
-        self, link: Link, known_sequence: int, session: int | None = None, stored: int = 0
+        self, link: ClientLink, known_sequence: int, session: int | None = None, stored: int = 0
     ) -> None:
         """Logged on: forget what the broker has, send what it hasn't, then go on live.
 
@@ -444,7 +450,7 @@ class Publisher:
         self._round += 1
         await self._send_stored(link, 0, self._round)
 
-    async def _send_stored(self, link: Link, after: int, sent_in: int) -> None:
+    async def _send_stored(self, link: ClientLink, after: int, sent_in: int) -> None:
         """Send what is stored and ends after number `after`, then go on live. A refusal, or the end of the
         connection, ends round `sent_in`, and this with it."""
         sent, more = after, self._round == sent_in

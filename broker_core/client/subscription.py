@@ -18,13 +18,11 @@ import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, AfterBookmarks, BookmarkRange, parse_bookmark
-from broker_core.client.acknowledger import Acknowledger
-from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
-from broker_core.client.credit import Credit
-from broker_core.client.message import Arrived, Message
-from broker_core.client.progress import MAX_UNDONE, Progress
-from broker_core.client.reading import Reading
-from broker_core.client.steering import Steering
+from broker_core.client.acknowledgements import MAX_UNDONE, Acknowledger, CompletionTracker, CreditWindow
+from broker_core.client.bookmark_store import BookmarkStore, format_positions
+from broker_core.client.flow_commands import SubscriptionControl
+from broker_core.client.messages import Message, ReceivedBatch
+from broker_core.client.reader import SubscriptionReader
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import publisher_origin
 from broker_core.protocols import commands
@@ -32,7 +30,7 @@ from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import GapNotice, ResumedNotice
 
 
-class Subscription(Reading):
+class Subscription(SubscriptionReader):
     """What `AsyncClient.subscribe()` returns.
 
     Iterate it for messages, or `batches()` for record batches. It ends when it is closed and raises when it can't go
@@ -43,9 +41,9 @@ class Subscription(Reading):
         self,
         command: commands.Subscribe,
         store: BookmarkStore | None,
-        credit: Credit,
+        credit: CreditWindow,
         on_close: Callable[[Subscription], None],
-        steering: Steering,
+        steering: SubscriptionControl,
         acknowledger: Acknowledger | None,
     ) -> None:
         super().__init__()
@@ -60,7 +58,7 @@ class Subscription(Reading):
         self.instance = ""
         self.received_messages = 0
         self._store = store if self.bookmark is not None else None
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, CompletionTracker] = {}
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._begins: dict[str, int] = {}
@@ -68,7 +66,7 @@ class Subscription(Reading):
         self._instances: dict[int, str] = {}
         self._carried: dict[str, int] = {}
         """The newest record of each other site that links have brought."""
-        self._inbox: deque[Arrived] = deque()
+        self._inbox: deque[ReceivedBatch] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
         self._on_close = on_close
@@ -121,7 +119,7 @@ class Subscription(Reading):
                     return  # the application was done with all of it before it was started again
                 batch = fresh
         number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
-        self._inbox.append(Arrived(batch, self.instance, number))
+        self._inbox.append(ReceivedBatch(batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -139,7 +137,7 @@ class Subscription(Reading):
 
     def _follow(self, batch: Batch, store: BookmarkStore) -> Batch | None:
         """What of a batch wasn't done before, in another life of the application; None when all was."""
-        progress = self._progress.setdefault(self.instance, Progress())
+        progress = self._progress.setdefault(self.instance, CompletionTracker())
         progress.add(batch)
         self._bound(progress)
         done = store.done_after(self.id, self.instance)
@@ -153,7 +151,7 @@ class Subscription(Reading):
         rows = np.flatnonzero(~held)
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
-    def _bound(self, progress: Progress) -> None:
+    def _bound(self, progress: CompletionTracker) -> None:
         if progress.undone > MAX_UNDONE and not self._closed:
             self.fail(
                 OperatorError(
@@ -208,7 +206,7 @@ class Subscription(Reading):
             known = 0 if self._out_of_order else self._last.get(instance, 0)
             self._last[instance] = max(sequence, known)
             if self._store is not None:
-                progress = self._progress.setdefault(instance, Progress())
+                progress = self._progress.setdefault(instance, CompletionTracker())
                 if progress.reached(sequence):
                     self._store.record(self.id, instance, progress.most_recent)
 
@@ -232,7 +230,7 @@ class Subscription(Reading):
             return self._command
         if managed and not (self._received or self._command.received):
             return self._command
-        bookmark = bookmark_text(self._last)
+        bookmark = format_positions(self._last)
         if managed:
             # The broker knows where it began and ends; what it can't know is what arrived.
             return msgspec.structs.replace(self._command, received=bookmark)
@@ -272,7 +270,7 @@ class Subscription(Reading):
 
     # What the clients read by.
 
-    def poll(self, until_completed: bool = False) -> Arrived | None:
+    def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
         if not self._inbox or (until_completed and self.left_of_replay() <= 0):
             return None
         arrived = self._inbox.popleft()
@@ -297,7 +295,7 @@ class Subscription(Reading):
         if self._acknowledger is not None and self._acknowledger.mode == "auto":
             self.ack()
 
-    def handed(self, arrived: Arrived) -> None:
+    def handed(self, arrived: ReceivedBatch) -> None:
         batch, instance, number = arrived
         if last := batch.last_sequence:
             self._read |= self._places(
@@ -346,7 +344,7 @@ class Subscription(Reading):
             last, there = item.last_sequence, item.last_publisher_sequence
             origin = publisher_origin(item.publisher_name)
         at = self._read | self._places(self._instance_of(item), last, origin, there)
-        return bookmark_text({instance: last for instance, last in at.items() if last}) or None
+        return format_positions({instance: last for instance, last in at.items() if last}) or None
 
     @property
     def read_upto(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from broker_core.batch import Batch
-from broker_core.client.link import Link
+from broker_core.client.links import ClientLink
 from broker_core.client.subscription import Subscription
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
@@ -20,7 +20,7 @@ RENEWALS = 3
 """A lease is renewed that many times in its length."""
 
 
-class Subscriptions:
+class ActiveSubscriptions:
     """`by_id` are those there are. `send` drops commands while there is no connection."""
 
     def __init__(self, send: Callable[[commands.Command], object], *, verify: bool) -> None:
@@ -92,7 +92,7 @@ class Subscriptions:
 
     # What the connection does.
 
-    def connected(self, instance: str, link: Link) -> None:
+    def connected(self, instance: str, link: ClientLink) -> None:
         """A new connection: its streams have other numbers, and each subscription is asked for again."""
         self._instance = instance
         self._streams.clear()

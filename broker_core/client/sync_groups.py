@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from broker_core.client.async_client import Options
-from broker_core.client.bodies import Body
-from broker_core.client.each_group import each
-from broker_core.client.groups import AsyncGroups, Group
-from broker_core.client.loop_thread import LoopThread
-from broker_core.client.sync_client import STUCK_S, SyncClient, SyncSubscription
+from broker_core.client.async_client import SubscribeOptions
+from broker_core.client.groups import AsyncGroups, GroupConfig
+from broker_core.client.groups_subscription import run_for_each_group
+from broker_core.client.messages import Body
+from broker_core.client.sync_client import STUCK_S, LoopThread, SyncClient, SyncSubscription
 from broker_core.client.unsent import closing_notes, is_interruption
 
 
@@ -18,7 +17,7 @@ class SyncGroups:
     """One client of several groups, from any thread. The arguments are those of AsyncGroups; `clients` has each group's SyncClient."""
 
     def __init__(
-        self, groups: Mapping[str, Group], name: str, *, buffered: bool = False, **options: Any
+        self, groups: Mapping[str, GroupConfig], name: str, *, buffered: bool = False, **options: Any
     ) -> None:
         """`buffered`: see SyncClient."""
         self._groups = AsyncGroups(groups, name, **options)
@@ -42,7 +41,7 @@ class SyncGroups:
         `group` in its details."""
         longest = max(client.close_timeout for client in self._groups.clients.values())
         self._loop.stop(
-            each(self.clients, lambda _, client: client.wind_up(timeout), to_the_end=True),
+            run_for_each_group(self.clients, lambda _, client: client.wind_up(timeout), to_the_end=True),
             (longest if timeout is None else timeout) + STUCK_S,
         )
 
@@ -68,7 +67,7 @@ class SyncGroups:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged, in all groups. Raises the first error, or TimeoutError after `timeout` seconds."""
-        self._loop.ask(each(self.clients, lambda _, client: client.flushed()), timeout)
+        self._loop.ask(run_for_each_group(self.clients, lambda _, client: client.flushed()), timeout)
 
     def subscribe(
         self,
@@ -76,7 +75,7 @@ class SyncGroups:
         filter: str | None = None,
         bookmark: str | None = None,
         id: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SubscribeOptions],
     ) -> SyncSubscription:
         """Subscribe in every group that may have a topic of the pattern; see AsyncGroups.subscribe."""
         subscription = self._loop.ask(self._groups.subscribe(topic, filter, bookmark, id, **options))

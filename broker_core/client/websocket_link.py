@@ -17,8 +17,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from broker_core.batch import Buffer
-from broker_core.client.addresses import Address
-from broker_core.client.link import Link, OnFrames
+from broker_core.client.links import BrokerAddress, ClientLink, OnFrames
 from broker_core.errors import ClientError
 from broker_core.protocols.close_codes import code_from_close_number
 from broker_core.protocols.liveness import ReadProgress
@@ -27,10 +26,10 @@ from broker_core.protocols.native import FROM_BROKER, MAX_FRAME, parse_message
 MAX_MESSAGE = MAX_FRAME + 64 * 1024
 
 
-class WebSocketLink(Link, asyncio.Protocol):
+class WebSocketLink(ClientLink, asyncio.Protocol):
     """Frames in binary messages."""
 
-    def __init__(self, on_frames: OnFrames, address: Address) -> None:
+    def __init__(self, on_frames: OnFrames, address: BrokerAddress) -> None:
         super().__init__(on_frames)
         self._wire = ClientProtocol(parse_uri(address.text), max_size=MAX_MESSAGE)
         self._parts: list[bytes] = []

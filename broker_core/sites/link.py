@@ -33,10 +33,10 @@ import structlog
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, Bookmark
 from broker_core.client.async_client import AsyncClient
+from broker_core.client.connector import ReconnectPolicy
+from broker_core.client.links import tls_context
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.publisher import Rejection
-from broker_core.client.reconnect import ReconnectPolicy
-from broker_core.client.tls import tls_context
 from broker_core.config.destinations import DestinationSettings
 from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.connections.subscription_setup import make_behind_error

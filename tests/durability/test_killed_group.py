@@ -18,7 +18,7 @@ from broker_core.client import (
     AsyncGroups,
     FileBookmarkStore,
     FilePublishStore,
-    Group,
+    GroupConfig,
     GroupsSubscription,
     ReconnectPolicy,
 )
@@ -76,7 +76,7 @@ async def killed_under_load(home: Path) -> None:
     policies = {"prices": policy_of("prices-1"), "orders": policy_of("orders-1")}
     processes = {name: start_broker(home / name, policy=policy)[0] for name, policy in policies.items()}
     groups = {
-        name: Group(
+        name: GroupConfig(
             f"{name}.>",
             f"tcp://127.0.0.1:{policy.transports[0].port}",
             publish_store=FilePublishStore(home / f"{name}.unsent"),

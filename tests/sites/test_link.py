@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.client import AsyncClient
-from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.connector import ReconnectPolicy
 from broker_core.errors import ClientError
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.sites import Reader, Site, free_port, secrets, site, to, until_shown

@@ -17,8 +17,8 @@ from django.test import override_settings
 
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient
+from broker_core.client.connector import ReconnectPolicy
 from broker_core.client.publish_store import MemoryPublishStore
-from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.broker_addresses import BrokerAddress

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build_single_topic_batch, stamp_header
 from broker_core.client import bookmark_store
 from broker_core.client import bookmark_store as module
+from broker_core.client.acknowledgements import CompletionTracker
 from broker_core.client.bookmark_store import FileBookmarkStore, MemoryBookmarkStore
-from broker_core.client.progress import Progress
 from broker_core.errors import OperatorError
 
 
@@ -24,7 +24,7 @@ def batch(first: int, count: int) -> Batch:
 
 
 def test_the_most_recent_bookmark_moves_only_past_what_is_done_from_the_front() -> None:
-    progress = Progress()
+    progress = CompletionTracker()
     progress.add(batch(10, 3))
     progress.add(batch(13, 2))
     assert not progress.done(11)
@@ -59,7 +59,7 @@ def test_what_is_done_after_an_undone_record_survives_the_process_until_that_is_
 
 
 def test_whole_batches_and_filtered_batches_count_too() -> None:
-    progress = Progress()
+    progress = CompletionTracker()
     filtered = batch(1, 10).select(np.array([2, 5, 9]))
     progress.add(filtered)
     progress.add(batch(20, 2))
@@ -82,7 +82,7 @@ def test_in_any_order_it_is_the_last_record_before_the_first_that_is_not_done(
     case: tuple[list[int], list[int]],
 ) -> None:
     counts, order = case
-    progress, first = Progress(), 1
+    progress, first = CompletionTracker(), 1
     for count in counts:
         progress.add(batch(first, count))
         first += count
@@ -247,7 +247,7 @@ def test_a_resume_point_is_taken_when_everything_before_it_is_done_and_never_ear
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's resume point."""
-    progress, following, open_, points = Progress(), 1, set[int](), [0]
+    progress, following, open_, points = CompletionTracker(), 1, set[int](), [0]
     for count, gap in steps:
         progress.add(batch(following, count))
         open_ |= set(range(following, following + count))

@@ -19,7 +19,7 @@ from broker_core.client import (
     AsyncClient,
     AsyncGroups,
     FilePublishStore,
-    Group,
+    GroupConfig,
     MemoryPublishStore,
     ReconnectPolicy,
     SyncClient,
@@ -195,7 +195,7 @@ def test_a_loop_that_is_stuck_in_the_applications_callback_does_not_hold_close_u
 
 
 def test_groups_close_in_time_and_name_the_group(broker_thread: FakeBroker) -> None:  # noqa: F811
-    client = SyncGroups({"all": Group(">", broker_thread.address)}, "s", reconnect=QUICK).start()
+    client = SyncGroups({"all": GroupConfig(">", broker_thread.address)}, "s", reconnect=QUICK).start()
     go_away(broker_thread)
     client.publish("a", BODY)
 
@@ -232,7 +232,7 @@ async def test_a_refusal_that_nobody_was_told_of_is_raised_by_close(broker: Fake
 
 
 async def test_several_groups_of_the_asyncio_client_close_in_time(broker: FakeBroker) -> None:
-    client = await AsyncGroups({"all": Group(">", broker.address)}, "me", reconnect=QUICK).start()
+    client = await AsyncGroups({"all": GroupConfig(">", broker.address)}, "me", reconnect=QUICK).start()
     broker.hold_acks = True
     await client.publish("a", BODY)
     async with asyncio.timeout(30):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_core.client import AsyncClient, ConnectionLoss, MemoryPublishStore, ReconnectPolicy
-from broker_core.client.addresses import parse_address, parse_addresses
+from broker_core.client.links import parse_address, parse_addresses
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, liveness, replies
 from broker_core.protocols.native import COMMAND, encode_frame_header

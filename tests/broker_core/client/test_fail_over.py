@@ -14,8 +14,8 @@ import pytest
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
+from broker_core.client.connector import AddressRotation
 from broker_core.client.publish_store import MemoryPublishStore
-from broker_core.client.reconnect import Turns
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
@@ -274,7 +274,7 @@ async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_b
 
 
 def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> None:
-    turns = Turns(3, ReconnectPolicy(first_delay=1, longest_delay=100, jitter=0))
+    turns = AddressRotation(3, ReconnectPolicy(first_delay=1, longest_delay=100, jitter=0))
     assert [(turns.current, turns.failed(), turns.whole_round) for _ in range(7)] == [
         (0, 1, False),
         (1, 1, False),
@@ -303,7 +303,7 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
 def test_delays_grow_while_connections_end_for_the_same_reason(
     codes: list[str], up_s: float, moved: bool, delays: list[float]
 ) -> None:
-    turns, found = Turns(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
+    turns, found = AddressRotation(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
     for code in codes:
         turns.note_connection(code, up_s, moved=moved)
         found.append(turns.failed())

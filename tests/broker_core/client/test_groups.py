@@ -16,7 +16,7 @@ from broker_core.client import (
     AsyncGroups,
     FileBookmarkStore,
     FilePublishStore,
-    Group,
+    GroupConfig,
     MemoryPublishStore,
     ReconnectPolicy,
     SyncGroups,
@@ -47,13 +47,13 @@ async def two_brokers(
         yield one, two
 
 
-def groups_of(one: str, two: str) -> dict[str, Group]:
-    return {"prices": Group("prices.>", one), "rest": Group([">"], [two])}
+def groups_of(one: str, two: str) -> dict[str, GroupConfig]:
+    return {"prices": GroupConfig("prices.>", one), "rest": GroupConfig([">"], [two])}
 
 
-def of_files(one: Broker, two: Broker, at: Path) -> dict[str, Group]:
+def of_files(one: Broker, two: Broker, at: Path) -> dict[str, GroupConfig]:
     return {
-        name: Group(
+        name: GroupConfig(
             topics,
             address_of(broker),
             publish_store=FilePublishStore(at / f"{name}.unsent"),
@@ -188,7 +188,10 @@ async def test_acknowledgements_go_to_the_group_that_a_message_came_from(tmp_pat
 
 async def test_an_operator_has_topics_of_other_groups_refused_by_name(tmp_path: Path) -> None:
     async with two_brokers(tmp_path, only("prices-1", "prices.>")) as (one, two):
-        wrong = {"rest": Group(">", address_of(one)), "prices": Group("prices.>", address_of(two))}
+        wrong = {
+            "rest": GroupConfig(">", address_of(one)),
+            "prices": GroupConfig("prices.>", address_of(two)),
+        }
         async with AsyncGroups(wrong, "desk", reconnect=QUICK) as client:
             await client.publish("orders.eu", 1)
             await client.publish("prices.eu", 1)
@@ -203,7 +206,7 @@ async def test_an_operator_has_topics_of_other_groups_refused_by_name(tmp_path: 
 
 
 async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
-    async def code_of(groups: dict[str, Group], **options: object) -> str:
+    async def code_of(groups: dict[str, GroupConfig], **options: object) -> str:
         with pytest.raises(SluiceError) as error:
             await AsyncGroups(groups, "desk", reconnect=QUICK, **options).start()
         return error.value.code
@@ -216,11 +219,11 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
         assert await code_of(groups_of(at, "tcp://127.0.0.1:1")) == "broker_away"
         one_store = MemoryPublishStore()
         shared = {
-            "a": Group("a", at, publish_store=one_store),
-            "b": Group("b", there, publish_store=one_store),
+            "a": GroupConfig("a", at, publish_store=one_store),
+            "b": GroupConfig("b", there, publish_store=one_store),
         }
         assert await code_of(shared) == "bad_groups"
-        async with AsyncGroups({"all": Group("prices.>", at)}, "desk") as client:
+        async with AsyncGroups({"all": GroupConfig("prices.>", at)}, "desk") as client:
             with pytest.raises(OperatorError) as error:
                 client.publish("orders.1", 1)
             assert error.value.code == "no_group_for_topic"
@@ -291,8 +294,8 @@ async def test_a_group_that_is_away_holds_up_its_own_topics_alone(tmp_path: Path
     async with running_broker(tmp_path / "two", tcp_policy("rest-1")) as two:
         async with running_broker(tmp_path / "one", tcp_policy("prices-1")) as one:
             groups = {
-                "prices": Group("prices.>", address_of(one), publish_store=MemoryPublishStore(1_000)),
-                "rest": Group(">", address_of(two)),
+                "prices": GroupConfig("prices.>", address_of(one), publish_store=MemoryPublishStore(1_000)),
+                "rest": GroupConfig(">", address_of(two)),
             }
             client = await AsyncGroups(groups, "desk", reconnect=QUICK).start()
             await client.publish("prices.eu", "before")

@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.batch import MAX_DICTIONARY, Buffer, build_single_topic_batch
 from broker_core.client import AsyncClient, FilePublishStore, MemoryPublishStore, ReconnectPolicy, Rejection
-from broker_core.client.bodies import MAX_BODY
+from broker_core.client.messages import MAX_BODY
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
 from tests.broker_core.client.fake_broker import FakeBroker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.client.message import messages_of
+from broker_core.client.messages import batch_messages
 from broker_core.engine.enforcement import offline_client
 from broker_core.protocols.text_mode import encode_messages
 from tests.broker_core.engine.test_enforcement import Fixture, slow_client
@@ -123,7 +123,7 @@ def test_texts_and_messages_show_the_mark() -> None:
     plain = batch.Batch.parse(batch.build_single_topic_batch("w", "t", [b"1", b"2"]))
     for mark, word in ((batch.CONFLATED, LEFT), (batch.CONFLATION_OVER, OVER)):
         marked = batch.Batch.parse(bytes(plain.marked(mark).buf))
-        assert [one.mark for one in messages_of(marked, "i")] == [word, word]
+        assert [one.mark for one in batch_messages(marked, "i")] == [word, word]
         assert [json.loads(text)["mark"] for text in encode_messages(marked, "s", "i")] == [word, word]
         assert marked.bodies() == plain.bodies() and marked.header.payload_crc == plain.header.payload_crc
     assert "mark" not in json.loads(encode_messages(plain, "s", "i")[0])

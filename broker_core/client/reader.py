@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
 from broker_core.batch import Batch
-from broker_core.client.message import Arrived, Message, messages_of
+from broker_core.client.messages import Message, ReceivedBatch, batch_messages
 
 
-class Reading(ABC):
+class SubscriptionReader(ABC):
     """Iterate it for messages, or `batches()` for record batches."""
 
     timestamp: bool
@@ -25,7 +25,7 @@ class Reading(ABC):
     # Where it comes from.
 
     @abstractmethod
-    def poll(self, until_completed: bool = False) -> Arrived | None:
+    def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
         """What waits next. None: nothing does now."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Reading(ABC):
         """The application asks for the next: with `auto` that acknowledges what it was given before."""
 
     @abstractmethod
-    def handed(self, arrived: Arrived) -> None:
+    def handed(self, arrived: ReceivedBatch) -> None:
         """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Reading(ABC):
             if taken is None:
                 return
             self.handed(taken)
-            begun.append(messages_of(*taken, timestamp=self.timestamp))
+            begun.append(batch_messages(*taken, timestamp=self.timestamp))
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
         """The record batches as they came: nothing is made for single records. What `messages` has begun it alone goes on with."""
@@ -89,16 +89,16 @@ class Reading(ABC):
             self.handed(taken)
         return [(taken.batch, taken.instance) for taken in many]
 
-    async def take_all(self, until_completed: bool = False) -> list[Arrived]:
+    async def take_all(self, until_completed: bool = False) -> list[ReceivedBatch]:
         """Everything that waits; waits for the first. Empty at the end. Who gives one of them to the application says `handed`."""
         taken = await self._take(until_completed)
-        many: list[Arrived] = []
+        many: list[ReceivedBatch] = []
         while taken is not None:
             many.append(taken)
             taken = self.poll(until_completed)
         return many
 
-    async def _take(self, until_completed: bool) -> Arrived | None:
+    async def _take(self, until_completed: bool) -> ReceivedBatch | None:
         self.asked_for_more()
         while (arrived := self.poll(until_completed)) is None and not self.over(until_completed):
             # A future for each who waits: a shared one would need a shield, and that a turn of the loop more.

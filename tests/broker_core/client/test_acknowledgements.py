@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.client.credit import Credit
+from broker_core.client.acknowledgements import CreditWindow
 from broker_core.protocols import commands
 
 STEPS = st.lists(
@@ -34,7 +34,7 @@ class Broker:
 @given(most=st.integers(1, 1_000), steps=STEPS)
 def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tuple[str, int]]) -> None:
     broker = Broker()
-    credit = Credit("s", most, broker.give)
+    credit = CreditWindow("s", most, broker.give)
     waits: list[int] = []
     broker.sent, broker.upto, answered = 0, credit.ask(), False
     for step, nbytes in steps:
@@ -59,7 +59,7 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
 
 
 def test_more_than_there_was_room_for_is_told() -> None:
-    credit = Credit("s", 10, pytest.fail)
+    credit = CreditWindow("s", 10, pytest.fail)
     assert credit.ask() == 10
     credit.begun()
     assert credit.received(9) and credit.received(9)
@@ -68,7 +68,7 @@ def test_more_than_there_was_room_for_is_told() -> None:
 
 def test_room_is_given_in_steps_but_for_who_waits_for_it() -> None:
     given_: list[int] = []
-    credit = Credit("s", 1_000_000, lambda command: given_.append(command.upto))
+    credit = CreditWindow("s", 1_000_000, lambda command: given_.append(command.upto))
     credit.ask()
     credit.begun()
     credit.received(900_000)
@@ -82,7 +82,7 @@ def test_room_is_given_in_steps_but_for_who_waits_for_it() -> None:
 
 
 def test_nothing_is_said_of_a_subscription_that_is_over() -> None:
-    credit = Credit("s", 100, pytest.fail)
+    credit = CreditWindow("s", 100, pytest.fail)
     credit.ask()
     credit.begun()
     credit.received(100)

@@ -22,7 +22,7 @@ STEERING_WORDS = tuple(
 )
 
 
-class Steerable(Protocol):
+class PausableSubscription(Protocol):
     """A subscription, as far as steering goes."""
 
     @property
@@ -32,34 +32,34 @@ class Steerable(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingRequest:
     word: str
     left: set[str]
     done: asyncio.Future[None]
 
 
-class Steering:
+class SubscriptionControl:
     """A client's way to steer its subscriptions."""
 
     def __init__(self, request_timeout: float | None) -> None:
-        self._asked: list[_Asked] = []
+        self._asked: list[_PendingRequest] = []
         self._request_timeout = request_timeout
 
     def _send(self, command: commands.Command) -> bool:
         """Whether there is a connection that took the command."""
         raise NotImplementedError
 
-    async def pause(self, subscriptions: Sequence[Steerable]) -> None:
+    async def pause(self, subscriptions: Sequence[PausableSubscription]) -> None:
         """Pause several in one command: nothing is delivered until they are resumed. What is on its way still comes."""
         await self._steer(subscriptions, commands.PauseSubscriptions(ids=_ids(subscriptions)), paused=True)
 
-    async def resume(self, subscriptions: Sequence[Steerable]) -> None:
+    async def resume(self, subscriptions: Sequence[PausableSubscription]) -> None:
         """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
         their messages come in the journal's order across them."""
         await self._steer(subscriptions, commands.ResumeSubscriptions(ids=_ids(subscriptions)), paused=False)
 
     async def set_rate(
-        self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None = None
+        self, subscriptions: Sequence[PausableSubscription], rate: str | None, max_gap: str | None = None
     ) -> None:
         """Another rate of several in one command, or with None none, from now on; see Subscription.set_rate."""
         command = commands.SetRate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
@@ -67,14 +67,16 @@ class Steering:
 
     async def _steer(
         self,
-        subscriptions: Sequence[Steerable],
+        subscriptions: Sequence[PausableSubscription],
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
         **options: str | bool | None,
     ) -> None:
         before = [subscription.steer(**options) for subscription in subscriptions]
         if not self._send(command):
             return  # the next connection subscribes with it
-        asked = _Asked(tag_of(type(command)), set(command.ids), asyncio.get_running_loop().create_future())
+        asked = _PendingRequest(
+            tag_of(type(command)), set(command.ids), asyncio.get_running_loop().create_future()
+        )
         self._asked.append(asked)
         try:
             async with within(self._request_timeout, asked.word):
@@ -112,5 +114,5 @@ class Steering:
                 return
 
 
-def _ids(subscriptions: Sequence[Steerable]) -> list[str]:
+def _ids(subscriptions: Sequence[PausableSubscription]) -> list[str]:
     return [subscription.id for subscription in subscriptions]

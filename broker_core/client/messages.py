@@ -1,19 +1,69 @@
-"""One received message, made only for applications that look at single messages."""
+"""What applications publish, as bytes, and how many of them make one batch.
+
+One received message, made only for applications that look at single messages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
 from typing import Any, NamedTuple, cast
 
 import orjson
 
-from broker_core.batch import Batch
+from broker_core.batch import MAX_BATCH_BYTES, MAX_RECORDS, ROW_SIZE, Batch
+from broker_core.errors import ClientError
 from broker_core.names import publisher_origin
 
+BATCH_BYTES = 64 * 1024
+"""Bodies that make a batch full when messages are gathered."""
+MAX_BODY = MAX_BATCH_BYTES - 64 * 1024
+"""Bytes of one message's body."""
+MANY_BYTES = 512 * 1024
+"""Bodies of one batch of publish_many(); within the message limit of a WebSocket transport."""
+Body = bytes | str | bytearray | memoryview | dict[str, Any] | list[Any] | int | float | bool | None
 
-class Arrived(NamedTuple):
+
+def encode_body(body: Body) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    return orjson.dumps(body)
+
+
+def split_into_batches(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """Bodies cut so that each part fits a batch."""
+    if len(bodies) <= MAX_RECORDS and sum(map(len, bodies)) + ROW_SIZE * len(bodies) <= MANY_BYTES:
+        return [bodies] if bodies else []
+    parts: list[Sequence[bytes]] = []
+    start, size = 0, 0
+    for number, body in enumerate(bodies):
+        if len(body) > MAX_BODY:
+            raise message_too_large_error(len(body))
+        size += len(body) + ROW_SIZE
+        if number > start and (size > MANY_BYTES or number - start >= MAX_RECORDS):
+            parts.append(bodies[start:number])
+            start, size = number, len(body) + ROW_SIZE
+    parts.append(bodies[start:])
+    return parts
+
+
+def message_too_large_error(length: int) -> ClientError:
+    return ClientError(
+        "frame_too_large",
+        f"A message of {length} bytes is over the limit of {MAX_BODY}.",
+        "Publish smaller messages.",
+        length=length,
+        limit=MAX_BODY,
+    )
+
+
+class ReceivedBatch(NamedTuple):
     """A batch that came for a subscription, the instance it came from, and with acknowledgements the number of its first message."""
 
     batch: Batch
@@ -63,7 +113,9 @@ class Message(NamedTuple):
 _make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
-def messages_of(batch: Batch, instance: str, first: int = 0, *, timestamp: bool = False) -> Iterator[Message]:
+def batch_messages(
+    batch: Batch, instance: str, first: int = 0, *, timestamp: bool = False
+) -> Iterator[Message]:
     """The messages of a batch, at the speed of one tuple each; numbered from `first` where that isn't 0."""
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else batch.names()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.client.routes import Routes
+from broker_core.client.groups import TopicRouter
 from broker_core.errors import ClientError, OperatorError
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -15,7 +15,7 @@ THREE = {"prices": ["prices.>"], "eu": ["prices.eu.>", "prices.eu"], "rest": [">
 
 @pytest.mark.parametrize("order", [list(THREE), list(reversed(THREE))])
 def test_the_narrower_pattern_decides_whatever_the_order(order: list[str]) -> None:
-    routes = Routes({group: THREE[group] for group in order})
+    routes = TopicRouter({group: THREE[group] for group in order})
     topics = ("prices.us.x", "prices.eu.x", "prices.eu", "prices", "orders.1")
     assert [routes.group_of(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
     assert [routes.group_of(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
@@ -36,7 +36,7 @@ def test_the_narrower_pattern_decides_whatever_the_order(order: list[str]) -> No
     ],
 )
 def test_a_pattern_goes_to_the_groups_that_may_have_its_topics(pattern: str, groups: set[str]) -> None:
-    assert set(Routes(THREE).groups_of(pattern)) == groups
+    assert set(TopicRouter(THREE).groups_of(pattern)) == groups
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_a_pattern_goes_to_the_groups_that_may_have_its_topics(pattern: str, gro
 )
 def test_what_isnt_clear_is_refused(topics: dict[str, list[str]]) -> None:
     with pytest.raises(OperatorError) as error:
-        Routes(topics)
+        TopicRouter(topics)
     assert error.value.code == "bad_groups"
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(ClientError) as error:
-        Routes({"one": ["a..b"]})
+        TopicRouter({"one": ["a..b"]})
     assert error.value.code == "bad_pattern"
 
 
 def test_a_topic_that_no_group_has_is_named() -> None:
-    routes = Routes({"prices": ["prices.>"]})
+    routes = TopicRouter({"prices": ["prices.>"]})
     for ask in (
         lambda: routes.group_of("orders.1"),
         lambda: routes.group_of("$SLUICE.clients"),
@@ -92,7 +92,7 @@ def test_a_subscription_goes_wherever_a_topic_of_it_is_published(
     topics: dict[str, list[str]], asked: str, topic: str
 ) -> None:
     try:
-        routes = Routes(topics)
+        routes = TopicRouter(topics)
     except OperatorError:
         return
     fitting = {
@@ -106,6 +106,6 @@ def test_a_subscription_goes_wherever_a_topic_of_it_is_published(
         return
     group = routes.group_of(topic)
     assert group in fitting
-    assert Routes(dict(reversed(topics.items()))).group_of(topic) == group
+    assert TopicRouter(dict(reversed(topics.items()))).group_of(topic) == group
     if TopicPattern.parse(asked).matches(topic):
         assert group in routes.groups_of(asked)

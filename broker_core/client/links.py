@@ -1,17 +1,24 @@
-"""One connection to a transport: frames in, bytes out, and back-pressure both ways.
+"""Addresses of transports: `tcp://host:port`, `ws://host:port/path`, and with TLS `tcps://…`, `wss://…`.
+
+One connection to a transport: frames in, bytes out, and back-pressure both ways.
 
 A link knows nothing of logon or subscriptions. Everything is synchronous callbacks of the loop: a read makes
 frames, which go to `on_frames` at once; a write goes to the transport, and `drain()` waits while that is full.
+
+TLS of a client: which authorities it trusts, and the certificate that it shows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import ssl
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,15 +27,61 @@ from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols.liveness import Liveness, ReadProgress
 from broker_core.protocols.native import FROM_BROKER, NativeFrame, NativeFrameReader, encode_command
 
+DEFAULT_PORTS = {"tcp": 9007, "tcps": 9007, "ws": 9008, "wss": 443}
+
+
+class BrokerAddress(NamedTuple):
+    """Where a transport listens."""
+
+    scheme: str
+    host: str
+    port: int
+    text: str
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme in ("tcps", "wss")
+
+
+def parse_address(text: str) -> BrokerAddress:
+    """The address in a text; OperatorError bad_address when it isn't one."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _bad(text) from None
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise _bad(text)
+    return BrokerAddress(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], text)
+
+
+def parse_addresses(texts: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
+    """One address or several, to be tried in turn."""
+    found = tuple(map(parse_address, [texts] if isinstance(texts, str) else texts))
+    if not found:
+        raise OperatorError(
+            "bad_address", "A client needs at least one address.", "Give it tcp://127.0.0.1:9007."
+        )
+    return found
+
+
+def _bad(text: str) -> OperatorError:
+    return OperatorError(
+        "bad_address",
+        f"{text[:200]!r} isn't the address of a transport.",
+        "Write tcp://host:9007 or ws://host:9008/, with TLS tcps://host:9007 or wss://host/.",
+    )
+
+
 WRITE_HIGH = 1024 * 1024
 """Bytes the transport may hold before publishers wait."""
 
 _QUEUED = struct.Struct("i")
 
-OnFrames = Callable[["Link", list[NativeFrame]], None]
+OnFrames = Callable[["ClientLink", list[NativeFrame]], None]
 
 
-class Link(asyncio.BaseProtocol):
+class ClientLink(asyncio.BaseProtocol):
     """What TCP and WebSocket links share. `lost` is done once the connection is gone, with why when it is known."""
 
     def __init__(self, on_frames: OnFrames) -> None:
@@ -145,7 +198,7 @@ class Link(asyncio.BaseProtocol):
         )
 
 
-class TcpLink(Link, asyncio.BufferedProtocol):
+class TcpLink(ClientLink, asyncio.BufferedProtocol):
     """Frames back to back on TCP."""
 
     def __init__(self, on_frames: OnFrames) -> None:
@@ -178,3 +231,32 @@ class TcpLink(Link, asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self.sent_bytes += sum(map(len, parts))
             self._transport.writelines(parts)
+
+
+Tls = ssl.SSLContext | str | Path | None
+
+
+def tls_context(
+    ca: str | Path | None = None, certificate: str | Path | None = None, key: str | Path | None = None
+) -> ssl.SSLContext:
+    """A context that trusts the authorities in `ca` (PEM; default the system's) and shows a certificate, if there is one.
+
+    Raises OperatorError bad_certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ValueError) as problem:
+        raise OperatorError(
+            "bad_certificate",
+            f"The certificates {ca or ''} {certificate or ''} can't be used: {problem}.",
+            "Name PEM files.",
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def to_ssl_context(tls: Tls) -> ssl.SSLContext:
+    """The context itself, or one that trusts what the file holds; the system's authorities without either."""
+    return tls if isinstance(tls, ssl.SSLContext) else tls_context(tls)
