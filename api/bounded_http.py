@@ -25,7 +25,7 @@ from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 
 from api.unfinished_requests import UnfinishedRequests
 from broker_core.error_codes import error_code_entry
-from console.access.networks import neighbourhood, within
+from console.access.networks import is_in_networks, rate_limit_prefix
 
 HEAD_WITHIN_S: Final = 10
 """From a request's first byte, or the connection's beginning, to the end of its headers."""
@@ -286,4 +286,4 @@ class BoundedHTTPFactory(HTTPFactory):
 
 def _share_of(host: str) -> str:
     """Return the address whose share a connection uses; "" for a trusted proxy, which has all of them."""
-    return "" if within(host, settings.SLUICE_TRUSTED_PROXIES) else neighbourhood(host)
+    return "" if is_in_networks(host, settings.SLUICE_TRUSTED_PROXIES) else rate_limit_prefix(host)

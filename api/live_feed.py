@@ -34,8 +34,8 @@ from broker_core.documents.instance import Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import SluiceError
 from broker_core.names import name_matches
-from console import broker_merge, current
-from console.access.rights import Access
+from console import current_instance, group_answers
+from console.access.rights import EffectiveAccess
 from console.broker_link import addresses_of
 from console.choices import Permission
 from console.live import newest
@@ -102,7 +102,7 @@ class Seen:
         for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_HELD_S]:
             del parts[silent]
         self._shared[instance] = live_window.Shared(
-            broker_merge.snapshot([part for _, part in parts.values()])
+            group_answers.merge_snapshots([part for _, part in parts.values()])
         )
         return self._shared[instance]
 
@@ -146,7 +146,7 @@ class LiveFeed(AsyncWebsocketConsumer):
     sent_at = 0.0
     delayed: asyncio.Task[None] | None = None
     watching: asyncio.Task[None] | None = None
-    access: Access = Access()
+    access: EffectiveAccess = EffectiveAccess()
     instance = ""
 
     async def connect(self) -> None:
@@ -292,7 +292,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         """Whether the session still holds and its account is still active; renews what the account may see."""
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
-        self.instance = current.chosen_in(request.session)
+        self.instance = current_instance.instance_chosen_in(request.session)
         user = get_user(request)
         self.access = access_of(user)
         return bool(user.is_authenticated and user.is_active)

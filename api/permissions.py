@@ -14,8 +14,8 @@ from typing import Any
 
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
-from console import current
-from console.access.rights import Need, Open
+from console import current_instance
+from console.access.rights import Need, PublicAccess
 from console.choices import Permission
 from console.services import access
 from console.services.actors import actor_of
@@ -27,14 +27,16 @@ class Permitted(BasePermission):
     def has_permission(self, request: Any, view: Any) -> bool:
         """DRF asks this before every view. Raises OperatorError not_allowed."""
         need = need_of(view, request.method)
-        if need is Open.EVERYONE:
+        if need is PublicAccess.EVERYONE:
             return True
         if not (request.user and request.user.is_authenticated):
             return False
         if isinstance(need, Permission):
             kwargs = {key: str(view.kwargs[name]) for key, name in getattr(view, "scope", {}).items()}
             whole = getattr(view, "whole_installation", False)
-            instance = "" if whole else request.query_params.get("instance") or current.instance_name()
+            instance = (
+                "" if whole else request.query_params.get("instance") or current_instance.instance_name()
+            )
             access.require(actor_of(request), need, **{"instance": instance, **kwargs})
         return True
 
@@ -51,5 +53,5 @@ def allow(
     request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = ""
 ) -> None:
     """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""
-    about = instance or request.query_params.get("instance") or current.instance_name()
+    about = instance or request.query_params.get("instance") or current_instance.instance_name()
     access.require(actor_of(request), permission, instance=about, client=client, topic=topic)

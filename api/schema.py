@@ -9,14 +9,14 @@ from drf_spectacular.views import SpectacularAPIView
 
 from api.permissions import Permitted
 from api.views.view import ApiView
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 
 
 class SchemaView(ApiView, SpectacularAPIView):
     """The OpenAPI document, for everyone who is logged in."""
 
     permission_classes = [Permitted]
-    needs = {"GET": Open.OWN_ACCOUNT}
+    needs = {"GET": PublicAccess.OWN_ACCOUNT}
 
 
 class TokenScheme(OpenApiAuthenticationExtension):

@@ -10,7 +10,7 @@ from broker_core.errors import OperatorError
 from broker_core.names import is_name
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE, journal_queue
 
-MOST_BROKERS = 64
+MAX_BROKERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class BrokerAddress:
     @property
     def name(self) -> str:
         """As people call it: orders, or orders/a."""
-        return name_of(self.instance, self.member)
+        return format_broker_name(self.instance, self.member)
 
     @property
     def place(self) -> str:
@@ -34,19 +34,19 @@ class BrokerAddress:
         return str(self.path) if self.path is not None else f"{self.host}:{self.port}"
 
 
-def name_of(instance: str, member: str) -> str:
+def format_broker_name(instance: str, member: str) -> str:
     """As people call a broker: orders, or orders/a."""
     return f"{instance}/{member}" if member else instance
 
 
-def queue_of(address: BrokerAddress) -> str:
+def queue_for_broker(address: BrokerAddress) -> str:
     """The queue of what is done to a broker's journal: its worker is on the broker's machine."""
     return CHORES_QUEUE if address.path is not None else journal_queue(address.name)
 
 
 def queues_known(addresses: Sequence[BrokerAddress]) -> list[str]:
     """The queues that workers must serve for an installation that reaches these brokers."""
-    remote = [queue_of(one) for one in addresses if one.path is None]
+    remote = [queue_for_broker(one) for one in addresses if one.path is None]
     return [USUAL_QUEUE, CHORES_QUEUE, *dict.fromkeys(remote)]
 
 
@@ -56,8 +56,8 @@ def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]
     Raises OperatorError bad_control_link.
     """
     made = tuple(_read(text.strip(), run) for text in texts if text.strip())
-    if len(made) > MOST_BROKERS:
-        raise _bad(f"SLUICE_BROKERS names over {MOST_BROKERS} brokers.")
+    if len(made) > MAX_BROKERS:
+        raise _bad(f"SLUICE_BROKERS names over {MAX_BROKERS} brokers.")
     names = [one.name for one in made]
     for name in names:
         if names.count(name) > 1:

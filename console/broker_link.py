@@ -30,8 +30,8 @@ from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, an
 from broker_core.documents.stalls import CAUSES
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.stored_stalls import lasting_stall
-from console import broker_merge
-from console.broker_addresses import MOST_BROKERS, BrokerAddress
+from console import group_answers
+from console.broker_addresses import MAX_BROKERS, BrokerAddress
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """10,000 clients with subscriptions come to some 8 MB; more than this is not an answer of ours."""
@@ -39,32 +39,32 @@ MAX_TOKEN_FILE = 64 * 1024
 DAY_S = 86_400
 CONNECT_S = 2.0
 """For the way to another machine, and for the proof of who is there."""
-LEAST_WAIT_S, MOST_WAIT_S = 0.5, 10.0
+LEAST_WAIT_S, MAX_WAIT_S = 0.5, 10.0
 """Between two tries at a broker that can't be reached over the network: doubled from the one to the other."""
 ASKED_AT_ONCE = 16
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class BrokerAway(OperatorError):
+class BrokerUnavailable(OperatorError):
     """The broker doesn't answer: broker_away, it isn't running or is too busy; broker_failed, it ended while it was
     asked, or its answer can't be read, and it may have done what it was asked. Over the link also: broker_unproven, broker_other,
     control_refused, bad_control_link."""
 
 
-class BrokerUnreached(BrokerAway):
+class BrokerUnreachable(BrokerUnavailable):
     """The same, and it wasn't asked for anything: whoever else can do it may."""
 
 
-class Link(Protocol):
+class RequestChannel(Protocol):
     """What calls a broker, or all that carry an instance."""
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
-        """Ask; `timeout_s` bounds the whole call. Raises the broker's own error, or BrokerAway."""
+        """Ask; `timeout_s` bounds the whole call. Raises the broker's own error, or BrokerUnavailable."""
 
 
 class BrokerLink:
-    """Calls one broker. Each call raises the broker's own error, or BrokerAway."""
+    """Calls one broker. Each call raises the broker's own error, or BrokerUnavailable."""
 
     def __init__(self, place: BrokerAddress | Path, timeout_s: float | None = None) -> None:
         self.address = BrokerAddress(place.stem, "", place) if isinstance(place, Path) else place
@@ -78,7 +78,7 @@ class BrokerLink:
         _waits.refuse_early(self.address)
         try:
             answer = self._asked(request, allowed)
-        except BrokerAway as away:
+        except BrokerUnavailable as away:
             _waits.failed(self.address, away)
             raise
         except SluiceError:
@@ -91,7 +91,7 @@ class BrokerLink:
         line, deadline = msgspec.json.encode(request) + b"\n", time.monotonic() + allowed
         with contextlib.closing(self._proven(deadline)) as connection:
             try:
-                lines = _Lines(connection, deadline)
+                lines = _LineSocket(connection, deadline)
                 lines.send(line)
                 answer = lines.read()
             except TimeoutError as late:
@@ -105,7 +105,7 @@ class BrokerLink:
         return made
 
     def _proven(self, deadline: float) -> socket.socket:
-        """A connection at whose other end the broker is. Raises BrokerUnreached."""
+        """A connection at whose other end the broker is. Raises BrokerUnreachable."""
         try:
             if self.address.path is None:
                 return self._over_tls(deadline)
@@ -138,7 +138,7 @@ class BrokerLink:
             connection.settimeout(_left(until))
             connection = wrapped = context.wrap_socket(connection, server_hostname=own.host)
             _note_end(own, wrapped)
-            lines = _Lines(connection, until)
+            lines = _LineSocket(connection, until)
             lines.send(msgspec.json.encode(Hello(token=token)) + b"\n")
             self._refuse_other(self._result(lines.read(), _WELCOMES))
         except BaseException:
@@ -149,13 +149,13 @@ class BrokerLink:
     def _refuse_other(self, told: Welcome) -> None:
         own = self.address
         if told.protocol != PROTOCOL:
-            raise BrokerUnreached(
+            raise BrokerUnreachable(
                 "broker_other", f"The broker {own.name} speaks release {told.protocol} of the link, and this console {PROTOCOL}.",
                 "Run the same release of Sluice on both machines.", instance=own.name,
             )  # fmt: skip
         if (told.instance, told.member) != (own.instance, own.member):
             named = BrokerAddress(told.instance, told.member).name
-            raise BrokerUnreached(
+            raise BrokerUnreachable(
                 "broker_other", f"At {own.place} isn't {own.name} but {named}.",
                 "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.", instance=own.name,
             )  # fmt: skip
@@ -171,7 +171,7 @@ class BrokerLink:
             raise self._failed("gave an answer that can't be read, as of another release") from problem
         error = answer.error
         if error.get("code") == "control_refused":
-            raise BrokerUnreached(
+            raise BrokerUnreachable(
                 "control_refused", f"The broker {self.address.name} doesn't know this console's token.",
                 str(error.get("fix", "")), instance=self.address.name,
             )  # fmt: skip
@@ -182,17 +182,17 @@ class BrokerLink:
             error.get("details"),
         )
 
-    def _unreached(self, why: str) -> BrokerUnreached:
+    def _unreached(self, why: str) -> BrokerUnreachable:
         name, path = self.address.name, self.address.path
         words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
             said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
-            return BrokerUnreached("broker_away", said, words.fix, instance=name, ended=words.code)
-        return BrokerUnreached(
+            return BrokerUnreachable("broker_away", said, words.fix, instance=name, ended=words.code)
+        return BrokerUnreachable(
             "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
         )
 
-    def _stalled(self, why: str) -> BrokerAway | None:
+    def _stalled(self, why: str) -> BrokerUnavailable | None:
         """Return the error for a broker on this machine whose event loop stands still, as it has stored it."""
         stall = lasting_stall(self.address.path) if self.address.path is not None else None
         if stall is None:
@@ -200,19 +200,21 @@ class BrokerLink:
         name, text = self.address.name, CAUSES[stall.cause]
         since = time.strftime("%H:%M:%S UTC", time.gmtime(stall.at / 1_000))
         sentence = f"The broker {name} {why}. Its event loop stands still since {since}: {text.meaning}"
-        return BrokerAway("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
+        return BrokerUnavailable("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
-    def _away(self, why: str) -> BrokerAway:
+    def _away(self, why: str) -> BrokerUnavailable:
         name = self.address.name
-        return BrokerAway("broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name)
+        return BrokerUnavailable(
+            "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
+        )
 
     def _where_to_look(self) -> str:
         if self.address.path is not None:
             return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
         return f"See whether it runs on its machine, listens at {self.address.place} (SLUICE_CONTROL_LISTEN), and can be reached."
 
-    def _unproven(self, why: str) -> BrokerUnreached:
-        return BrokerUnreached(
+    def _unproven(self, why: str) -> BrokerUnreachable:
+        return BrokerUnreachable(
             "broker_unproven", f"What answers at {self.address.place} doesn't prove to be {self.address.name}: {why}.",
             "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY name; the broker takes it up by itself."
             if "expired" in why
@@ -220,14 +222,14 @@ class BrokerLink:
             instance=self.address.name,
         )  # fmt: skip
 
-    def _failed(self, why: str) -> BrokerAway:
+    def _failed(self, why: str) -> BrokerUnavailable:
         fix = "Look at its log, and whether what was asked for was done."
         name = self.address.name
-        return BrokerAway("broker_failed", f"The broker {name} {why}.", fix, instance=name)
+        return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[T]):
+class BrokerAnswer(Generic[T]):
     """What one broker said: an answer, or why there is none."""
 
     address: BrokerAddress
@@ -240,34 +242,34 @@ class Told(Generic[T]):
         return self.address.member
 
 
-class MembersLink:
+class GroupLink:
     """Calls the members of a group: all at once, and makes one answer of theirs (`broker_merge`)."""
 
     def __init__(self, links: Sequence[BrokerLink]) -> None:
         self._links = links
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
-        """Raises as a broker alone would: what no member could do, or BrokerAway when none that might have can be asked."""
-        if isinstance(request, broker_merge.ANY_ONE):
+        """Raises as a broker alone would: what no member could do, or BrokerUnavailable when none that might have can be asked."""
+        if isinstance(request, group_answers.ANY_ONE):
             return self._first(cast("Request[T]", request), timeout_s)  # narrowed to a union
         addresses = [link.address for link in self._links]
-        told = ask(addresses, broker_merge.for_each(request), timeout_s=timeout_s)
+        told = ask_brokers(addresses, group_answers.request_for_member(request), timeout_s=timeout_s)
         answers = [one.answer for one in told if one.answer is not None]
-        if isinstance(request, broker_merge.OF_ALL):
+        if isinstance(request, group_answers.OF_ALL):
             _note_unreached(told)
         if not answers:
             errors = [one.error for one in told if one.error is not None]
-            raise next((one for one in errors if isinstance(one, BrokerAway)), errors[0])
-        made: T = broker_merge.merged(request, answers)
+            raise next((one for one in errors if isinstance(one, BrokerUnavailable)), errors[0])
+        made: T = group_answers.merge_answers(request, answers)
         return made
 
     def _first(self, request: Request[T], timeout_s: float | None) -> T:
         """The first that can be reached does it. One that may have done it already leaves nothing to another."""
-        away: BrokerUnreached | None = None
+        away: BrokerUnreachable | None = None
         for link in self._links:
             try:
                 return link.call(request, timeout_s=timeout_s)
-            except BrokerUnreached as problem:
+            except BrokerUnreachable as problem:
                 away = away or problem
         assert away is not None
         raise away
@@ -277,7 +279,7 @@ _unreached: ContextVar[dict[BrokerAddress, SluiceError] | None] = ContextVar("un
 
 
 @contextmanager
-def noting_unreached() -> Iterator[dict[BrokerAddress, SluiceError]]:
+def collect_unreachable() -> Iterator[dict[BrokerAddress, SluiceError]]:
     """Note the members whose part is missing in answers of all members, and why, as they are asked.
 
     An outer block notes them too.
@@ -293,7 +295,7 @@ def noting_unreached() -> Iterator[dict[BrokerAddress, SluiceError]]:
             outer.update(found)
 
 
-def _note_unreached(told: Sequence[Told[Any]]) -> None:
+def _note_unreached(told: Sequence[BrokerAnswer[Any]]) -> None:
     noted = _unreached.get()
     if noted is not None:
         noted.update({one.address: one.error for one in told if one.error is not None})
@@ -312,13 +314,13 @@ def members_of(instance_name: str) -> tuple[str, ...]:
     return tuple(one.member for one in addresses_of(instance_name))
 
 
-def is_here(instance_name: str, member: str = "") -> bool:
+def is_on_this_machine(instance_name: str, member: str = "") -> bool:
     """Whether the broker (of a group the member's, or the first) is on this machine, with its files."""
     found = addresses_of(instance_name)
     return next((one for one in found if one.member == member), found[0]).path is not None
 
 
-def link_to(instance_name: str, member: str = "") -> Link:
+def link_to(instance_name: str, member: str = "") -> RequestChannel:
     """The link to an instance, of a group to all its members; or to one of them. Raises OperatorError unknown_member."""
     found = addresses_of(instance_name)
     if member and member != _here(instance_name):
@@ -331,26 +333,28 @@ def link_to(instance_name: str, member: str = "") -> Link:
     elif member:
         own = tuple(one for one in found if one.member == member)
         found = own or found[:1]
-    return BrokerLink(found[0]) if len(found) == 1 else MembersLink([BrokerLink(one) for one in found])
+    return BrokerLink(found[0]) if len(found) == 1 else GroupLink([BrokerLink(one) for one in found])
 
 
-def ask(
+def ask_brokers(
     addresses: Sequence[BrokerAddress], request: Request[T], *, timeout_s: float | None = None
-) -> list[Told[T]]:
+) -> list[BrokerAnswer[T]]:
     """What each of these brokers says, in their order; they are asked at once."""
 
-    def one(address: BrokerAddress) -> Told[T]:
+    def one(address: BrokerAddress) -> BrokerAnswer[T]:
         try:
-            return Told(address, BrokerLink(address).call(request, timeout_s=timeout_s))
+            return BrokerAnswer(address, BrokerLink(address).call(request, timeout_s=timeout_s))
         except SluiceError as problem:
-            return Told(address, error=problem)
+            return BrokerAnswer(address, error=problem)
 
     return list(map(one, addresses) if len(addresses) == 1 else _askers().map(one, addresses))
 
 
-def ask_each(instance_name: str, request: Request[T], *, timeout_s: float | None = None) -> list[Told[T]]:
+def ask_all_brokers(
+    instance_name: str, request: Request[T], *, timeout_s: float | None = None
+) -> list[BrokerAnswer[T]]:
     """What each broker of an instance says, in the order of the list."""
-    return ask(addresses_of(instance_name), request, timeout_s=timeout_s)
+    return ask_brokers(addresses_of(instance_name), request, timeout_s=timeout_s)
 
 
 def _here(instance_name: str) -> str:
@@ -359,25 +363,25 @@ def _here(instance_name: str) -> str:
     return group.member if group is not None and group.instance == instance_name else ""
 
 
-class _Waits:
+class _RetryDelays:
     """Who can't be reached, why, and when it is tried again. Of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._away: dict[BrokerAddress, tuple[float, float, BrokerAway]] = {}
+        self._away: dict[BrokerAddress, tuple[float, float, BrokerUnavailable]] = {}
 
     def refuse_early(self, address: BrokerAddress) -> None:
         """Raise what was raised last, until it is time to try again."""
         with self._lock:
             until, _, away = self._away.get(address, (0.0, 0.0, None))
         if away is not None and time.monotonic() < until:
-            raise BrokerUnreached.received(away.code, away.sentence, away.fix, away.details)
+            raise BrokerUnreachable.received(away.code, away.sentence, away.fix, away.details)
 
-    def failed(self, address: BrokerAddress, away: BrokerAway) -> None:
+    def failed(self, address: BrokerAddress, away: BrokerUnavailable) -> None:
         """Wait longer each time; the log is told when it changes."""
         with self._lock:
             known = self._away.get(address)
-            wait = min(known[1] * 2, MOST_WAIT_S) if known is not None else LEAST_WAIT_S
+            wait = min(known[1] * 2, MAX_WAIT_S) if known is not None else LEAST_WAIT_S
             self._away[address] = (time.monotonic() + wait, wait, away)
         if known is None or known[2].code != away.code:
             logger.warning("%s: %s %s", away.code, away.sentence, away.fix)
@@ -395,10 +399,10 @@ class _Waits:
             self._away.clear()
 
 
-_waits = _Waits()
+_waits = _RetryDelays()
 
 
-class _Lines:
+class _LineSocket:
     """Sends, and reads lines. The deadline holds for all of it, however slowly bytes drip in."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
@@ -434,16 +438,16 @@ def _left(deadline: float) -> float:
 
 @cache
 def _askers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(ASKED_AT_ONCE, MOST_BROKERS), "ask-broker")
+    return ThreadPoolExecutor(min(ASKED_AT_ONCE, MAX_BROKERS), "ask-broker")
 
 
 def _context() -> ssl.SSLContext:
-    """TLS that believes SLUICE_BROKERS_CA alone. Raises BrokerAway bad_control_link."""
+    """TLS that believes SLUICE_BROKERS_CA alone. Raises BrokerUnavailable bad_control_link."""
     path = settings.SLUICE_BROKERS_CA
     try:
         return _context_of(path, Path(path).stat().st_mtime_ns)
     except (OSError, ValueError) as problem:  # an SSLError is an OSError
-        raise BrokerUnreached(
+        raise BrokerUnreachable(
             "bad_control_link", f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
             "Name a PEM file with the certificate of whoever signed the brokers' certificates, or with those themselves (SLUICE_BROKERS_CA).",
         ) from None  # fmt: skip
@@ -461,12 +465,12 @@ _ends: dict[BrokerAddress, tuple[int, float]] = {}
 """When brokers' certificates end, s UTC, as they were shown last; and when the log was told that it is soon."""
 
 
-def certificate_ends(address: BrokerAddress) -> int | None:
+def certificate_expiry(address: BrokerAddress) -> int | None:
     """s UTC; None where none was shown to this process."""
     return _ends.get(address, (None, 0.0))[0]
 
 
-def ends_soon(seconds: int, now: float) -> bool:
+def expires_soon(seconds: int, now: float) -> bool:
     """Whether somebody should renew it."""
     return seconds - now < WARN_DAYS * DAY_S
 
@@ -475,7 +479,7 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
     shown = connection.getpeercert() or {}
     ends, now = int(ssl.cert_time_to_seconds(str(shown["notAfter"]))), time.time()
     _, told = _ends.get(address, (0, 0.0))
-    if ends_soon(ends, now) and now - told >= DAY_S:
+    if expires_soon(ends, now) and now - told >= DAY_S:
         told = now
         logger.warning(
             "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of its files (SLUICE_CONTROL_CERTIFICATE);"
@@ -495,20 +499,20 @@ def _token_for(address: BrokerAddress) -> str:
             raise ValueError("others may read it, or it is too long")
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as problem:
-        raise BrokerUnreached(
+        raise BrokerUnreachable(
             "bad_control_link", f"The file of tokens {path} can't be used: {problem}.",
             "Name a file that its owner alone may read, with `orders/a TOKEN` on each line (SLUICE_BROKERS_TOKENS).",
         ) from None  # fmt: skip
     for words in lines:
         if len(words) == 2 and words[0] == address.name:
             return words[1]
-    raise BrokerUnreached(
+    raise BrokerUnreachable(
         "control_refused", f"There is no token for the broker {address.name} in {path}.",
         f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.", instance=address.name,
     )  # fmt: skip
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _WireAnswer(msgspec.Struct, frozen=True):
     """What comes back: a result, or an error as `SluiceError.as_dict` tells it."""
 
     ok: bool
@@ -518,7 +522,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 # All are made here, by the one thread that imports this: msgspec shows a type that one thread is still reading to others, which crash.
 _WELCOMES = msgspec.json.Decoder(Welcome)
-_ANSWERS = msgspec.json.Decoder(_Answer)
+_ANSWERS = msgspec.json.Decoder(_WireAnswer)
 _RESULTS: dict[type[Request[Any]], msgspec.json.Decoder[Any]] = {
     one: msgspec.json.Decoder(answer_type(one)) for one in Request.__subclasses__()
 }

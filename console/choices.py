@@ -21,7 +21,7 @@ class TransportKind(models.TextChoices):
     STOMP_WS = "stomp-ws", "STOMP over WebSocket"
 
 
-class EntryKind(models.TextChoices):
+class PolicyEntryKind(models.TextChoices):
     """The lists of a policy document that hold entries of one kind."""
 
     XAP = "xap", "XAP"
@@ -79,7 +79,7 @@ class RunState(models.TextChoices):
     LOST = "lost", "Lost"
 
 
-class MissedPolicy(models.TextChoices):
+class MissedRunPolicy(models.TextChoices):
     """What becomes of firings that were due while nothing ran."""
 
     SKIP = "skip", "Skip them"
@@ -94,7 +94,7 @@ JOURNAL_FILES = "journal"
 """What each of them has for itself: one moves the file that another has just planned with."""
 
 
-class TrayKind(models.TextChoices):
+class PendingChangeKind(models.TextChoices):
     """What a tray may hold."""
 
     POLICY = "policy", "Change the policy"
@@ -124,7 +124,7 @@ class TrayKind(models.TextChoices):
     TOKEN_REVOKE = "token_revoke", "Revoke token"
 
 
-class AlertAbout(models.TextChoices):
+class AlertSubject(models.TextChoices):
     """What an alert is about."""
 
     STALLED = "stalled", "a client is stalled"
@@ -183,7 +183,7 @@ class Density(models.TextChoices):
     COMFORTABLE = "comfortable", "Comfortable"
 
 
-class PlaceKind(models.TextChoices):
+class ScopeKind(models.TextChoices):
     """What is sampled beside clients."""
 
     INSTANCE = "instance", "Instance"

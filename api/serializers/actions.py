@@ -10,7 +10,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from api.serializers.policies import StrictSerializer
-from console.choices import MissedPolicy
+from console.choices import MissedRunPolicy
 from console.models import Action
 from console.services.actions.definition import is_destructive
 from console.services.actions.schedules import next_firings, triggers_of
@@ -30,7 +30,7 @@ class ActionWriteSerializer(StrictSerializer):
     when = serializers.ListField(child=PartField(), required=False, max_length=20)
     steps = serializers.ListField(child=PartField(), max_length=50)
     enabled = serializers.BooleanField(required=False)
-    missed = serializers.ChoiceField(MissedPolicy.choices, required=False)
+    missed = serializers.ChoiceField(MissedRunPolicy.choices, required=False)
     needs_approval = serializers.BooleanField(required=False)
 
 

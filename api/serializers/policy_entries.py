@@ -16,7 +16,7 @@ from broker_core.config.preset_settings import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal, TargetSelection
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
-from console.access.policy_secrets import SET, redacted
+from console.access.policy_secrets import SET, redact_secrets
 
 OPTIONAL_TEXT: dict[str, Any] = {**OPTIONAL, "max_length": 4_096}
 
@@ -211,4 +211,4 @@ class DocumentField(serializers.Field[Any, Any, Any, Any]):
 
     def to_representation(self, value: Any) -> Any:
         """Redacted."""
-        return redacted(value)
+        return redact_secrets(value)

@@ -23,7 +23,7 @@ from api.serializers.access import (
 from api.views.base import PagedView, read
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.choices import Permission
 from console.models import ApiToken
 from console.services import operators, proof, second_factor
@@ -35,7 +35,7 @@ from console.units.ages import parse_age
 class LoginView(ApiView):
     """Begin a session. Takes JSON alone, which no form of another site can send."""
 
-    needs = {"POST": Open.EVERYONE}
+    needs = {"POST": PublicAccess.EVERYONE}
     authentication_classes: list[Any] = []
     throttle_classes: list[Any] = []  # console/web/login_gate.py stands before it
 
@@ -77,7 +77,7 @@ def _second_factor(request: Any, user: Any, code: str) -> None:
 class LogoutView(ApiView):
     """End the session."""
 
-    needs = {"POST": Open.OWN_ACCOUNT}
+    needs = {"POST": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:
@@ -89,7 +89,7 @@ class LogoutView(ApiView):
 class AccountView(ApiView):
     """Who is calling."""
 
-    needs = {"GET": Open.OWN_ACCOUNT}
+    needs = {"GET": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(responses=AccountSerializer)
     def get(self, request: Request) -> Response:
@@ -100,7 +100,7 @@ class AccountView(ApiView):
 class TokensView(PagedView):
     """API tokens: one's own, and for administrators everybody's with `?everyone=yes`."""
 
-    needs = {"GET": Open.OWN_ACCOUNT, "POST": Open.OWN_ACCOUNT}
+    needs = {"GET": PublicAccess.OWN_ACCOUNT, "POST": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(
         parameters=[
@@ -141,7 +141,7 @@ class TokensView(PagedView):
 class TokenView(ApiView):
     """One token."""
 
-    needs = {"DELETE": Open.OWN_ACCOUNT}
+    needs = {"DELETE": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from api.views.lists import PagedView
 from broker_core.errors import OperatorError
-from console import current
+from console import current_instance
 from console.services.actors import access_of_request
 
 __all__ = [
@@ -44,7 +44,9 @@ def member_name(request: Request) -> str:
 
 def patterns_of(request: Request) -> list[str] | None:
     """Name patterns of the clients that the caller may see on the instance asked for; None is all."""
-    return access_of_request(request).client_patterns(instance_name(request) or current.instance_name())
+    return access_of_request(request).client_patterns(
+        instance_name(request) or current_instance.instance_name()
+    )
 
 
 def expected_revision(request: Request) -> int | None:

@@ -6,12 +6,12 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.queries.readiness import readiness
 from console.views.common import permitted
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -19,7 +19,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": True})
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:

@@ -14,7 +14,7 @@ from api import live_window
 from api.contract import OfMembers
 from api.documents import plain, serializer_of
 from api.views.view import ApiView
-from console import current
+from console import current_instance
 from console.choices import Permission
 from console.queries import live
 from console.queries.flow import Flow
@@ -30,7 +30,7 @@ class FlowView(ApiView):
     @extend_schema(responses=serializer_of(Flow))
     def get(self, request: Request) -> Response:
         """Publishers, topics and clients with messages a second; a second request, some seconds later, has the rates."""
-        patterns = access_of_request(request).client_patterns(current.instance_name())
+        patterns = access_of_request(request).client_patterns(current_instance.instance_name())
         return Response(plain(live_window.Shared(live.snapshot()).flow(patterns)))
 
 
@@ -54,7 +54,7 @@ class LiveView(ApiView):
             want = live_window.asked(request.META.get("QUERY_STRING", "")) or live_window.Want()
         except (msgspec.MsgspecError, ValueError) as problem:
             raise ValidationError({"view": [str(problem)]}) from problem
-        patterns = access_of_request(request).client_patterns(current.instance_name())
+        patterns = access_of_request(request).client_patterns(current_instance.instance_name())
         held = live_window.window(live_window.Shared(live.snapshot()), want, patterns)
         return HttpResponse(
             msgspec.json.encode(live_window.snapshot_of(held)), content_type="application/json"

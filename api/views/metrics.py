@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from api.auth import actor_of
 from api.views.view import ApiView
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.choices import Permission
 from console.queries import metrics
 from console.services import access
@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 class MetricsView(ApiView):
     """Metrics in Prometheus' text format."""
 
-    needs = {"GET": Open.EVERYONE}  # from loopback; from elsewhere `get` asks for VIEW
+    needs = {"GET": PublicAccess.EVERYONE}  # from loopback; from elsewhere `get` asks for VIEW
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> HttpResponse:

@@ -26,8 +26,8 @@ from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from api.views.view import ApiView
 from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
-from console.access.policy_secrets import redacted
-from console.broker_link import BrokerAway
+from console.access.policy_secrets import redact_secrets
+from console.broker_link import BrokerUnavailable
 from console.choices import Permission
 from console.queries import live
 from console.queries import policies as queries
@@ -93,7 +93,7 @@ class PolicyView(ApiView):
         document = policies.document_in_force(instance.name)
         answer = {
             "revision": document["revision"],
-            "document": redacted(document),
+            "document": redact_secrets(document),
             "in_force": InForceSerializer(queries.in_force(instance)).data,
         }
         return etag(Response(answer), document["revision"])
@@ -147,7 +147,7 @@ def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's transports with what the broker says of each; null while it is away."""
     try:
         running = {entry.name: plain(entry) for entry in live.status(document["instance"]["name"]).transports}
-    except BrokerAway:
+    except BrokerUnavailable:
         running = {}
     return [
         {**SILENT, **transport, "running": running.get(transport["name"])}

@@ -27,7 +27,7 @@ from api.views.idempotency import once
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
-from console import current
+from console import current_instance
 from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live, run_scope
@@ -52,7 +52,9 @@ class JournalsView(PagedView):
         name = instance_name(request)
         found = live.journals(name, member_name(request))
         return self.page(
-            run_scope.segments_shown(found, name or current.instance_name(), access_of_request(request))
+            run_scope.segments_shown(
+                found, name or current_instance.instance_name(), access_of_request(request)
+            )
         )
 
 

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from api.contract import CSV, MISSING, OfMembers, query_parameters
-from console.broker_link import noting_unreached
+from console.broker_link import collect_unreachable
 from console.queries.missing import MissingMember, silent, unreached
 from console.queries.policies import instance_named
 
@@ -27,7 +27,7 @@ class ApiView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """DRF's, and notes who couldn't be asked meanwhile."""
-        with noting_unreached() as self._unreached:
+        with collect_unreachable() as self._unreached:
             return super().dispatch(request, *args, **kwargs)
 
     def missing(self) -> list[MissingMember]:

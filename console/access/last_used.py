@@ -19,14 +19,14 @@ import redis
 from console.live.redis_link import connection
 
 TOKENS = "sluice:tokens"
-TOLD_EVERY_S = 10
+REPORT_INTERVAL_S = 10
 """Redis is told of a use when the one before that it knows of is so old."""
-TOKENS_EVERY_S = 60
+TOKENS_INTERVAL_S = 60
 MOST = 10_000
 """Sessions and tokens that a process remembers."""
 
 
-class _Memory:
+class _LastUseCache:
     """The newest uses of things, and when Redis was last told of each."""
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class _Memory:
         return self.used.get(key, (0.0, 0.0))[0]
 
 
-_sessions, _tokens = _Memory(), _Memory()
+_sessions, _tokens = _LastUseCache(), _LastUseCache()
 
 
-def session_used(session_key: str, now: float, idle_s: int) -> None:
+def record_session_use(session_key: str, now: float, idle_s: int) -> None:
     """A person did something in this session."""
     key = _name(session_key)
-    if _sessions.note(key, now, TOLD_EVERY_S):
+    if _sessions.note(key, now, REPORT_INTERVAL_S):
         with suppress(redis.RedisError):
-            connection().set(key, int(now), ex=idle_s + TOLD_EVERY_S)
+            connection().set(key, int(now), ex=idle_s + REPORT_INTERVAL_S)
 
 
-def session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
+def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
     """Whether nobody has done anything in this session for longer than `idle_s` seconds. Times are seconds since 1970."""
     key = _name(session_key)
     if now - max(_sessions.last(key), login_at) <= idle_s:
@@ -66,17 +66,17 @@ def session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> 
         elsewhere = float(connection().get(key) or 0)
     except redis.RedisError:
         return True
-    return now - elsewhere > idle_s + TOLD_EVERY_S
+    return now - elsewhere > idle_s + REPORT_INTERVAL_S
 
 
-def token_used(token_id: int, now: float) -> None:
+def record_token_use(token_id: int, now: float) -> None:
     """A request came with this token."""
-    if _tokens.note(str(token_id), now, TOKENS_EVERY_S):
+    if _tokens.note(str(token_id), now, TOKENS_INTERVAL_S):
         with suppress(redis.RedisError):
             connection().hset(TOKENS, str(token_id), int(now))
 
 
-def take_tokens() -> dict[int, float]:
+def take_token_uses() -> dict[int, float]:
     """When tokens were used, by id, since this was last asked. Raises redis.RedisError."""
     with connection().pipeline(transaction=True) as pipe:
         pipe.hgetall(TOKENS)
@@ -85,7 +85,7 @@ def take_tokens() -> dict[int, float]:
     return {int(token): float(second) for token, second in found.items()}
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Of this process's memory: everything."""
     _sessions.used.clear()
     _tokens.used.clear()

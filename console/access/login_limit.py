@@ -14,26 +14,26 @@ from threading import BoundedSemaphore, Lock
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.access.networks import neighbourhood
+from console.access.networks import rate_limit_prefix
 
-MOST_FAILURES = 30
+MAX_FAILURES = 30
 """Of one address, or of one IPv6 network of 64 bits, before it has to wait."""
-FORGIVEN_EVERY_S = 10.0
+FORGIVEN_INTERVAL_S = 10.0
 """One failure is forgotten after so long."""
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 HASHED_AT_ONCE = 2
-MOST_WAITING = 16
+MAX_WAITING = 16
 """Logins that wait for their password to be hashed; the next is told to come again."""
 LONGEST_WAIT_S = 20.0
 LOCK_S = int(settings.AXES_COOLOFF_TIME * 3600)
 """How long django-axes locks a name at an address."""
 LOCKED_NAME = f"Too many wrong passwords for this name. Try again in {LOCK_S // 60} minutes."
 LOCK_FIX = "Wait, or ask another operator for `manage.py axes_reset`."
-TOLD_ADDRESSES = 20
+REPORT_ADDRESSES = 20
 """Addresses of a minute whose refusals have an audit event of their own."""
 
 
-class LoginLimit:
+class LoginThrottle:
     """Failures of each address lately. Times are seconds since 1970."""
 
     def __init__(self) -> None:
@@ -44,24 +44,27 @@ class LoginLimit:
     def wait_s(self, address: str, now: float) -> float:
         """Seconds until the next login from there is looked at; 0 is now."""
         with self._lock:
-            return max(self._level(neighbourhood(address), now) - MOST_FAILURES + 1, 0.0) * FORGIVEN_EVERY_S
+            return (
+                max(self._level(rate_limit_prefix(address), now) - MAX_FAILURES + 1, 0.0)
+                * FORGIVEN_INTERVAL_S
+            )
 
     def failed(self, address: str, now: float) -> None:
         """A login from there was refused."""
-        key = neighbourhood(address)
+        key = rate_limit_prefix(address)
         with self._lock:
-            self._failures[key] = (min(self._level(key, now) + 1, MOST_FAILURES), now)
+            self._failures[key] = (min(self._level(key, now) + 1, MAX_FAILURES), now)
             self._failures.move_to_end(key)
-            while len(self._failures) > MOST_ADDRESSES:
+            while len(self._failures) > MAX_ADDRESSES:
                 self._failures.popitem(last=False)
 
     def to_be_told(self, address: str, now: float) -> bool:
         """Whether a refusal is the audit's: the first of an address and minute, of so many addresses."""
-        minute, key = int(now // 60), neighbourhood(address)
+        minute, key = int(now // 60), rate_limit_prefix(address)
         with self._lock:
             if minute != self._minute:
                 self._minute, self._told = minute, set()
-            new = key not in self._told and len(self._told) < TOLD_ADDRESSES
+            new = key not in self._told and len(self._told) < REPORT_ADDRESSES
             if new:
                 self._told.add(key)
             return new
@@ -74,16 +77,16 @@ class LoginLimit:
 
     def _level(self, key: str, now: float) -> float:
         level, at = self._failures.get(key, (0.0, now))
-        return max(level - max(now - at, 0.0) / FORGIVEN_EVERY_S, 0.0)
+        return max(level - max(now - at, 0.0) / FORGIVEN_INTERVAL_S, 0.0)
 
 
-LIMIT = LoginLimit()
+LIMIT = LoginThrottle()
 _turns = BoundedSemaphore(HASHED_AT_ONCE)
-_waiting = BoundedSemaphore(HASHED_AT_ONCE + MOST_WAITING)
+_waiting = BoundedSemaphore(HASHED_AT_ONCE + MAX_WAITING)
 
 
 @contextmanager
-def hashing() -> Iterator[None]:
+def hashing_slot() -> Iterator[None]:
     """A turn at hashing a password, so that many logins at once leave processors to everybody else. Raises login_busy."""
     if not _waiting.acquire(blocking=False):
         raise _busy()

@@ -13,7 +13,7 @@ SET = "set"
 SECRETS = ("password", "token")
 
 
-def redacted(document: Any) -> Any:
+def redact_secrets(document: Any) -> Any:
     """A document, or a part of one with `access`, whose users' hashes read "set". Anything else as it is."""
     return _with_users(
         document,
@@ -21,7 +21,7 @@ def redacted(document: Any) -> Any:
     )
 
 
-def kept(document: Any, *before: Mapping[str, Any]) -> Any:
+def restore_secrets(document: Any, *before: Mapping[str, Any]) -> Any:
     """A document whose "set" is again the hash of that user in the first of `before` that has one.
 
     One that nobody has stays "set", which is no hash: whoever publishes it is told so.

@@ -16,18 +16,18 @@ from broker_core.subscriptions.topics import TopicPattern
 from console.choices import Permission
 
 
-class Open(Enum):
+class PublicAccess(Enum):
     """What addresses declare that need no permission."""
 
     EVERYONE = "everyone"  # no login: logging in, health
     OWN_ACCOUNT = "own account"  # logged in: what concerns one's own account alone
 
 
-Need = Permission | Open
+Need = Permission | PublicAccess
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class GrantedRight:
     """One grant as data. Empty texts mean "every one"."""
 
     permissions: frozenset[Permission]
@@ -49,10 +49,10 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class EffectiveAccess:
     """All rights of somebody; `scope` is what their token was limited to, None without one."""
 
-    rights: tuple[Right, ...] = ()
+    rights: tuple[GrantedRight, ...] = ()
     scope: frozenset[Permission] | None = None
 
     def allows(
@@ -79,7 +79,7 @@ class Access:
         mine = self._rights_to(permission, instance)
         return None if mine is None else sorted({one.topics for one in mine if one.topics})
 
-    def _rights_to(self, permission: Permission, instance: str) -> list[Right] | None:
+    def _rights_to(self, permission: Permission, instance: str) -> list[GrantedRight] | None:
         """The rights to do it within patterns; None when one of them is without a pattern."""
         if self.scope is not None and permission not in self.scope:
             return []

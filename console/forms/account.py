@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
 
-from console.access.login_limit import hashing
+from console.access.login_limit import hashing_slot
 
 
 class OwnPasswordForm(PasswordChangeForm):
@@ -26,7 +26,7 @@ class OwnPasswordForm(PasswordChangeForm):
         """Raises OperatorError login_busy."""
         if not self.is_bound:
             return super().full_clean()
-        with hashing():
+        with hashing_slot():
             return super().full_clean()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from broker_core.documents.clients import ClientEntry, DeliveryState
 from broker_core.documents.instance import PoolEntry, Snapshot
-from console.choices import PlaceKind
+from console.choices import ScopeKind
 
 SPOOLED = (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
@@ -33,11 +33,11 @@ class Place:
     delay_p99_ms: float | None = None
 
 
-def places(snapshot: Snapshot) -> Iterator[tuple[PlaceKind, Place]]:
+def places(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, Place]]:
     """Each of them."""
     status, clients = snapshot.status, snapshot.clients
     rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
-    yield PlaceKind.INSTANCE, replace(
+    yield ScopeKind.INSTANCE, replace(
         whole, messages_in=rates.messages_in, messages_out=rates.messages_out, bytes_in=rates.bytes_in,
         bytes_out=rates.bytes_out, delay_p50_ms=status.delay.p50_ms if status.delay else None,
         delay_p99_ms=status.delay.p99_ms if status.delay else None,
@@ -48,9 +48,9 @@ def places(snapshot: Snapshot) -> Iterator[tuple[PlaceKind, Place]]:
         by_transport.setdefault(client.transport, []).append(client)
         by_pool.setdefault(client.pool, []).append(client)
     for transport in status.transports:
-        yield PlaceKind.TRANSPORT, _of(transport.name, by_transport.get(transport.name, []))
+        yield ScopeKind.TRANSPORT, _of(transport.name, by_transport.get(transport.name, []))
     for pool in status.pools:
-        yield PlaceKind.POOL, _with_pools(_of(pool.name, by_pool.get(pool.name, [])), [pool])
+        yield ScopeKind.POOL, _with_pools(_of(pool.name, by_pool.get(pool.name, [])), [pool])
 
 
 def _of(name: str, clients: Sequence[ClientEntry]) -> Place:

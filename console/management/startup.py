@@ -21,7 +21,7 @@ from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.private_files import tighten_trees
-from console.broker_addresses import name_of
+from console.broker_addresses import format_broker_name
 from console.database_limits import database_error, limit_waits
 from console.management import banner
 from console.queue_names import journal_queue
@@ -190,7 +190,7 @@ def installation() -> Installation:
 def own_queue() -> str:
     """The queue of this machine's journal, where the console is on another machine."""
     group = settings.SLUICE_GROUP
-    return journal_queue(name_of(settings.SLUICE_INSTANCE, group.member if group else ""))
+    return journal_queue(format_broker_name(settings.SLUICE_INSTANCE, group.member if group else ""))
 
 
 def check_console_elsewhere() -> None:

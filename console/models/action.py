@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from console.choices import MissedPolicy
+from console.choices import MissedRunPolicy
 from console.models.instance import Instance
 
 
@@ -20,7 +20,9 @@ class Action(models.Model):
     when = models.JSONField(default=list, blank=True)
     steps = models.JSONField(default=list)
     enabled = models.BooleanField(default=True)
-    missed = models.CharField(max_length=16, choices=MissedPolicy.choices, default=MissedPolicy.RUN_ONCE)
+    missed = models.CharField(
+        max_length=16, choices=MissedRunPolicy.choices, default=MissedRunPolicy.RUN_ONCE
+    )
     needs_approval = models.BooleanField(default=False)
     version = models.PositiveIntegerField(default=1)
     started_at = models.DateTimeField()
@@ -36,7 +38,7 @@ class Action(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["instance", "name"], name="action_name_once"),
             models.CheckConstraint(
-                condition=models.Q(missed__in=MissedPolicy.values), name="action_missed_policy"
+                condition=models.Q(missed__in=MissedRunPolicy.values), name="action_missed_policy"
             ),
         ]
 

@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import models
 
-from console.choices import AlertAbout, MessageState
+from console.choices import AlertSubject, MessageState
 from console.models.instance import Instance
 
 MOST_ADDRESSES = 10
@@ -19,7 +19,7 @@ class AlertRule(models.Model):
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(max_length=80)
-    about = models.CharField(max_length=16, choices=AlertAbout.choices, default=AlertAbout.STALLED)
+    about = models.CharField(max_length=16, choices=AlertSubject.choices, default=AlertSubject.STALLED)
     client = models.CharField("client names", max_length=64, blank=True, help_text="A pattern, like desk-*. Empty: all.")  # fmt: skip
     for_s = models.PositiveIntegerField("for so many seconds", default=30)
     webhook = models.CharField(max_length=500, blank=True, help_text="An address of a host in SLUICE_WEBHOOK_HOSTS.")  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from console.choices import PlaceKind
+from console.choices import ScopeKind
 from console.models.instance import Instance
 
 
@@ -139,7 +139,7 @@ class PlaceSample(models.Model):
     member = models.CharField(
         max_length=64, blank=True, default=""
     )  # each has its own rows; all together are their sum
-    kind = models.CharField(max_length=16, choices=PlaceKind.choices)
+    kind = models.CharField(max_length=16, choices=ScopeKind.choices)
     name = models.CharField(max_length=64)
     seconds = models.PositiveSmallIntegerField(default=10)
     at = models.DateTimeField()

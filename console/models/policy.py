@@ -17,16 +17,16 @@ from broker_core.config.destinations import read_destinations
 from broker_core.config.document_reader import DocumentReader
 from broker_core.config.presets import read_activemq, read_qpid, read_quotas, read_xap
 from broker_core.config.rules import read_rules
-from console.choices import EntryKind
+from console.choices import PolicyEntryKind
 from console.models.instance import Instance, check_name
 
 _READERS: dict[str, Callable[[DocumentReader, Any], Any]] = {
-    EntryKind.XAP: read_xap,
-    EntryKind.ACTIVEMQ: read_activemq,
-    EntryKind.QPID: read_qpid,
-    EntryKind.RULE: read_rules,
-    EntryKind.QUOTA: read_quotas,
-    EntryKind.DESTINATION: read_destinations,
+    PolicyEntryKind.XAP: read_xap,
+    PolicyEntryKind.ACTIVEMQ: read_activemq,
+    PolicyEntryKind.QPID: read_qpid,
+    PolicyEntryKind.RULE: read_rules,
+    PolicyEntryKind.QUOTA: read_quotas,
+    PolicyEntryKind.DESTINATION: read_destinations,
 }
 
 
@@ -39,7 +39,7 @@ class PolicyEntry(models.Model):
     """One entry of XAP's, ActiveMQ's or Qpid's settings, of the custom rules, the quotas or the destinations. `key` says what it is for."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entries")
-    kind = models.CharField(max_length=16, choices=EntryKind.choices)
+    kind = models.CharField(max_length=16, choices=PolicyEntryKind.choices)
     place = models.PositiveIntegerField(default=0)
     key = models.CharField(max_length=1_500, editable=False)
     settings = models.JSONField()
@@ -52,7 +52,9 @@ class PolicyEntry(models.Model):
                 name="policy_entry_once",
                 violation_error_message="there are two entries for the same topic, transport or scope",
             ),
-            models.CheckConstraint(condition=models.Q(kind__in=EntryKind.values), name="policy_entry_kind"),
+            models.CheckConstraint(
+                condition=models.Q(kind__in=PolicyEntryKind.values), name="policy_entry_kind"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -63,7 +65,7 @@ class PolicyEntry(models.Model):
         if not isinstance(self.settings, dict):
             raise ValidationError("Give an object.")
         self.key = entry_key(self.kind, self.settings)
-        if self.kind != EntryKind.RULE:
+        if self.kind != PolicyEntryKind.RULE:
             reader = DocumentReader()
             _READERS[self.kind](reader, [self.settings])
             _raise(reader.problems)
@@ -71,9 +73,9 @@ class PolicyEntry(models.Model):
 
 def entry_key(kind: str, entry: dict[str, Any]) -> str:
     """What makes an entry unique: a rule's name and scope, a destination's name, else the topic, the user and the transport."""
-    if kind == EntryKind.DESTINATION:
+    if kind == PolicyEntryKind.DESTINATION:
         return str(entry.get("name") or "")
-    if kind == EntryKind.RULE:
+    if kind == PolicyEntryKind.RULE:
         scope = entry.get("scope") or {}
         words = [str(entry.get("name", "")), *(f"{key}={scope[key]}" for key in sorted(scope) if scope[key])]
     else:

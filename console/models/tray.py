@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 
-from console.choices import TrayKind
+from console.choices import PendingChangeKind
 from console.models.draft import PolicyDraft
 from console.models.instance import Instance
 
@@ -15,7 +15,7 @@ class TrayItem(models.Model):
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
-    kind = models.CharField(max_length=16, choices=TrayKind.choices)
+    kind = models.CharField(max_length=16, choices=PendingChangeKind.choices)
     target = models.CharField(max_length=300, blank=True)
     parameters = models.JSONField(default=dict)
     draft = models.ForeignKey(PolicyDraft, on_delete=models.CASCADE, null=True, blank=True, related_name="+")

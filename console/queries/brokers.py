@@ -12,9 +12,9 @@ from broker_core.documents.base import Document, MomentOrNone
 from broker_core.documents.instance import InstanceStatus, ThroughputRates
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
-from console.access.rights import Access
+from console.access.rights import EffectiveAccess
 from console.broker_addresses import BrokerAddress
-from console.broker_link import Told, addresses_of, ask, certificate_ends, ends_soon
+from console.broker_link import BrokerAnswer, addresses_of, ask_brokers, certificate_expiry, expires_soon
 from console.choices import Permission
 
 PATIENCE_S = 2.0
@@ -73,18 +73,18 @@ def instances() -> tuple[str, ...]:
     )
 
 
-def seen_by(access: Access) -> list[str]:
+def seen_by(access: EffectiveAccess) -> list[str]:
     """Those that somebody may look at."""
     return [name for name in instances() if access.allows(Permission.VIEW, instance=name)]
 
 
-def brokers(access: Access) -> list[BrokerEntry]:
+def brokers(access: EffectiveAccess) -> list[BrokerEntry]:
     """Of those instances, asked all at once."""
     addresses = [one for name in seen_by(access) for one in addresses_of(name)]
-    return [_entry(one) for one in ask(addresses, GetStatus(), timeout_s=PATIENCE_S)]
+    return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 
-def _entry(told: Told[InstanceStatus]) -> BrokerEntry:
+def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
     at, status = told.address, told.answer
     if status is None:
         error = told.error
@@ -132,10 +132,10 @@ def _database(status: InstanceStatus) -> dict[str, Any]:
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:
-    ends = certificate_ends(at)
+    ends = certificate_expiry(at)
     if ends is None:
         return {}
-    return {"certificate_ends_at": ends * 1_000, "certificate_ends_soon": ends_soon(ends, time.time())}
+    return {"certificate_ends_at": ends * 1_000, "certificate_ends_soon": expires_soon(ends, time.time())}
 
 
 def _who(at: BrokerAddress) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Clients(Sequence[ClientEntry]):
     """The clients that fit, as a sequence that asks the broker for the part that is looked at: a paginator slices it.
 
     `sort` like "-lag_ms", "" being the worst health first; `patterns` are those of the names that may be seen, None being
-    all. Raises BrokerAway, or OperatorError bad_sort, when it is looked at.
+    all. Raises BrokerUnavailable, or OperatorError bad_sort, when it is looked at.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Clients(Sequence[ClientEntry]):
 
 
 def client(name: str, instance_name: str | None = None) -> ClientEntry:
-    """One client. Raises OperatorError unknown_client, or BrokerAway."""
+    """One client. Raises OperatorError unknown_client, or BrokerUnavailable."""
     return link_to(instance_named(instance_name).name).call(requests.GetClient(name=name))
 
 

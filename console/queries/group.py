@@ -7,7 +7,7 @@ from typing import NamedTuple
 from broker_core.documents.replication import GroupStatus, MemberEntry
 from broker_core.documents.requests import GetGroup
 from broker_core.errors import SluiceError
-from console.broker_link import Told, ask_each, link_to
+from console.broker_link import BrokerAnswer, ask_all_brokers, link_to
 
 PATIENCE_S = 2.0
 TAKING_PART = "taking part"
@@ -62,7 +62,7 @@ class SeenGroup(NamedTuple):
 
 def group_now(instance_name: str) -> GroupStatus:
     """As the first member sees it that can be reached. OperatorError no_group for a broker by itself;
-    BrokerAway."""
+    BrokerUnavailable."""
     return link_to(instance_name).call(GetGroup())
 
 
@@ -74,7 +74,7 @@ def is_well(status: GroupStatus) -> bool:
 
 def seen_group(instance_name: str) -> SeenGroup:
     """Asks every member that this console reaches, all at once."""
-    told = ask_each(instance_name, GetGroup(), timeout_s=PATIENCE_S)
+    told = ask_all_brokers(instance_name, GetGroup(), timeout_s=PATIENCE_S)
     status = next((one.answer for one in told if one.answer is not None), None)
     if status is None:
         members = [SeenMember(one.member, None, None, one.error) for one in told if one.member]
@@ -88,12 +88,12 @@ def seen_group(instance_name: str) -> SeenGroup:
     )
 
 
-def _name_of(told: Told[GroupStatus]) -> str:
+def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
     """Its own word where it isn't listed by its member's name: it is the one on this machine."""
     return told.answer.member if told.answer is not None else told.member
 
 
-def _seen(name: str, entry: MemberEntry | None, told: Told[GroupStatus] | None) -> SeenMember:
+def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> SeenMember:
     if told is None:
         return SeenMember(name, entry, None, None)
     return SeenMember(name, entry, told.answer, told.error)

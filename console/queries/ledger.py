@@ -34,7 +34,7 @@ def losses(
 
 
 def durables(instance_name: str | None = None, patterns: Sequence[str] | None = None) -> list[DurableEntry]:
-    """Durable subscriptions of clients whose names fit one of `patterns`, None being all. Raises BrokerAway."""
+    """Durable subscriptions of clients whose names fit one of `patterns`, None being all. Raises BrokerUnavailable."""
     found = link_to(instance_named(instance_name).name).call(ListDurables())
     return [
         one

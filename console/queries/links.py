@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from broker_core.bookmark import bookmark_sequence
 from broker_core.documents.replication import LinkEntry, LinkList, LinkState
 from broker_core.documents.requests import GetLinks
-from console.broker_link import Told, ask_each
+from console.broker_link import BrokerAnswer, ask_all_brokers
 
 PATIENCE_S = 2.0
 _KNOWING: Final[tuple[LinkState, ...]] = ("carrying", "away", "off", "standing by")
@@ -34,7 +34,7 @@ class LinksNow(NamedTuple):
     """`links`: each once; `away`: brokers that couldn't be asked."""
 
     links: list[SeenLink]
-    away: list[Told[LinkList]]
+    away: list[BrokerAnswer[LinkList]]
 
     @property
     def is_well(self) -> bool:
@@ -44,7 +44,7 @@ class LinksNow(NamedTuple):
 
 def links_now(instance_name: str) -> LinksNow:
     """Of every broker of the instance."""
-    told = ask_each(instance_name, GetLinks(), timeout_s=PATIENCE_S)
+    told = ask_all_brokers(instance_name, GetLinks(), timeout_s=PATIENCE_S)
     found: dict[str, list[tuple[str, LinkEntry]]] = {}
     for one in told:
         for link in one.answer.links if one.answer is not None else ():

@@ -16,7 +16,7 @@ from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntr
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError
-from console.broker_link import Link, link_to
+from console.broker_link import RequestChannel, link_to
 from console.models import ActionRun
 from console.queries.policies import in_force_everywhere
 
@@ -149,7 +149,7 @@ def _problems(broker: Name, status: InstanceStatus) -> Metric:
     return gauge
 
 
-def _group_of(link: Link) -> GroupStatus | None:
+def _group_of(link: RequestChannel) -> GroupStatus | None:
     """None of a broker by itself."""
     try:
         return link.call(GetGroup(), timeout_s=2.0)

@@ -16,8 +16,8 @@ from django.db.models.functions import Trunc
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
-from console import current
-from console.broker_link import is_here
+from console import current_instance
+from console.broker_link import is_on_this_machine
 from console.models import (
     ActionRun,
     ClientHour,
@@ -87,7 +87,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(patterns: Sequence[str] | None) -> Verdict:
-    """Of now. Raises BrokerAway."""
+    """Of now. Raises BrokerUnavailable."""
     everyone = Clients(patterns=patterns)
     first = everyone[0:1]
     healths: dict[Health, int] = {
@@ -102,7 +102,7 @@ def verdict(patterns: Sequence[str] | None) -> Verdict:
 
 
 def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[str] | None) -> dict[str, Any]:
-    """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerAway.
+    """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerUnavailable.
 
     Colour is for what is still open: the cells since its oldest waiting record was accepted have the client's health of now;
     what is over, or can't be told from what is over, is grey.
@@ -323,6 +323,6 @@ def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float
 def fetch_disk(now: datetime) -> Disk | None:
     """The same of the running broker; None while it is away, and of one on another machine: its disk can't be looked at from here."""
     try:
-        return disk(live.journals(), now) if is_here(current.instance_name()) else None
+        return disk(live.journals(), now) if is_on_this_machine(current_instance.instance_name()) else None
     except SluiceError:
         return None

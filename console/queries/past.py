@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.choices import PlaceKind
+from console.choices import ScopeKind
 from console.live import ring
 from console.models import (
     ClientMinute,
@@ -153,10 +153,10 @@ def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
         instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
     )
     newest = {(one.kind, one.name, one.member): one for one in rows.order_by("at")}
-    found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in PlaceKind}
+    found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in ScopeKind}
     for (kind, name, _), one in sorted(newest.items()):
         same = found[kind]
-        if kind != PlaceKind.POOL and same and same[-1].name == name:  # another member's
+        if kind != ScopeKind.POOL and same and same[-1].name == name:  # another member's
             for number in ring.NUMBERS["place"]:
                 setattr(same[-1], number, getattr(same[-1], number) + getattr(one, number))
         else:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from django.conf import settings
 
-from console import current
+from console import current_instance
 
 DAYS = 31
 """Days of history that are shown, counted back from the newest there is."""
@@ -34,7 +34,7 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
 
     Hours in which the broker had nothing to say of the client are left out. Empty when the job hasn't run yet.
     """
-    name = instance or current.instance_name()
+    name = instance or current_instance.instance_name()
     directory = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history"
     newest = sorted(directory.glob(f"day=*/{name}.parquet"), reverse=True)[:days]
     rows = [row for path in reversed(newest) for row in _hours_in(path, client)]

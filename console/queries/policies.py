@@ -15,9 +15,9 @@ from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode
 from broker_core.config.transports import TRANSPORT_FIELDS
 from broker_core.errors import OperatorError
-from console import current
+from console import current_instance
 from console.broker_link import members_of
-from console.choices import EntryKind, RolloutState
+from console.choices import PolicyEntryKind, RolloutState
 from console.models import (
     Decision,
     Instance,
@@ -59,7 +59,7 @@ class InForce(TypedDict):
 
 def instance_named(name: str | None = None) -> Instance:
     """The instance of that name, or this installation's own. Raises OperatorError unknown_instance."""
-    wanted = name or current.instance_name()
+    wanted = name or current_instance.instance_name()
     found = Instance.objects.filter(name=wanted).first()
     if found is None:
         raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
@@ -167,11 +167,11 @@ def desired_document(instance: Instance, number: int) -> dict[str, Any]:
 
 def _entries(instance: Instance) -> dict[str, Any]:
     """The document's lists of entries."""
-    found: dict[str, Any] = {kind: [] for kind in EntryKind.values}
+    found: dict[str, Any] = {kind: [] for kind in PolicyEntryKind.values}
     for entry in instance.entries.all():
         found[entry.kind].append(entry.settings)
-    if not found[EntryKind.DESTINATION]:
-        del found[EntryKind.DESTINATION]  # so that documents without any are as they were
+    if not found[PolicyEntryKind.DESTINATION]:
+        del found[PolicyEntryKind.DESTINATION]  # so that documents without any are as they were
     return found
 
 

@@ -16,9 +16,9 @@ from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from broker_core.documents.stalls import StallEntry
 from broker_core.names import LINK_PREFIX
-from console import broker_merge
-from console.broker_addresses import queue_of
-from console.broker_link import Told, addresses_of, ask
+from console import group_answers
+from console.broker_addresses import queue_for_broker
+from console.broker_link import BrokerAnswer, addresses_of, ask_brokers
 from console.choices import RunKind, RunState
 from console.live.workers import STUCK_S, key_of, queues_stuck, without_worker
 from console.models import ActionRun
@@ -82,7 +82,7 @@ def _redis() -> tuple[Part, Part]:
 
 def _workers() -> list[Part]:
     """Return a part for each queue with a worker of its own: whether one is there, and whether the queue moves."""
-    remote = {queue_of(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
+    remote = {queue_for_broker(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
     queues = {CHORES_QUEUE: "chores", **remote}
     missed, stuck = without_worker(queues), queues_stuck(queues)
     return [
@@ -126,14 +126,16 @@ def _moving(name: str, stuck_s: int, *, busy: bool = False) -> Part:
 
 def _brokers() -> list[Part]:
     """Each broker that this process is told of; of one alone there isn't a name."""
-    told = ask([one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0)
+    told = ask_brokers(
+        [one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0
+    )
     several = len(told) > 1
     brokers = [_part(f"broker {one.address.name}" if several else "broker", one) for one in told]
     databases = [part for one in told for part in _database_of(one, several=several)]
     return [*brokers, *databases, *(part for name in instances() for part in _problems(name, told))]
 
 
-def _database_of(told: Told[InstanceStatus], *, several: bool) -> list[Part]:
+def _database_of(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[Part]:
     """Return a part for a broker that can't use the database, or runs the policy on its own disk."""
     entry = told.answer.database if told.answer is not None else None
     if entry is None or not entry.code:
@@ -143,7 +145,7 @@ def _database_of(told: Told[InstanceStatus], *, several: bool) -> list[Part]:
     return [part if entry.away_since is None else part | {"since": entry.away_since}]
 
 
-def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:
+def _problems(instance: str, told: list[BrokerAnswer[InstanceStatus]]) -> list[Part]:
     answers = [one.answer for one in told if one.answer is not None and one.address.instance == instance]
     return [
         {
@@ -154,7 +156,7 @@ def _problems(instance: str, told: list[Told[InstanceStatus]]) -> list[Part]:
             "since": one.since,
             "entry": one,
         }
-        for one in broker_merge.problems(answers)
+        for one in group_answers.problems(answers)
     ]  # fmt: skip
 
 
@@ -168,7 +170,7 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
     return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"
 
 
-def _part(name: str, told: Told[InstanceStatus]) -> Part:
+def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> Part:
     if told.error is None:
         stall = told.answer.stalls.last if told.answer is not None else None
         part: Part = {"name": name, "ok": True, "problem": ""}

@@ -12,7 +12,7 @@ from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import ListReplays
 from broker_core.errors import OperatorError
 from broker_core.names import name_matches
-from console.broker_link import BrokerAway, link_to
+from console.broker_link import BrokerUnavailable, link_to
 from console.models import ManagedReplay
 from console.queries.policies import instance_named
 
@@ -44,7 +44,7 @@ def replays(
     try:
         entries = link_to(instance.name).call(ListReplays())
         found = [known(one, author=authors.get((one.name, one.created_at), "")) for one in entries]
-    except BrokerAway:
+    except BrokerUnavailable:
         found = [
             known(
                 msgspec.convert(row.shown, ReplayEntry),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from broker_core.documents.journals import SegmentEntry
-from console.access.rights import Access
+from console.access.rights import EffectiveAccess
 from console.choices import Permission, RunKind
 from console.models import ActionRun
 
@@ -26,7 +26,7 @@ MESSAGES, CLIENTS = "messages", "clients"
 NEEDED_BY = "needed by "
 
 
-def shown(run: ActionRun, access: Access) -> ActionRun:
+def shown(run: ActionRun, access: EffectiveAccess) -> ActionRun:
     """A copy of the run, not to be saved; `withheld` says which of MESSAGES and CLIENTS are left out of it."""
     made = copy.copy(run)
     made.withheld = withheld(run, access)  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def shown(run: ActionRun, access: Access) -> ActionRun:
     return made
 
 
-def withheld(run: ActionRun, access: Access) -> list[str]:
+def withheld(run: ActionRun, access: EffectiveAccess) -> list[str]:
     """What of a run may not be seen."""
     instance, variables = run.instance.name, _variables(run)
     found = []
@@ -52,14 +52,16 @@ def withheld(run: ActionRun, access: Access) -> list[str]:
     return found
 
 
-def plan_shown(run: ActionRun, plan: Any, access: Access) -> Any:
+def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
     """A plan of what a run has still to do, of what may be seen of it."""
     made = copy.copy(run)
     made.plan = plan
     return shown(made, access).plan
 
 
-def segments_shown(segments: Iterable[SegmentEntry], instance: str, access: Access) -> list[SegmentEntry]:
+def segments_shown(
+    segments: Iterable[SegmentEntry], instance: str, access: EffectiveAccess
+) -> list[SegmentEntry]:
     """Segments with who needs each; of clients out of scope only that somebody does."""
     if access.client_patterns(instance) is None:
         return list(segments)
@@ -69,7 +71,7 @@ def segments_shown(segments: Iterable[SegmentEntry], instance: str, access: Acce
     ]
 
 
-def _owner(owner: str, instance: str, access: Access) -> str:
+def _owner(owner: str, instance: str, access: EffectiveAccess) -> str:
     kind, _, name = owner.rpartition(" of ")
     if kind in ("replay", "spool") and access.allows(Permission.VIEW, instance=instance, client=name):
         return owner

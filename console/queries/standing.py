@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.stalls import CAUSES, StallEntry
-from console import current
+from console import current_instance
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
 from console.queries.readiness import DATABASE_OF, Part, problem_name, readiness
@@ -84,8 +84,8 @@ _DATABASE_OF_BROKER = {
 
 def standings() -> list[Standing]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
-    instance = Instance.objects.filter(name=current.instance_name()).first()
-    parts, own = readiness(write=False), current.instance_name()
+    instance = Instance.objects.filter(name=current_instance.instance_name()).first()
+    parts, own = readiness(write=False), current_instance.instance_name()
     forget("database")  # it answered above
     missed = [
         part

@@ -13,14 +13,14 @@ from django.conf import settings
 from django.db.models import F
 
 from broker_core.errors import OperatorError
-from console.broker_addresses import name_of
+from console.broker_addresses import format_broker_name
 from console.broker_link import members_of
-from console.choices import PlaceKind
+from console.choices import ScopeKind
 from console.live import ring
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
 
 MAX_POINTS = 2_000
-KINDS = ("client", *(str(kind) for kind in PlaceKind))
+KINDS = ("client", *(str(kind) for kind in ScopeKind))
 SAMPLES_KEPT = timedelta(hours=24)
 _ON_ITS_WAY = timedelta(minutes=10)
 """Who asks for just as long as minutes are kept asks by a clock of its own, and a moment before it is answered."""
@@ -123,7 +123,7 @@ def _seconds(
     if of == "client":
         return ring.read(instance.name, of, name, since, until)
     found = [
-        ring.read(name_of(instance.name, one), of, name, since, until)
+        ring.read(format_broker_name(instance.name, one), of, name, since, until)
         for one in ((member,) if member else members_of(instance.name))
     ]
     return found[0] if len(found) == 1 else list(summed(merge(*found, key=itemgetter("at"))))

@@ -26,7 +26,7 @@ from broker_core.documents.instance import DatabaseEntry, Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.rulebook import parse_stage
-from console.broker_addresses import name_of
+from console.broker_addresses import format_broker_name
 from console.database_limits import database_error
 from console.live import newest
 from console.queries.policies import instance_named
@@ -136,7 +136,7 @@ class BrokerReporter:
     async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
         """The snapshot itself, or that a large one is in Redis now."""
         seen = await self._written.json(snapshot)
-        name = name_of(snapshot.status.instance, snapshot.status.member)
+        name = format_broker_name(snapshot.status.instance, snapshot.status.member)
         if len(seen) <= newest.INLINE:
             return {"type": "live.snapshot", "snapshot": seen}
         await asyncio.to_thread(newest.write, name, seen)

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ROLE_PERMISSIONS, ActorKind, Permission
 from console.models import ApiToken, Grant
 
@@ -21,7 +21,7 @@ class Actor:
     user_id: int | None = None
     source: str = ""
     request_id: str = ""
-    access: Access | None = field(default=None, compare=False, repr=False)
+    access: EffectiveAccess | None = field(default=None, compare=False, repr=False)
 
     @property
     def account_id(self) -> int:
@@ -62,12 +62,12 @@ def require_user(request: Any) -> User:
     return user
 
 
-def access_of(user: Any, token: Any = None) -> Access:
+def access_of(user: Any, token: Any = None) -> EffectiveAccess:
     """What an account may do now; with a token, at most what that was made for. One query."""
     if user is None or not (user.is_authenticated and user.is_active):
-        return Access()
+        return EffectiveAccess()
     rights = tuple(
-        Right(
+        GrantedRight(
             ROLE_PERMISSIONS[grant.role],
             grant.instance.name if grant.instance else "",
             grant.client_pattern,
@@ -76,10 +76,10 @@ def access_of(user: Any, token: Any = None) -> Access:
         for grant in Grant.objects.filter(user=user).select_related("instance")
     )
     scope = frozenset(Permission(one) for one in token.scope) if isinstance(token, ApiToken) else None
-    return Access(rights, scope)
+    return EffectiveAccess(rights, scope)
 
 
-def access_of_request(request: Any) -> Access:
+def access_of_request(request: Any) -> EffectiveAccess:
     """The same for a request; read once for each, however many ask."""
     base = getattr(request, "_request", request)
     user, token = getattr(request, "user", None), getattr(request, "auth", None)

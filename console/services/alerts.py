@@ -24,8 +24,8 @@ from broker_core.documents.clients import ClientEntry, Health
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
 from broker_core.safe_text import escape_line, to_mail_header
-from console.broker_link import noting_unreached
-from console.choices import AlertAbout, MessageState
+from console.broker_link import collect_unreachable
+from console.choices import AlertSubject, MessageState
 from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
 from console.queries import live, standing
 from console.services import audit, bounded_mail, webhooks
@@ -51,9 +51,9 @@ KEPT: Final = timedelta(days=30)
 EMAIL, WEBHOOK = "email", "webhook"
 _ASKS = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
 _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
-    AlertAbout.STALLED: lambda one: one.health is Health.STALLED,
-    AlertAbout.ASKS: lambda one: one.health in _ASKS,
-    AlertAbout.LIMIT: lambda one: (
+    AlertSubject.STALLED: lambda one: one.health is Health.STALLED,
+    AlertSubject.ASKS: lambda one: one.health in _ASKS,
+    AlertSubject.LIMIT: lambda one: (
         one.forecast is not None
         and one.forecast.mode == EnforcementMode.ENFORCE
         and one.forecast.fires_in_ms is not None
@@ -61,11 +61,11 @@ _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
     ),
 }
 _WORDS: Mapping[str, tuple[str, str]] = {
-    AlertAbout.STALLED: ("is stalled", "are stalled"),
-    AlertAbout.ASKS: ("doesn’t keep up", "don’t keep up"),
-    AlertAbout.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
-    AlertAbout.DECISION: ("was acted on", "were acted on"),
-    AlertAbout.STANDING: ("stands at the top of every page", "stand at the top of every page"),
+    AlertSubject.STALLED: ("is stalled", "are stalled"),
+    AlertSubject.ASKS: ("doesn’t keep up", "don’t keep up"),
+    AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
+    AlertSubject.DECISION: ("was acted on", "were acted on"),
+    AlertSubject.STANDING: ("stands at the top of every page", "stand at the top of every page"),
 }
 Members = dict[str, float]
 """Who, and since when."""
@@ -106,7 +106,7 @@ def watch(now: datetime) -> None:
         name = rule.instance.name
         if rule.about in _FITS and name not in found:
             try:
-                with noting_unreached() as unreached:
+                with collect_unreachable() as unreached:
                     found[name] = live.snapshot(name).clients
             except SluiceError:
                 found[name] = None
@@ -123,7 +123,7 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
     fits = _FITS.get(rule.about)
     if fits is not None:
         return {one.name: now.timestamp() for one in clients if _meant(rule, one.name) and fits(one)}
-    if rule.about == AlertAbout.DECISION:
+    if rule.about == AlertSubject.DECISION:
         rows = Decision.objects.filter(
             instance=rule.instance, at__gte=now - DECISION_LASTS, mode=EnforcementMode.ENFORCE
         )
@@ -156,7 +156,7 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
         before: Members = alert.members
         kept = list(found.items())[:MOST_MEMBERS]
         alert.members = {name: min(since, before.get(name, since)) for name, since in kept}
-        hold = 0 if rule.about == AlertAbout.DECISION else rule.for_s
+        hold = 0 if rule.about == AlertSubject.DECISION else rule.for_s
         firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
         if firing:
             alert.sentence = sentence(rule.about, firing, len(found) - len(kept))
@@ -175,7 +175,7 @@ def sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     number = len(names) + more
     if number == 1:
         return f"{names[0]} {one}."
-    what = "things" if about == AlertAbout.STANDING else "clients"
+    what = "things" if about == AlertSubject.STANDING else "clients"
     named = ", ".join(sorted(names)[:MOST_NAMED])
     rest = f" and {number - MOST_NAMED:,} more" if number > MOST_NAMED else ""
     return f"{number:,} {what} {many}: {named}{rest}."

@@ -19,7 +19,7 @@ from console.services.actors import Actor
 
 
 def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> DisconnectReply:
-    """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerAway."""
+    """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerUnavailable."""
     instance, why = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
     if not why:
@@ -56,7 +56,7 @@ def act(
 ) -> PauseReply | OfflineReply:
     """Pause, resume (one subscription, or all) or offline a client.
 
-    Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerAway.
+    Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerUnavailable.
     """
     instance, why = instance_named(instance_name), reason.strip()[:500]
     target, word = f"{instance.name}: client {asked.name}", requests.request_name(asked)
@@ -73,7 +73,7 @@ def act(
 
 
 def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> DurableName:
-    """Delete a durable subscription: nothing is kept for it any more. Raises OperatorError unknown_durable, or BrokerAway."""
+    """Delete a durable subscription: nothing is kept for it any more. Raises OperatorError unknown_durable, or BrokerUnavailable."""
     instance = instance_named(instance_name)
     target = f"{instance.name}: durable subscription {name} of {client}"
     try:

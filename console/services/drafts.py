@@ -18,8 +18,8 @@ from broker_core.documents.requests import PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
 from broker_core.slow_clients.rules.review import PolicyFinding, review_policy
-from console.access.policy_secrets import kept, redacted
-from console.broker_link import link_to, noting_unreached
+from console.access.policy_secrets import redact_secrets, restore_secrets
+from console.broker_link import collect_unreachable, link_to
 from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
@@ -87,7 +87,7 @@ def make(
         title=(title.strip() or "Untitled")[:200],
         base=newest.number,
         document=_checked(
-            kept(document, newest.document) if document is not None else newest.document, instance
+            restore_secrets(document, newest.document) if document is not None else newest.document, instance
         ),
         author=actor.name[:200],
     )
@@ -124,13 +124,16 @@ def edit(
         draft = _expected(draft_numbered(number, lock=True), expected_version)
         newest = policies.newest_of(draft.instance).document
         before = draft.document
-        draft.document = _checked(kept(overlay(before, changes), before, newest), draft.instance)
+        draft.document = _checked(restore_secrets(overlay(before, changes), before, newest), draft.instance)
         policies.refuse_newly_misplaced(draft.document, before, newest)
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
         draft.save()
         audit.record(
-            actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=redacted(dict(changes))
+            actor,
+            "draft.change",
+            f"{draft.instance.name}: {draft.title}",
+            after=redact_secrets(dict(changes)),
         )
     return draft
 
@@ -143,7 +146,7 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None, re
             actor,
             "draft.delete",
             f"{draft.instance.name}: {draft.title}",
-            before=redacted(draft.document),
+            before=redact_secrets(draft.document),
             reason=reason,
         )
         draft.delete()
@@ -177,7 +180,7 @@ def preview_of(
             if rollout is None
             else policies.staged_orders(newest.document, _staged(instance, rollout, made))
         )
-        with noting_unreached() as unreached:
+        with collect_unreachable() as unreached:
             effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)

@@ -14,7 +14,7 @@ from broker_core.documents.requests import (
 )
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX
-from console.broker_link import Link, Told, ask_each
+from console.broker_link import BrokerAnswer, RequestChannel, ask_all_brokers
 from console.queries.group import group_now
 from console.queries.links import links_now
 
@@ -34,7 +34,7 @@ def is_link(name: str) -> bool:
 
 
 def named(instance_name: str, name: str) -> str:
-    """Whom an operator means at a terminal: a member by its name, else a link, with or without `link.` before it. BrokerAway."""
+    """Whom an operator means at a terminal: a member by its name, else a link, with or without `link.` before it. BrokerUnavailable."""
     try:
         members = [one.name for one in group_now(instance_name).members]
     except OperatorError as problem:
@@ -46,29 +46,29 @@ def named(instance_name: str, name: str) -> str:
     return f"{LINK_PREFIX}{name}" if is_destination and not is_link(name) else name
 
 
-def change_member(brokers: Link, change: str, name: str, by: str) -> GroupStatus:
-    """Of a group. OperatorError no_group, unknown_member; BrokerAway."""
+def change_member(brokers: RequestChannel, change: str, name: str, by: str) -> GroupStatus:
+    """Of a group. OperatorError no_group, unknown_member; BrokerUnavailable."""
     return brokers.call(CHANGES[change](name=name, by=by))
 
 
-def forget_member(instance_name: str, name: str, by: str) -> list[Told[GroupStatus]]:
+def forget_member(instance_name: str, name: str, by: str) -> list[BrokerAnswer[GroupStatus]]:
     """Have each broker forget a member that was removed for good; return each one's answer.
 
     Raises what a broker refused, where none did it: OperatorError unknown_member, member_in_use and no_group.
     """
-    told = ask_each(instance_name, ForgetMember(name=name, by=by))
+    told = ask_all_brokers(instance_name, ForgetMember(name=name, by=by))
     refused = [one.error for one in told if one.error is not None]
     if len(refused) == len(told):
         raise refused[0]
     return told
 
 
-def change_link(brokers: Link, change: str, name: str, by: str) -> LinkList:
-    """Of `link.NAME`. OperatorError unknown_member; BrokerAway."""
+def change_link(brokers: RequestChannel, change: str, name: str, by: str) -> LinkList:
+    """Of `link.NAME`. OperatorError unknown_member; BrokerUnavailable."""
     return brokers.call(LINK_CHANGES[change](name=name.removeprefix(LINK_PREFIX), by=by))
 
 
-def changed(brokers: Link, change: str, name: str, by: str) -> MemberEntry | LinkEntry:
+def changed(brokers: RequestChannel, change: str, name: str, by: str) -> MemberEntry | LinkEntry:
     """Either, as it stands then. Raises as both."""
     if is_link(name):
         links = change_link(brokers, change, name, by).links

@@ -18,7 +18,7 @@ from broker_core.documents import requests
 from broker_core.documents.journals import JournalAction, RemovalReply, SwapAction
 from broker_core.errors import OperatorError
 from broker_core.journal import segment_copies
-from console.broker_link import Link, link_to, members_of
+from console.broker_link import RequestChannel, link_to, members_of
 from console.choices import JOURNAL_ACTIONS, RunKind, RunState
 from console.models import ActionRun
 from console.queries.policies import instance_named
@@ -115,7 +115,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     return _prepare_and_swap(run, link, chosen, progress)
 
 
-def _remove(run: ActionRun, link: Link, age_s: int, progress: Progress) -> dict[str, Any]:
+def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: Progress) -> dict[str, Any]:
     """Note what each file is before anything goes: should this worker die in between, the run still tells."""
     assert run.plan is not None
     segments = run.plan["segments"]
@@ -147,7 +147,9 @@ def receipt_of(instance: str, segments: list[dict[str, Any]], gone: RemovalReply
     }
 
 
-def _prepare_and_swap(run: ActionRun, link: Link, chosen: list[Any], progress: Progress) -> dict[str, Any]:
+def _prepare_and_swap(
+    run: ActionRun, link: RequestChannel, chosen: list[Any], progress: Progress
+) -> dict[str, Any]:
     paths = {entry.name: Path(entry.path) for entry in link.call(requests.ListJournals())}
     done: list[dict[str, Any]] = []
     for number, entry in enumerate(chosen):

@@ -24,7 +24,7 @@ MAX_BODY = 1024 * 1024
 def publish(
     actor: Actor, topic: str, data: Json, reason: str = "", instance_name: str | None = None
 ) -> PublishReply:
-    """Publish one JSON message. Raises OperatorError bad_topic, message_too_large, or BrokerAway.
+    """Publish one JSON message. Raises OperatorError bad_topic, message_too_large, or BrokerUnavailable.
 
     The audit has its size, not its content, which may be nobody's business who reads audits.
     """

@@ -18,8 +18,8 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.access import last_used
-from console.access.login_limit import hashing
-from console.access.networks import parse_networks, within
+from console.access.login_limit import hashing_slot
+from console.access.networks import is_in_networks, parse_networks
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
 from console.models.access import check_networks
@@ -89,7 +89,7 @@ def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
 
 def change_password(actor: Actor, form: Any) -> None:
     """Store somebody's own new password: `form` is a valid PasswordChangeForm. Their other sessions end."""
-    with hashing(), transaction.atomic():
+    with hashing_slot(), transaction.atomic():
         form.save()
         audit.record(actor, "operator.change_password", f"operator {form.user.get_username()}")
 
@@ -178,19 +178,19 @@ def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
         return None
     if token.revoked_at is not None or token.expires_at <= moment or not token.user.is_active:
         return None
-    last_used.token_used(token.pk, moment.timestamp())
+    last_used.record_token_use(token.pk, moment.timestamp())
     return token
 
 
 def may_come_from(token: ApiToken, address: str) -> bool:
     """Whether a token may be used from there."""
-    return not token.networks or within(address, parse_networks(token.networks))
+    return not token.networks or is_in_networks(address, parse_networks(token.networks))
 
 
 def store_used() -> int:
     """Take over from Redis when tokens were last used; returns how many. What Redis loses meanwhile isn't known of."""
     try:
-        found = last_used.take_tokens()
+        found = last_used.take_token_uses()
     except redis.RedisError:
         return 0
     for token_id, second in found.items():

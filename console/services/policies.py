@@ -29,10 +29,10 @@ from broker_core.documents.requests import ApplyPolicy, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
 from broker_core.subscriptions.destinations import destination_problems
-from console import current
-from console.access.policy_secrets import kept, redacted
-from console.broker_link import ask_each
-from console.choices import EntryKind, RolloutState
+from console import current_instance
+from console.access.policy_secrets import redact_secrets, restore_secrets
+from console.broker_link import ask_all_brokers
+from console.choices import PolicyEntryKind, RolloutState
 from console.models import Instance, PolicyRevision, PolicyRollout, Transport
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
@@ -175,17 +175,17 @@ def change_instance_policy(
     def edit(instance: Instance) -> None:
         refuse_during_rollout(instance)
         policy_rows.only(
-            changes, ("pool", "client_policy", "instance", "access", *EntryKind.values), "policy"
+            changes, ("pool", "client_policy", "instance", "access", *PolicyEntryKind.values), "policy"
         )
         journal = changes.get("instance") or {}
         policy_rows.only(journal, read.INSTANCE_FIELDS, "instance")
         policy_rows.assign(instance, journal, read.INSTANCE_FIELDS)
         policy_rows.edit_limits(instance, None, changes)
-        for kind in EntryKind.values:
+        for kind in PolicyEntryKind.values:
             if kind in changes:
                 policy_rows.write_entries(instance, kind, changes[kind])
         if "access" in changes:
-            whole = kept({"access": changes["access"]}, newest_of(instance).document)
+            whole = restore_secrets({"access": changes["access"]}, newest_of(instance).document)
             policy_rows.write_access(instance, whole["access"])
 
     return _change(
@@ -267,7 +267,9 @@ def publish(
     """
 
     def edit(instance: Instance) -> None:
-        policy_rows.write(instance, {**kept(document, newest_of(instance).document), "revision": 1})
+        policy_rows.write(
+            instance, {**restore_secrets(document, newest_of(instance).document), "revision": 1}
+        )
 
     return _change(
         actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first, guard
@@ -281,7 +283,7 @@ def tell_broker(revision: PolicyRevision, *, decided: bool = False) -> Change:
     """
     instance, problems = revision.instance, []
     order = ApplyPolicy(**in_words_of_the_broker(orders(instance.name)), decided=decided)
-    for told in ask_each(instance.name, order):
+    for told in ask_all_brokers(instance.name, order):
         if told.answer is None:
             problems.append(told.error.sentence if told.error is not None else "")
             continue
@@ -345,7 +347,7 @@ def _change(
     guard: Guard | None = None,
 ) -> Change:
     """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
-    name = ensure_instance(instance_name or current.instance_name()).name
+    name = ensure_instance(instance_name or current_instance.instance_name()).name
     if guard is not None:
         expected_revision = _ask_guard(guard, name, edit, expected_revision)
     with transaction.atomic():
@@ -360,8 +362,8 @@ def _change(
             actor,
             action,
             f"{name}: {target}",
-            before=redacted(before.document),
-            after=redacted(document),
+            before=redact_secrets(before.document),
+            after=redact_secrets(document),
             reason=reason,
         )
     return replace(tell_broker(revision), findings=tuple(findings))

@@ -16,7 +16,7 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.topics import TopicPattern
-from console.access.policy_secrets import redacted
+from console.access.policy_secrets import redact_secrets
 from console.models import Action, Instance, PolicyDraft, PolicyRevision
 from console.services import drafts, policies, policy_import
 from console.services.actions import editing
@@ -203,7 +203,7 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
 
 def dump(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     """A revision as YAML. Hashes of passwords and tokens read "set", unless they are asked for."""
-    document = revision.document if with_secrets else redacted(revision.document)
+    document = revision.document if with_secrets else redact_secrets(revision.document)
     kept = {key: value for key, value in document.items() if key != "revision"}
     title = f"# {revision.instance.name}, revision {revision.number}, by {revision.author}\n"
     return title + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)

@@ -12,7 +12,7 @@ from broker_core.config import PolicyDocument
 from broker_core.config.instance import GROUP_SILENT
 from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
-from console.choices import EntryKind
+from console.choices import PolicyEntryKind
 from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, PolicyEntry, PoolPolicy, Transport
 from console.queries import policies as read
 
@@ -36,7 +36,7 @@ def write(instance: Instance, document: Mapping[str, Any]) -> None:
         transport = known.get(wanted["name"]) or Transport(instance=instance)
         assign(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
         edit_limits(instance, transport, wanted)
-    for kind in EntryKind.values:
+    for kind in PolicyEntryKind.values:
         write_entries(instance, kind, whole.get(kind) or [])
     write_access(instance, whole.get("access") or {})
 

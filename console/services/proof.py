@@ -19,7 +19,7 @@ from django.http import HttpRequest
 from django.utils.crypto import constant_time_compare, salted_hmac
 
 from broker_core.errors import OperatorError
-from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME, hashing
+from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME, hashing_slot
 from console.services.actors import require_user
 from console.services.sessions import LOGIN_AT
 
@@ -64,7 +64,7 @@ def prove_password(request: HttpRequest, password: str) -> None:
     request."""
     user: Any = request.user
     with counted_guess(request, user.get_username()):
-        with hashing():
+        with hashing_slot():
             right = user.check_password(password)
         if not right:
             raise OperatorError("bad_password", "That isn't your password.", "Type your own password.")

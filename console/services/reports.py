@@ -22,7 +22,7 @@ from broker_core.control.set_back import CODE
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.system_records import DecisionEntry
-from console.broker_addresses import name_of
+from console.broker_addresses import format_broker_name
 from console.live import ring
 from console.live.places import places
 from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
@@ -140,7 +140,7 @@ def record_second(snapshot: Snapshot) -> None:
             return
         # A client has one history, on whichever member it is; of places each member has its own.
         ring.write(status.instance, second, clients)
-        ring.write(name_of(status.instance, status.member), second, places(snapshot))
+        ring.write(format_broker_name(status.instance, status.member), second, places(snapshot))
 
 
 def record_decisions(

@@ -26,7 +26,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from broker_core.errors import OperatorError
-from console.broker_addresses import BrokerAddress, name_of, queue_of
+from console.broker_addresses import BrokerAddress, format_broker_name, queue_for_broker
 from console.broker_link import addresses_of
 from console.choices import (
     ACTIVE_RUN_STATES,
@@ -158,7 +158,7 @@ def queue_for(run: ActionRun) -> str:
     address = _place_of(run)
     if address is None or (address.path is not None and _is_long(run)):
         return USUAL_QUEUE
-    return queue_of(address)
+    return queue_for_broker(address)
 
 
 def _is_long(run: ActionRun) -> bool:
@@ -188,7 +188,7 @@ def about_journals(kind: str, parameters: Mapping[str, Any]) -> bool:
 def _say_who_serves(run: ActionRun, queue: str) -> None:
     error = None
     if without_worker([queue]):
-        name = name_of(run.instance.name, run.member)
+        name = format_broker_name(run.instance.name, run.member)
         error = {
             "code": "no_worker",
             "message": f"No worker serves the queue {queue}, so it waits.",

@@ -37,14 +37,14 @@ def holds(values: Mapping[str, Any], session_key: str, now: float) -> bool:
     login_at, idle_s = float(values.get(LOGIN_AT, 0)), settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if now - login_at > settings.SESSION_COOKIE_AGE:
         return False
-    return not idle_s or not last_used.session_idle(session_key, login_at, now, idle_s)
+    return not idle_s or not last_used.is_session_idle(session_key, login_at, now, idle_s)
 
 
 def use(session: Any, now: float) -> None:
     """Somebody did something in it."""
     idle_s = settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if idle_s and session.session_key is not None:
-        last_used.session_used(session.session_key, now, idle_s)
+        last_used.record_session_use(session.session_key, now, idle_s)
 
 
 def by_a_person(method: str, path: str, url_name: str) -> bool:

@@ -14,9 +14,9 @@ from django.db import transaction
 
 from broker_core.documents.requests import GetPolicy
 from broker_core.errors import OperatorError
-from console import current
-from console.access.policy_secrets import redacted
-from console.broker_link import ask_each
+from console import current_instance
+from console.access.policy_secrets import redact_secrets
+from console.broker_link import ask_all_brokers
 from console.models import Instance
 from console.queries import policies as read
 from console.services import audit, policies, policy_rows
@@ -42,7 +42,7 @@ def resolve_set_back(
     before it is put in force.
     Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy_error.
     """
-    name = policies.ensure_instance(instance_name or current.instance_name()).name
+    name = policies.ensure_instance(instance_name or current_instance.instance_name()).name
     kept, in_force = _kept_policies(name)
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
@@ -61,8 +61,8 @@ def resolve_set_back(
             actor,
             f"policy.resolve_{choice}",
             f"{name}: revision {revision.number}",
-            before=redacted(before.document),
-            after=redacted(revision.document),
+            before=redact_secrets(before.document),
+            after=redact_secrets(revision.document),
             reason=reason,
         )
     return policies.tell_broker(revision, decided=True)
@@ -79,7 +79,7 @@ def _kept_policies(name: str) -> tuple[list[Document], Document]:
 
     Raises OperatorError policy_not_set_back.
     """
-    answers = [told.answer for told in ask_each(name, GetPolicy()) if told.answer is not None]
+    answers = [told.answer for told in ask_all_brokers(name, GetPolicy()) if told.answer is not None]
     kept = [one for one in answers if one.is_set_back]
     if not kept:
         raise OperatorError(

@@ -17,8 +17,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError, SluiceError
-from console import current
-from console.choices import TrayKind
+from console import current_instance
+from console.choices import PendingChangeKind
 from console.models import PolicyDraft, TrayItem
 from console.queries import policies as read
 from console.services import access, draft_parts, drafts, policies
@@ -99,7 +99,7 @@ class Tray:
 
 def put(
     actor: Actor,
-    kind: TrayKind,
+    kind: PendingChangeKind,
     target: str = "",
     parameters: Mapping[str, Any] | None = None,
     draft: PolicyDraft | None = None,
@@ -125,7 +125,7 @@ def put_policy(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
     Raises what `draft_parts.save` raises, and revision_changed when somebody published since the draft was made.
     """
     instance = read.instance_named()
-    _allowed(actor, TrayKind.POLICY, instance.name, "")
+    _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
     held = _policy_item(actor)
     draft = held.draft if held is not None and held.draft is not None else None
     if draft is not None and draft.base != policies.newest_of(instance).number:
@@ -138,7 +138,7 @@ def put_policy(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
         if draft is None:
             draft = drafts.make(actor, f"Changes by {actor.name}")
         draft = draft_parts.save(actor, draft, changes, draft.version)
-        put(actor, TrayKind.POLICY, "", BEGUN_HERE if held is None else held.parameters, draft)
+        put(actor, PendingChangeKind.POLICY, "", BEGUN_HERE if held is None else held.parameters, draft)
     return draft
 
 
@@ -153,17 +153,19 @@ def planned_document(actor: Actor) -> dict[str, Any] | None:
 
 def put_draft(actor: Actor, draft: PolicyDraft, first: Plan | None = None) -> TrayItem:
     """Have the tray hold this draft as its change of the policy; `first` is for whom first."""
-    return put(actor, TrayKind.POLICY, "", {} if first is None else {"rollout": asdict(first)}, draft)
+    return put(
+        actor, PendingChangeKind.POLICY, "", {} if first is None else {"rollout": asdict(first)}, draft
+    )
 
 
 def roll_back(actor: Actor, number: int) -> PolicyDraft:
     """Plan to bring an older revision back, as a new one. Raises OperatorError revision_withdrawn."""
     instance = read.instance_named()
-    _allowed(actor, TrayKind.POLICY, instance.name, "")
+    _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
     policies.refuse_withdrawn(instance, number)
     with transaction.atomic():
         draft = drafts.make(actor, f"Roll back to revision {number}", revision=number)
-        put(actor, TrayKind.POLICY, "", BEGUN_HERE, draft)
+        put(actor, PendingChangeKind.POLICY, "", BEGUN_HERE, draft)
     return draft
 
 
@@ -213,8 +215,8 @@ def apply(
 
 def _do(actor: Actor, item: TrayItem, reason: str) -> Outcome:
     try:
-        _allowed(actor, TrayKind(item.kind), item.instance.name, item.target)
-        sentence = ACTS[TrayKind(item.kind)].do(actor, item, reason)
+        _allowed(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
+        sentence = ACTS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except SluiceError as problem:
         return Outcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
     TrayItem.objects.filter(pk=item.pk).delete()
@@ -223,12 +225,12 @@ def _do(actor: Actor, item: TrayItem, reason: str) -> Outcome:
 
 def _told(item: TrayItem, patterns: list[str] | None) -> Told:
     try:
-        return ACTS[TrayKind(item.kind)].told(item, patterns)
+        return ACTS[PendingChangeKind(item.kind)].told(item, patterns)
     except SluiceError as problem:
         return Told(str(item), blocked=[f"{item}: {problem.sentence}"])
 
 
-def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
+def _allowed(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
     act = ACTS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
     topic = target if act.about_a_topic else ""
@@ -242,11 +244,11 @@ def _items(actor: Actor) -> list[TrayItem]:
 
 def _rows(actor: Actor) -> QuerySet[TrayItem]:
     """Those about the instance that is looked at."""
-    return TrayItem.objects.filter(owner_id=actor.user_id, instance__name=current.instance_name())
+    return TrayItem.objects.filter(owner_id=actor.user_id, instance__name=current_instance.instance_name())
 
 
 def _policy_item(actor: Actor) -> TrayItem | None:
-    rows = _rows(actor).filter(kind=TrayKind.POLICY)
+    rows = _rows(actor).filter(kind=PendingChangeKind.POLICY)
     return rows.select_related("draft").first()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.models import ApiToken, Grant, TrayItem
 from console.services import operators, people
 from console.services.actors import Actor
@@ -97,8 +97,10 @@ def _token_numbered(number: str) -> ApiToken:
     return found
 
 
-ACCESS_ACTS: Mapping[TrayKind, Act] = {
-    TrayKind.ACCOUNT_CLOSE: Act(Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True),
-    TrayKind.GRANT_REVOKE: Act(Permission.MANAGE_ACCESS, _grant, _do_grant, about_everything=True),
-    TrayKind.TOKEN_REVOKE: Act(Permission.MANAGE_ACCESS, _token, _do_token, about_everything=True),
+ACCESS_ACTS: Mapping[PendingChangeKind, Act] = {
+    PendingChangeKind.ACCOUNT_CLOSE: Act(
+        Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True
+    ),
+    PendingChangeKind.GRANT_REVOKE: Act(Permission.MANAGE_ACCESS, _grant, _do_grant, about_everything=True),
+    PendingChangeKind.TOKEN_REVOKE: Act(Permission.MANAGE_ACCESS, _token, _do_token, about_everything=True),
 }

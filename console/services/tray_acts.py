@@ -11,7 +11,7 @@ import orjson
 from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry, DeliveryState
 from broker_core.errors import OperatorError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.models import TrayItem
 from console.queries import clients as client_queries
 from console.queries import effect, ledger
@@ -188,14 +188,14 @@ def _journal(item: TrayItem, _: list[str] | None) -> Told:
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
     chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
-    word, which = TrayKind(item.kind).label, ", of those that the lake has" if in_lake else ""
+    word, which = PendingChangeKind(item.kind).label, ", of those that the lake has" if in_lake else ""
     whose = f" of {member}" if member else ""
     what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
     count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
     lines = [
         effect.Line(
             "act",
-            _JOURNAL_SAYS[TrayKind(item.kind)].format(count=count, records=number_exact(records)),
+            _JOURNAL_SAYS[PendingChangeKind(item.kind)].format(count=count, records=number_exact(records)),
             [],
             0,
         )
@@ -205,22 +205,25 @@ def _journal(item: TrayItem, _: list[str] | None) -> Told:
         by_why[one["why"]] = by_why.get(one["why"], 0) + 1
     lines += [plain(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MOST_LINES]]
     blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
-    gone = item.kind == TrayKind.REMOVE
+    gone = item.kind == PendingChangeKind.REMOVE
     warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
     headline = (
         f"{size(plan['bytes'])} can’t be replayed any more"
         if gone
-        else f"{size(plan['bytes'])} {_JOURNAL_DONE[TrayKind(item.kind)]}"
+        else f"{size(plan['bytes'])} {_JOURNAL_DONE[PendingChangeKind(item.kind)]}"
     )
     return Told(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
 
 
-_JOURNAL_SAYS: Mapping[TrayKind, str] = {
-    TrayKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
-    TrayKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
-    TrayKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
+_JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
+    PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
+    PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
+    PendingChangeKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
 }
-_JOURNAL_DONE: Mapping[TrayKind, str] = {TrayKind.ARCHIVE: "archived", TrayKind.COMPRESS: "compressed"}
+_JOURNAL_DONE: Mapping[PendingChangeKind, str] = {
+    PendingChangeKind.ARCHIVE: "archived",
+    PendingChangeKind.COMPRESS: "compressed",
+}
 
 
 def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
@@ -303,38 +306,40 @@ def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
 
 
-ACTS: Mapping[TrayKind, Act] = {
-    TrayKind.POLICY: Act(Permission.EDIT_POLICIES, _policy, _do_policy),
-    TrayKind.DISCONNECT: Act(Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True),
-    TrayKind.PAUSE: Act(
+ACTS: Mapping[PendingChangeKind, Act] = {
+    PendingChangeKind.POLICY: Act(Permission.EDIT_POLICIES, _policy, _do_policy),
+    PendingChangeKind.DISCONNECT: Act(
+        Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True
+    ),
+    PendingChangeKind.PAUSE: Act(
         Permission.ACT_ON_CLIENTS,
         _pause,
         _doing(lambda name: requests.PauseClient(name=name), "The subscriptions of {} are paused."),
         about_a_client=True,
     ),
-    TrayKind.RESUME: Act(
+    PendingChangeKind.RESUME: Act(
         Permission.ACT_ON_CLIENTS,
         _resume,
         _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} go on."),
         about_a_client=True,
     ),
-    TrayKind.OFFLINE: Act(
+    PendingChangeKind.OFFLINE: Act(
         Permission.ACT_ON_CLIENTS,
         _offline,
         _doing(lambda name: requests.OfflineClient(name=name), "{} was offlined."),
         about_a_client=True,
     ),
-    TrayKind.DURABLE: Act(Permission.ACT_ON_CLIENTS, _durable, _do_durable, about_a_client=True),
-    TrayKind.REPLAY_PAUSE: Act(
+    PendingChangeKind.DURABLE: Act(Permission.ACT_ON_CLIENTS, _durable, _do_durable, about_a_client=True),
+    PendingChangeKind.REPLAY_PAUSE: Act(
         Permission.ACT_ON_CLIENTS, _replay("pause"), _do_replay("pause"), about_a_client=True
     ),
-    TrayKind.REPLAY_CANCEL: Act(
+    PendingChangeKind.REPLAY_CANCEL: Act(
         Permission.ACT_ON_CLIENTS, _replay("cancel"), _do_replay("cancel"), about_a_client=True
     ),
-    TrayKind.PUBLISH: Act(Permission.PUBLISH, _publish, _do_publish, about_a_topic=True),
-    TrayKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
-    TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
-    TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    PendingChangeKind.PUBLISH: Act(Permission.PUBLISH, _publish, _do_publish, about_a_topic=True),
+    PendingChangeKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    PendingChangeKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    PendingChangeKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     **MATCHING_ACTS,
     **CONTROL_ACTS,
     **ACCESS_ACTS,

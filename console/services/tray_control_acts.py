@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import Permission, RunState, TrayKind
+from console.choices import PendingChangeKind, Permission, RunState
 from console.models import Instance, TrayItem
 from console.queries import actions as action_queries
 from console.queries import policies as policy_queries
@@ -160,11 +160,11 @@ def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.Plan | None:
     )
 
 
-CONTROL_ACTS: Mapping[TrayKind, Act] = {
-    TrayKind.RUN_CANCEL: Act(Permission.RUN_ACTIONS, _run, _do_run),
-    TrayKind.ACTION_DELETE: Act(Permission.EDIT_POLICIES, _action, _do_action),
-    TrayKind.PROMOTE: Act(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),
-    TrayKind.STOP: Act(Permission.EDIT_POLICIES, _rollout("stop"), _do_stop),
-    TrayKind.DRAFT_DELETE: Act(Permission.EDIT_POLICIES, _draft, _do_draft),
-    TrayKind.ALERT_DELETE: Act(Permission.EDIT_POLICIES, _alert, _do_alert),
+CONTROL_ACTS: Mapping[PendingChangeKind, Act] = {
+    PendingChangeKind.RUN_CANCEL: Act(Permission.RUN_ACTIONS, _run, _do_run),
+    PendingChangeKind.ACTION_DELETE: Act(Permission.EDIT_POLICIES, _action, _do_action),
+    PendingChangeKind.PROMOTE: Act(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),
+    PendingChangeKind.STOP: Act(Permission.EDIT_POLICIES, _rollout("stop"), _do_stop),
+    PendingChangeKind.DRAFT_DELETE: Act(Permission.EDIT_POLICIES, _draft, _do_draft),
+    PendingChangeKind.ALERT_DELETE: Act(Permission.EDIT_POLICIES, _alert, _do_alert),
 }

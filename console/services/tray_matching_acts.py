@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.models import TrayItem
 from console.queries import clients as client_queries
 from console.queries import effect
@@ -34,7 +34,7 @@ def matching(
 ) -> tuple[str, dict[str, Any]]:
     """Who matches now, as an item's target and parameters. Whom the actor may not act on isn't among them.
 
-    Raises OperatorError nobody_matches, too_many_matching, or BrokerAway.
+    Raises OperatorError nobody_matches, too_many_matching, or BrokerUnavailable.
     """
     found = client_queries.Clients(search=search, delivery=delivery, health=health, patterns=patterns)
     if len(found) > MOST_MATCHING:
@@ -64,7 +64,7 @@ def _there(item: TrayItem) -> list[ClientEntry]:
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
 
-def _told(kind: TrayKind) -> Callable[[TrayItem, list[str] | None], Told]:
+def _told(kind: PendingChangeKind) -> Callable[[TrayItem, list[str] | None], Told]:
     one_word, done, says, applies, severe = _WORDS[kind]
 
     def told(item: TrayItem, _: list[str] | None) -> Told:
@@ -80,7 +80,7 @@ def _told(kind: TrayKind) -> Callable[[TrayItem, list[str] | None], Told]:
             if acted
             else []
         )
-        if kind is TrayKind.DISCONNECT_ALL and acted:
+        if kind is PendingChangeKind.DISCONNECT_ALL and acted:
             lines.append(
                 plain(
                     "What is journaled can be replayed from their bookmarks; the rest of what waits is lost."
@@ -100,7 +100,7 @@ def _told(kind: TrayKind) -> Callable[[TrayItem, list[str] | None], Told]:
     return told
 
 
-def _do(kind: TrayKind) -> Callable[[Actor, TrayItem, str], str]:
+def _do(kind: PendingChangeKind) -> Callable[[Actor, TrayItem, str], str]:
     def do(actor: Actor, item: TrayItem, reason: str) -> str:
         """One by one, each with its own line in the audit; who can't be acted on doesn't keep the others from it."""
         acted, refused = 0, []
@@ -136,19 +136,25 @@ def _goes_offline(one: ClientEntry) -> bool:
     return one.delivery not in (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
 
-_WORDS: Final[Mapping[TrayKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
-    TrayKind.PAUSE_ALL: ("Pause", "paused", "get nothing until they are resumed", _pauses, True),
-    TrayKind.RESUME_ALL: ("Resume", "resumed", "go on", _resumes, False),
-    TrayKind.OFFLINE_ALL: ("Offline", "offlined", "get what waits from their spools when they read", _goes_offline, False),
-    TrayKind.DISCONNECT_ALL: ("Disconnect", "cut off", "are cut off and told the reason", lambda _: True, True),
+_WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
+    PendingChangeKind.PAUSE_ALL: ("Pause", "paused", "get nothing until they are resumed", _pauses, True),
+    PendingChangeKind.RESUME_ALL: ("Resume", "resumed", "go on", _resumes, False),
+    PendingChangeKind.OFFLINE_ALL: ("Offline", "offlined", "get what waits from their spools when they read", _goes_offline, False),
+    PendingChangeKind.DISCONNECT_ALL: ("Disconnect", "cut off", "are cut off and told the reason", lambda _: True, True),
 }  # fmt: skip
 """Of each kind: the act, what they are then, what it does, to whom it can be done, and whether it is severe."""
-_ACT: Final[Mapping[TrayKind, Callable[[Actor, str, str], object]]] = {
-    TrayKind.PAUSE_ALL: lambda actor, name, why: clients.act(actor, requests.PauseClient(name=name), why),
-    TrayKind.RESUME_ALL: lambda actor, name, why: clients.act(actor, requests.ResumeClient(name=name), why),
-    TrayKind.OFFLINE_ALL: lambda actor, name, why: clients.act(actor, requests.OfflineClient(name=name), why),
-    TrayKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
+_ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
+    PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act(
+        actor, requests.PauseClient(name=name), why
+    ),
+    PendingChangeKind.RESUME_ALL: lambda actor, name, why: clients.act(
+        actor, requests.ResumeClient(name=name), why
+    ),
+    PendingChangeKind.OFFLINE_ALL: lambda actor, name, why: clients.act(
+        actor, requests.OfflineClient(name=name), why
+    ),
+    PendingChangeKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
 }
-MATCHING_ACTS: Final[Mapping[TrayKind, Act]] = {
+MATCHING_ACTS: Final[Mapping[PendingChangeKind, Act]] = {
     kind: Act(Permission.ACT_ON_CLIENTS, _told(kind), _do(kind)) for kind in _WORDS
 }

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import DeliveryState, Health
-from console import current as viewed
+from console import current_instance as viewed
 from console.models import Decision
 from console.queries import brokers
 from console.queries.saving import Saving, saving

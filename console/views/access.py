@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
 from broker_core.errors import OperatorError
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.choices import AuditResult
 from console.forms.account import CodeForm
 from console.forms.login import LoginForm
@@ -65,11 +65,11 @@ class _Login(LoginView):
         return redirect("second_factor")
 
 
-login = permitted(Open.EVERYONE)(_Login.as_view())
-logout = permitted(Open.OWN_ACCOUNT)(LogoutView.as_view())
+login = permitted(PublicAccess.EVERYONE)(_Login.as_view())
+logout = permitted(PublicAccess.OWN_ACCOUNT)(LogoutView.as_view())
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 @never_cache
 @require_http_methods(["GET", "POST"])
 def second_factor_page(request: HttpRequest) -> HttpResponse:
@@ -118,7 +118,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     return render(request, "second_factor.html", context)
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 @never_cache
 @require_GET
 def oidc_begin(request: HttpRequest) -> HttpResponse:
@@ -135,7 +135,7 @@ def oidc_begin(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 @never_cache
 @require_GET
 def oidc_back(request: HttpRequest) -> HttpResponse:

@@ -16,13 +16,13 @@ from django.views.decorators.http import require_GET, require_POST
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from broker_core.errors import OperatorError
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.forms.account import FirstCodeForm, OwnPasswordForm, PasswordAndCodeForm, PasswordForm
 from console.services import operators, proof, second_factor
 from console.services.actors import require_user
 from console.views import common
 
-own = common.permitted(Open.OWN_ACCOUNT)
+own = common.permitted(PublicAccess.OWN_ACCOUNT)
 
 
 @own

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import MissedPolicy, Permission, TrayKind
+from console.choices import MissedRunPolicy, PendingChangeKind, Permission
 from console.models import Action
 from console.queries import actions as read
 from console.queries import runs as read_runs
@@ -62,7 +62,7 @@ def new(request: HttpRequest) -> HttpResponse:
     return common.page(
         request,
         "action.html",
-        _editor(None, {"enabled": True, "missed": MissedPolicy.RUN_ONCE, "when": [], "steps": []}),
+        _editor(None, {"enabled": True, "missed": MissedRunPolicy.RUN_ONCE, "when": [], "steps": []}),
     )
 
 
@@ -107,7 +107,7 @@ def save(request: HttpRequest) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, action_id: int) -> HttpResponse:
     """Put deleting an action into the tray; its runs stay."""
-    return tray.plan(request, TrayKind.ACTION_DELETE, str(action_id))
+    return tray.plan(request, PendingChangeKind.ACTION_DELETE, str(action_id))
 
 
 @common.permitted(Permission.VIEW)
@@ -182,7 +182,7 @@ def _editor(
             ("steps", "Do, in this order", "It does nothing yet."),
         )
     ]
-    return {"action": found, "version": found.version if found else "", "values": values, "groups": groups, "missed": MissedPolicy.choices, "problem": problem,
+    return {"action": found, "version": found.version if found else "", "values": values, "groups": groups, "missed": MissedRunPolicy.choices, "problem": problem,
             "zone": settings.SLUICE_LOCAL_ZONE, "firings_of": {part.name: _firings(part.fields[0].value) for part in groups[0]["parts"] if part.kind.name == "schedule"}}  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _values(request: HttpRequest) -> dict[str, Any]:
     post = request.POST
     return {
         **action_form.read(post), "name": post.get("name", ""), "description": post.get("description", ""),
-        "enabled": "enabled" in post, "missed": post.get("missed", MissedPolicy.RUN_ONCE), "needs_approval": "needs_approval" in post,
+        "enabled": "enabled" in post, "missed": post.get("missed", MissedRunPolicy.RUN_ONCE), "needs_approval": "needs_approval" in post,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.names import name_matches
-from console.choices import AlertAbout, MessageState, Permission, TrayKind
+from console.choices import AlertSubject, MessageState, PendingChangeKind, Permission
 from console.forms.alerts import AlertForm
 from console.models import Alert, AlertRule
 from console.queries.policies import instance_named
@@ -43,7 +43,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, rule_id: int) -> HttpResponse:
     """Put deleting a rule into the tray."""
-    return tray.plan(request, TrayKind.ALERT_DELETE, str(rule_id))
+    return tray.plan(request, PendingChangeKind.ALERT_DELETE, str(rule_id))
 
 
 def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpResponse:
@@ -62,8 +62,8 @@ def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     """An alert as somebody sees who may see only clients of these patterns."""
     names = sorted(alert.members)
     text = alert.sentence
-    if patterns is not None and alert.rule.about != AlertAbout.STANDING:
+    if patterns is not None and alert.rule.about != AlertSubject.STANDING:
         names = [name for name in names if any(name_matches(pattern, name) for pattern in patterns)]
         text = service.sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
-    linked = names if alert.rule.about != AlertAbout.STANDING else []
+    linked = names if alert.rule.about != AlertSubject.STANDING else []
     return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

@@ -7,15 +7,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
-from console import current
-from console.access.rights import Open
+from console import current_instance
+from console.access.rights import PublicAccess
 from console.queries import brokers
 from console.services import audit
 from console.services.actors import access_of_request
 from console.views import common
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def choose(request: HttpRequest) -> HttpResponse:
     """From now on those of this session are about another one."""
@@ -23,5 +23,5 @@ def choose(request: HttpRequest) -> HttpResponse:
     wanted = request.POST.get("instance", "")
     if wanted not in brokers.seen_by(access_of_request(request)):
         raise PermissionDenied("There is no such instance here, or it isn't yours to see.")
-    request.session[current.KEY] = wanted
+    request.session[current_instance.KEY] = wanted
     return redirect("overview")

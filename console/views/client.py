@@ -14,9 +14,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.clients import ClientEntry, ForecastEntry
 from broker_core.errors import SluiceError
-from console import current
-from console.broker_link import BrokerAway, members_of
-from console.choices import Permission, TrayKind
+from console import current_instance
+from console.broker_link import BrokerUnavailable, members_of
+from console.choices import PendingChangeKind, Permission
 from console.live.places import SPOOLED
 from console.models import Instance
 from console.queries import clients as read
@@ -62,7 +62,7 @@ def slow(request: HttpRequest, name: str) -> HttpResponse:
 
 @common.permitted(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
-def act(request: HttpRequest, name: str, kind: TrayKind) -> HttpResponse:
+def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
     """Put pausing, resuming, offlining or disconnecting it into the tray: nothing happens yet."""
     audit.changes_nothing(request)
     try:
@@ -104,7 +104,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "hourly": hourly, **kept,
         "last_seen": last, "ranges": overview.RANGES.values(), "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
-        "several": len(members_of(current.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
+        "several": len(members_of(current_instance.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
         "marks": overview.marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)
@@ -121,7 +121,7 @@ def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
     """The client as the broker sees it: None when it isn't logged on, with the problem when the broker can't say."""
     try:
         return read.client(name), None
-    except BrokerAway as away:
+    except BrokerUnavailable as away:
         return None, away
     except SluiceError:
         return None, None
@@ -142,10 +142,10 @@ def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str
     waits = f"{number(found.waiting_messages)} messages wait"
     stopped = len(_paused(found))
     acts = [
-        (TrayKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
-        (TrayKind.PAUSE, "player-pause", f"It gets nothing more; {waits}", stopped < len(found.subscriptions)),
-        (TrayKind.OFFLINE, "database-import", f"{size(found.outbox_bytes)} move from memory to its spool", found.delivery not in SPOOLED),
-        (TrayKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
+        (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
+        (PendingChangeKind.PAUSE, "player-pause", f"It gets nothing more; {waits}", stopped < len(found.subscriptions)),
+        (PendingChangeKind.OFFLINE, "database-import", f"{size(found.outbox_bytes)} move from memory to its spool", found.delivery not in SPOOLED),
+        (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
     ]  # fmt: skip
     return [
         (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)

@@ -11,10 +11,10 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.documents import client_columns
 from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import SluiceError
-from console import current
-from console.access.rights import Open
+from console import current_instance
+from console.access.rights import PublicAccess
 from console.broker_link import members_of
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.forms.views import ViewForm
 from console.services import audit
 from console.services import client_table as service
@@ -24,10 +24,20 @@ FIRST = ("health", "name", "delivery")
 """What stands at the left of the table, in this order."""
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
 MATCHING_ACTS = (
-    (TrayKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
-    (TrayKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
-    (TrayKind.OFFLINE_ALL, "database-import", "Offline", "What waits for them moves to their spools"),
-    (TrayKind.DISCONNECT_ALL, "plug-x", "Disconnect", "They are cut off; what no journal keeps is lost"),
+    (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
+    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
+    (
+        PendingChangeKind.OFFLINE_ALL,
+        "database-import",
+        "Offline",
+        "What waits for them moves to their spools",
+    ),
+    (
+        PendingChangeKind.DISCONNECT_ALL,
+        "plug-x",
+        "Disconnect",
+        "They are cut off; what no journal keeps is lost",
+    ),
 )
 """On everyone who matches: kind, icon, word, and what it costs."""
 
@@ -39,7 +49,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
     own = service.columns_of(request.user.pk)
     chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
-    whose = {"member"} if len(members_of(current.instance_name())) > 1 else set()
+    whose = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
     shown = client_columns.visible_columns(frozenset(chosen) | whose)
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
     told = [
@@ -60,7 +70,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     })  # fmt: skip
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def choose_columns(request: HttpRequest) -> HttpResponse:
     """Keep the columns for the person, and show the same part of the list with them."""
@@ -71,7 +81,7 @@ def choose_columns(request: HttpRequest) -> HttpResponse:
     return redirect(_address(there))
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep what is shown under a name."""
@@ -89,7 +99,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
     return redirect(_address(view.query))
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     """Rename a view, or delete it."""

@@ -20,8 +20,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from broker_core.documents.clients import DeliveryState
 from broker_core.errors import OperatorError, SluiceError
-from console import current
-from console.access.rights import Need, Open
+from console import current_instance
+from console.access.rights import Need, PublicAccess
 from console.choices import Permission
 from console.models import Instance, Preferences
 from console.queries import policies, standing
@@ -58,12 +58,12 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if isinstance(need, Permission):
-                instance = "" if whole_installation else current.instance_name()
+                instance = "" if whole_installation else current_instance.instance_name()
                 allow(request, need, instance=instance, client=str(kwargs.get(client, "")))
             return view(request, *args, **kwargs)
 
         guarded.needs = need  # type: ignore[attr-defined]  # a test walks all addresses and looks here
-        return guarded if need is Open.EVERYONE else _logged_in(guarded)
+        return guarded if need is PublicAccess.EVERYONE else _logged_in(guarded)
 
     return declare
 
@@ -110,7 +110,7 @@ def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
 
 def patterns(request: HttpRequest) -> list[str] | None:
     """Name patterns of the clients that they may see; None is all."""
-    return access_of_request(request).client_patterns(current.instance_name())
+    return access_of_request(request).client_patterns(current_instance.instance_name())
 
 
 def may(request: HttpRequest) -> dict[str, bool]:
@@ -166,7 +166,7 @@ def in_force() -> dict[str, Any]:
 
     `overdue`: one that doesn't has had the time to take it up.
     """
-    own = current.instance_name()
+    own = current_instance.instance_name()
     states = [state for state in policies.in_force_everywhere() if state["instance"] == own]
     converged = sum(state["converged"] for state in states)
     wanted = max((state["wanted"] for state in states), default=0)

@@ -14,7 +14,7 @@ from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.documents.requests import GetStalls
 from broker_core.documents.stalls import CAUSES, CauseText, StallEntry
 from broker_core.errors import SluiceError
-from console import current
+from console import current_instance
 from console.broker_link import link_to
 from console.choices import Permission
 from console.models import Decision, Instance
@@ -74,7 +74,7 @@ def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
     The last work names clients: an account that may not see all clients doesn't get it.
     """
     try:
-        found = link_to(current.instance_name()).call(GetStalls(), timeout_s=PATIENCE_S).stalls[::-1]
+        found = link_to(current_instance.instance_name()).call(GetStalls(), timeout_s=PATIENCE_S).stalls[::-1]
     except SluiceError:
         return []
     shown = (

@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
 from console.forms.rule import signals_of
 from console.models import PolicyDraft
@@ -87,7 +87,7 @@ def one(request: HttpRequest, draft_id: int) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Put throwing a draft away into the tray."""
-    return tray.plan(request, TrayKind.DRAFT_DELETE, str(draft_id))
+    return tray.plan(request, PendingChangeKind.DRAFT_DELETE, str(draft_id))
 
 
 @common.permitted(Permission.VIEW)

@@ -8,8 +8,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import SluiceError
-from console.broker_link import BrokerAway
-from console.choices import Permission, TrayKind
+from console.broker_link import BrokerUnavailable
+from console.choices import PendingChangeKind, Permission
 from console.queries import ledger as read
 from console.services import audit
 from console.services import tray as service
@@ -41,7 +41,7 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
     """Put deleting one into the tray."""
     audit.changes_nothing(request)
     try:
-        service.put(common.actor_of(request), TrayKind.DURABLE, f"{name}/{durable}")
+        service.put(common.actor_of(request), PendingChangeKind.DURABLE, f"{name}/{durable}")
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)
@@ -50,7 +50,7 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
 def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:
     try:
         found = read.durables(patterns=patterns)
-    except BrokerAway as away:
+    except BrokerUnavailable as away:
         return [], away
     except SluiceError:
         return [], None  # no broker has ever started here

@@ -11,9 +11,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
-from console import current
-from console.broker_link import is_here, members_of
-from console.choices import Permission, TrayKind
+from console import current_instance
+from console.broker_link import is_on_this_machine, members_of
+from console.choices import PendingChangeKind, Permission
 from console.forms.journals import JournalActionForm
 from console.queries import journal_map, live, overview, runs
 from console.queries.run_scope import segments_shown
@@ -49,10 +49,10 @@ def plan(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _show(request, form, 422)
     try:
-        kind = TrayKind(form.cleaned_data["action"])
+        kind = PendingChangeKind(form.cleaned_data["action"])
         parameters: dict[str, object] = {"age": form.cleaned_data["age"]}
         if (
-            form.cleaned_data["in_lake"] and kind == TrayKind.REMOVE
+            form.cleaned_data["in_lake"] and kind == PendingChangeKind.REMOVE
         ):  # nothing else takes records out of the log
             parameters["in_lake"] = True
         if member := form.cleaned_data["member"]:
@@ -69,18 +69,22 @@ def _show(
     status: int = 200,
 ) -> HttpResponse:
     segments: list[SegmentEntry] = []
-    members, away = members_of(current.instance_name()), None
+    members, away = members_of(current_instance.instance_name()), None
     member = str(form.data.get("member") or request.GET.get("member") or members[0])
     try:
         seen = segments_shown(
-            live.journals(member=member), current.instance_name(), access_of_request(request)
+            live.journals(member=member), current_instance.instance_name(), access_of_request(request)
         )
         segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
     now, instance = timezone.now(), common.own_instance()
     chosen = request.GET.get("range", "all")
-    disk = overview.disk(segments[::-1], now) if is_here(current.instance_name(), member) else None
+    disk = (
+        overview.disk(segments[::-1], now)
+        if is_on_this_machine(current_instance.instance_name(), member)
+        else None
+    )
     removals = list(runs.removals(instance)[:MOST_REMOVALS]) if instance is not None else []
     log = journal_map.journal_map(segments, removals, chosen, now)
     context = {

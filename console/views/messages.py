@@ -18,8 +18,8 @@ from broker_core.bookmark import Bookmark, bookmark_sequence
 from broker_core.documents.journals import BrowsedMessage
 from broker_core.errors import SluiceError
 from broker_core.names import EVENTS_PREFIX
-from console import current
-from console.choices import Permission, TrayKind
+from console import current_instance
+from console.choices import PendingChangeKind, Permission
 from console.forms.messages import MessagesForm, PublishForm
 from console.queries import messages as read
 from console.services import audit
@@ -56,7 +56,9 @@ def messages(request: HttpRequest) -> HttpResponse:
         status = 422
     else:
         topic = form.cleaned_data["topic"] or readable[0]
-        common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name(), topic=topic)
+        common.allow(
+            request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
+        )
         try:
             found = {"topic": topic, **_found(topic, form)}
         except SluiceError as problem:
@@ -73,7 +75,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
-    common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name(), topic=topic)
+    common.allow(request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic)
     context: dict[str, Any]
     try:
         come = read.follow(
@@ -92,12 +94,18 @@ def publish(request: HttpRequest) -> HttpResponse:
     audit.changes_nothing(request)
     form = PublishForm(request.POST)
     common.allow(
-        request, Permission.PUBLISH, instance=current.instance_name(), topic=request.POST.get("topic", "")
+        request,
+        Permission.PUBLISH,
+        instance=current_instance.instance_name(),
+        topic=request.POST.get("topic", ""),
     )
     if form.is_valid():
         try:
             tray_service.put(
-                common.actor_of(request), TrayKind.PUBLISH, form.cleaned_data["topic"], _parameters(form)
+                common.actor_of(request),
+                PendingChangeKind.PUBLISH,
+                form.cleaned_data["topic"],
+                _parameters(form),
             )
             return tray.answer(request)
         except SluiceError as problem:
@@ -166,8 +174,10 @@ def _parameters(form: PublishForm) -> dict[str, Any]:
 
 def _readable(request: HttpRequest) -> list[str]:
     """The topic patterns that they may read; everything is ">". PermissionDenied when there is none."""
-    patterns = access_of_request(request).topic_patterns(current.instance_name(), Permission.READ_MESSAGES)
+    patterns = access_of_request(request).topic_patterns(
+        current_instance.instance_name(), Permission.READ_MESSAGES
+    )
     if patterns == []:
-        common.allow(request, Permission.READ_MESSAGES, instance=current.instance_name())
+        common.allow(request, Permission.READ_MESSAGES, instance=current_instance.instance_name())
         raise PermissionDenied
     return [EVERYTHING] if patterns is None else patterns

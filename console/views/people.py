@@ -18,7 +18,7 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import ROLE_PERMISSIONS, Permission, Role, TrayKind
+from console.choices import ROLE_PERMISSIONS, PendingChangeKind, Permission, Role
 from console.forms.account import PasswordForm
 from console.forms.people import GrantForm, OwnPasswordMixin, PersonForm, TokenForm
 from console.models import ApiToken, Grant
@@ -81,7 +81,7 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def close(request: HttpRequest, name: str) -> HttpResponse:
     """Put closing an account into the tray."""
-    return tray.plan(request, TrayKind.ACCOUNT_CLOSE, name)
+    return tray.plan(request, PendingChangeKind.ACCOUNT_CLOSE, name)
 
 
 @manages
@@ -117,7 +117,7 @@ def grant(request: HttpRequest) -> HttpResponse:
 def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
     """Put taking a role away into the tray."""
     get_object_or_404(Grant, pk=grant_id)
-    return tray.plan(request, TrayKind.GRANT_REVOKE, str(grant_id))
+    return tray.plan(request, PendingChangeKind.GRANT_REVOKE, str(grant_id))
 
 
 @manages
@@ -148,7 +148,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     """Put ending a token into the tray, whoever's it is."""
     get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
-    return tray.plan(request, TrayKind.TOKEN_REVOKE, str(token_id))
+    return tray.plan(request, PendingChangeKind.TOKEN_REVOKE, str(token_id))
 
 
 def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
-from console import current
+from console import current_instance
 from console.choices import Permission, TransportKind
 from console.forms.limits import InstancePolicyForm, LimitsRow, PolicyForm, flatten
 from console.forms.transports import TransportPolicyForm
@@ -117,7 +117,7 @@ def _plan(
 def _show(
     request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
-    in_force = service.document_in_force(current.instance_name())
+    in_force = service.document_in_force(current_instance.instance_name())
     document = tray_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
     own = InstancePolicyForm(initial=flatten(parts), auto_id="instance_%s")

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.forms.preferences import PreferencesForm
 from console.queries import environment
 from console.services import audit
@@ -17,7 +17,7 @@ from console.views import common
 FIELDS = tuple(PreferencesForm.base_fields)
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_GET
 def settings(request: HttpRequest) -> HttpResponse:
     """Both."""
@@ -25,7 +25,7 @@ def settings(request: HttpRequest) -> HttpResponse:
     return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
 
 
-@common.permitted(Open.OWN_ACCOUNT)
+@common.permitted(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
     """Keep one's own."""

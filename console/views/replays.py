@@ -15,8 +15,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.requests import CreateReplay, SetReplayRate
 from broker_core.errors import SluiceError
-from console import current
-from console.choices import Permission, TrayKind
+from console import current_instance
+from console.choices import PendingChangeKind, Permission
 from console.queries import replays as read
 from console.services import audit
 from console.services import replays as service
@@ -37,7 +37,7 @@ FIELDS = (
     "conflation",
     "conflation_key",
 )
-PLANNED = {"pause": TrayKind.REPLAY_PAUSE, "cancel": TrayKind.REPLAY_CANCEL}
+PLANNED = {"pause": PendingChangeKind.REPLAY_PAUSE, "cancel": PendingChangeKind.REPLAY_CANCEL}
 """What stops a delivery goes to the tray."""
 DONE = {
     "resume": "resumed",
@@ -106,7 +106,7 @@ def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
 
 
 def _list(request: HttpRequest) -> dict[str, Any]:
-    patterns = access_of_request(request).client_patterns(current.instance_name())
+    patterns = access_of_request(request).client_patterns(current_instance.instance_name())
     try:
         found = read.replays(patterns=patterns)
     except SluiceError:

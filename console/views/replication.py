@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from broker_core.errors import SluiceError
-from console import current
+from console import current_instance
 from console.broker_link import link_to
 from console.choices import Permission
 from console.queries.group import PATIENCE_S, seen_group
@@ -37,7 +37,7 @@ def now(request: HttpRequest) -> HttpResponse:
 
 
 def _seen() -> dict[str, Any]:
-    instance = current.instance_name()
+    instance = current_instance.instance_name()
     return {
         "seen": seen_group(instance),
         **links_now(instance)._asdict(),

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from broker_core.errors import OperatorError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.models import Instance
 from console.queries import policies as read
 from console.services import audit, rollouts
@@ -19,17 +19,17 @@ from console.views import common, tray
 @require_POST
 def promote(request: HttpRequest) -> HttpResponse:
     """Put bringing the staged revision into force everywhere into the tray."""
-    return _plan(request, TrayKind.PROMOTE)
+    return _plan(request, PendingChangeKind.PROMOTE)
 
 
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def stop(request: HttpRequest) -> HttpResponse:
     """Put giving the first clients back the revision before into the tray."""
-    return _plan(request, TrayKind.STOP)
+    return _plan(request, PendingChangeKind.STOP)
 
 
-def _plan(request: HttpRequest, kind: TrayKind) -> HttpResponse:
+def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     try:
         seen = _seen(request)
     except OperatorError as problem:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import SluiceError
-from console import current
+from console import current_instance
 from console.choices import Permission
 from console.forms.sentence import SentenceForm
 from console.queries import policies as read
@@ -72,7 +72,7 @@ def remove(request: HttpRequest, place: int) -> HttpResponse:
 
 def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
     """Whom the rule alone would act on, carried out or not, of those it is about."""
-    document = policies.document_in_force(current.instance_name())
+    document = policies.document_in_force(current_instance.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
     found = drafts.preview_of(
         read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": EnforcementMode.ENFORCE}]}
@@ -100,5 +100,5 @@ def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
 
 def _listed(request: HttpRequest) -> list[dict[str, Any]]:
     planned = tray_service.planned_document(common.actor_of(request))
-    document = planned or policies.document_in_force(current.instance_name())
+    document = planned or policies.document_in_force(current_instance.instance_name())
     return list(document.get("rules") or [])

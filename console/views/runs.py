@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, Permission, PipelineJobs, RunKind, RunState, TrayKind
+from console.choices import ACTIVE_RUN_STATES, PendingChangeKind, Permission, PipelineJobs, RunKind, RunState
 from console.models import ActionRun
 from console.queries import run_scope
 from console.queries import runs as read
@@ -60,7 +60,7 @@ def start_job(request: HttpRequest) -> HttpResponse:
 @require_POST
 def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Put cancelling a run into the tray."""
-    return tray.plan(request, TrayKind.RUN_CANCEL, str(run_id))
+    return tray.plan(request, PendingChangeKind.RUN_CANCEL, str(run_id))
 
 
 @common.permitted(Permission.APPROVE)

@@ -17,15 +17,25 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import SluiceError
-from console.choices import Permission, TrayKind
+from console.choices import PendingChangeKind, Permission
 from console.models import PolicyDraft
 from console.services import audit, tray_matching_acts
 from console.services import tray as service
 from console.services.client_table import MOST_SEARCH
 from console.views import common
 
-OF_CLIENTS = (TrayKind.PAUSE, TrayKind.RESUME, TrayKind.OFFLINE, TrayKind.DISCONNECT)
-OF_MATCHING = (TrayKind.PAUSE_ALL, TrayKind.RESUME_ALL, TrayKind.OFFLINE_ALL, TrayKind.DISCONNECT_ALL)
+OF_CLIENTS = (
+    PendingChangeKind.PAUSE,
+    PendingChangeKind.RESUME,
+    PendingChangeKind.OFFLINE,
+    PendingChangeKind.DISCONNECT,
+)
+OF_MATCHING = (
+    PendingChangeKind.PAUSE_ALL,
+    PendingChangeKind.RESUME_ALL,
+    PendingChangeKind.OFFLINE_ALL,
+    PendingChangeKind.DISCONNECT_ALL,
+)
 MOST_AT_ONCE = 50
 FILTER = ("search", "delivery", "health")
 
@@ -49,7 +59,7 @@ def clients(request: HttpRequest) -> HttpResponse:
         return answer(request)
     try:
         for name in names:
-            service.put(common.actor_of(request), TrayKind(kind), name)
+            service.put(common.actor_of(request), PendingChangeKind(kind), name)
     except SluiceError as problem:
         common.tell(request, problem)
     return answer(request)
@@ -68,7 +78,7 @@ def matching(request: HttpRequest) -> HttpResponse:
     actor = common.actor_of(request)
     try:
         target, parameters = tray_matching_acts.matching(actor, common.patterns(request), **asked)
-        service.put(actor, TrayKind(kind), target, parameters)
+        service.put(actor, PendingChangeKind(kind), target, parameters)
     except SluiceError as problem:
         return (
             shown(request, [f"{problem.sentence} {problem.fix}".strip()])
@@ -130,7 +140,7 @@ def _of_a_draft_that_went(address: str) -> bool:
 
 
 def plan(
-    request: HttpRequest, kind: TrayKind, target: str = "", parameters: dict[str, Any] | None = None
+    request: HttpRequest, kind: PendingChangeKind, target: str = "", parameters: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Put one act in, and answer with the tray; what can't be put in is said."""
     audit.changes_nothing(request)

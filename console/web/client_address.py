@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from console.access.networks import client_of, within
+from console.access.networks import client_address, is_in_networks
 
 
 class ClientAddressMiddleware:
@@ -21,9 +21,9 @@ class ClientAddressMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         peer, proxies = str(request.META.get("REMOTE_ADDR") or ""), settings.SLUICE_TRUSTED_PROXIES
-        if proxies and not within(peer, proxies):
+        if proxies and not is_in_networks(peer, proxies):
             request.META.pop("HTTP_X_FORWARDED_PROTO", None)
-        request.META["REMOTE_ADDR"] = client_of(
+        request.META["REMOTE_ADDR"] = client_address(
             peer, str(request.META.get("HTTP_X_FORWARDED_FOR") or ""), proxies
         )
         return self.get_response(request)

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 
 from broker_core.error_codes import error_code_entry
 from broker_core.errors import OperatorError
-from console.access.login_limit import LIMIT, LOCK_S, hashing
+from console.access.login_limit import LIMIT, LOCK_S, hashing_slot
 from console.services import audit
 from console.web import lockout
 from console.web.client_address import address_of
@@ -89,5 +89,5 @@ class PasswordBackend(ModelBackend):
         **more: Any,
     ) -> Any:
         """The account whose password it is, or None."""
-        with hashing():
+        with hashing_slot():
             return super().authenticate(request, username=username, password=password, **more)

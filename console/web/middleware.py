@@ -10,7 +10,7 @@ from collections.abc import Callable
 from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest, HttpResponse
 
-from console import current
+from console import current_instance
 from console.services import audit, sessions
 
 
@@ -35,7 +35,7 @@ class InstanceMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        with current.answering(request.session):
+        with current_instance.use_instance_of(request.session):
             return self.get_response(request)
 
 

@@ -15,17 +15,17 @@ from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
 from broker_core.errors import OperatorError
-from console import current
-from console.access.rights import Open
+from console import current_instance
+from console.access.rights import PublicAccess
 from console.choices import (
     ROLE_PERMISSIONS,
     TOKEN_PERMISSIONS,
     ActorKind,
+    PendingChangeKind,
     Permission,
     Role,
     RunKind,
     RunState,
-    TrayKind,
 )
 from console.models import Action, ActionRun, AlertRule, AuditEvent, Grant, Instance, PolicyDraft, TrayItem
 from console.services import operators
@@ -95,7 +95,9 @@ def test_the_list_says_what_the_address_declares(door: Door) -> None:
 
 
 def lets_in(door: Door, role: Role) -> bool:
-    return isinstance(door.need, Open) or {door.need, door.also or door.need} <= ROLE_PERMISSIONS[role]
+    return (
+        isinstance(door.need, PublicAccess) or {door.need, door.also or door.need} <= ROLE_PERMISSIONS[role]
+    )
 
 
 def unlike(client: Client, doors: list[Door], expected: Callable[[Door], bool]) -> list[str]:
@@ -105,7 +107,7 @@ def unlike(client: Client, doors: list[Door], expected: Callable[[Door], bool]) 
 
 @pytest.mark.django_db
 def test_nobody_comes_in_without_an_account(broker: FakeBroker) -> None:
-    assert unlike(Client(), ASKING, lambda door: door.need is Open.EVERYONE) == []
+    assert unlike(Client(), ASKING, lambda door: door.need is PublicAccess.EVERYONE) == []
     assert all(refused(send(Client(), door)) for door in DOORS if door not in ASKING)
 
 
@@ -141,7 +143,7 @@ def of_instance(door: Door, name: str) -> Door:
 
 def looking_at(client: Client, name: str) -> Client:
     session = client.session
-    session[current.KEY] = name
+    session[current_instance.KEY] = name
     session.save()
     return client
 
@@ -193,9 +195,9 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
             with pytest.raises(OperatorError) as refused:
                 act(Actor(ActorKind.PERSON, "petra", petra.pk, access=access_of(petra)), run)
             assert refused.value.code == "not_allowed"
-        item = TrayItem(instance=prices, kind=TrayKind.RUN_CANCEL, target=str(run.pk))
+        item = TrayItem(instance=prices, kind=PendingChangeKind.RUN_CANCEL, target=str(run.pk))
         with pytest.raises(OperatorError) as unknown:
-            CONTROL_ACTS[TrayKind.RUN_CANCEL].told(item, None)
+            CONTROL_ACTS[PendingChangeKind.RUN_CANCEL].told(item, None)
         assert unknown.value.code == "unknown_run"
     assert everything_of(theirs) == before
 

@@ -12,7 +12,7 @@ import pytest
 from broker_core.control import exit_report
 from broker_core.documents.requests import GetClient, GetStatus
 from broker_core.errors import JournalError, OperatorError
-from console.broker_link import BrokerAway, BrokerLink, link_to
+from console.broker_link import BrokerLink, BrokerUnavailable, link_to
 from tests.support.fake_broker import FakeBroker
 
 
@@ -42,11 +42,11 @@ def test_error_of_the_broker_is_raised_with_its_code(broker: FakeBroker) -> None
     with pytest.raises(OperatorError) as refused:
         link_to("sluice-1").call(GetClient(name="nobody"))
     assert refused.value.code == "unknown_client"
-    assert not isinstance(refused.value, BrokerAway)
+    assert not isinstance(refused.value, BrokerUnavailable)
 
 
 def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
-    with pytest.raises(BrokerAway) as away:
+    with pytest.raises(BrokerUnavailable) as away:
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
     assert away.value.code == "broker_away"
 
@@ -54,17 +54,17 @@ def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
 def test_broker_that_ended_by_itself_said_why(tmp_path: Path) -> None:
     error = JournalError("journal_failed", "The disk refused a sync.", "Look at the disk.")
     exit_report.write_exit_report(tmp_path / "none.sock", error, 1_795_268_700 * 10**9)
-    with pytest.raises(BrokerAway, match=r"journal_failed.*The disk refused a sync") as away:
+    with pytest.raises(BrokerUnavailable, match=r"journal_failed.*The disk refused a sync") as away:
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
     assert (away.value.code, away.value.fix) == ("broker_away", "Look at the disk.")
     exit_report.delete_exit_report(tmp_path / "none.sock")
-    with pytest.raises(BrokerAway, match="can't be reached"):
+    with pytest.raises(BrokerUnavailable, match="can't be reached"):
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
 
 
 def test_broker_that_does_not_answer_is_away_in_time(tmp_path: Path) -> None:
     with odd_broker(tmp_path / "b.sock", lambda connection: connection.recv(1) and time.sleep(0.5)) as link:
-        with pytest.raises(BrokerAway, match="did not answer"):
+        with pytest.raises(BrokerUnavailable, match="did not answer"):
             link.call(GetStatus())
 
 
@@ -79,7 +79,7 @@ def test_bytes_that_drip_in_do_not_stretch_the_time_out(tmp_path: Path) -> None:
             pass
 
     started = time.monotonic()
-    with odd_broker(tmp_path / "b.sock", drip) as link, pytest.raises(BrokerAway):
+    with odd_broker(tmp_path / "b.sock", drip) as link, pytest.raises(BrokerUnavailable):
         link.call(GetStatus())
     assert time.monotonic() - started < 2
 
@@ -100,6 +100,6 @@ def test_broken_answer_is_told_as_one(tmp_path: Path, answer: bytes) -> None:
         connection.recv(100)
         connection.sendall(answer)
 
-    with odd_broker(tmp_path / "b.sock", behave) as link, pytest.raises(BrokerAway) as failed:
+    with odd_broker(tmp_path / "b.sock", behave) as link, pytest.raises(BrokerUnavailable) as failed:
         link.call(GetStatus())
     assert failed.value.code == "broker_failed"

@@ -23,7 +23,7 @@ from broker_core.documents.requests import GetStatus
 from broker_core.errors import OperatorError
 from console import broker_link
 from console.broker_addresses import read_addresses
-from console.broker_link import BrokerAway, BrokerUnreached, link_to
+from console.broker_link import BrokerUnavailable, BrokerUnreachable, link_to
 from console.queries.readiness import readiness
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import tcp_policy, until
@@ -66,7 +66,7 @@ class Machine:
             self.at(self.port)
             yield thread
 
-    def refused(self, kind: type[BrokerAway] = BrokerUnreached) -> BrokerAway:
+    def refused(self, kind: type[BrokerUnavailable] = BrokerUnreachable) -> BrokerUnavailable:
         """What a call is told."""
         with pytest.raises(kind) as away:
             link_to("test-1").call(GetStatus())
@@ -131,7 +131,7 @@ def test_link_that_is_cut_is_away_for_everybody_at_once_and_comes_back(machine: 
             try:
                 assert link_to("test-1").call(GetStatus()).instance == "test-1"
                 break
-            except BrokerAway as away:
+            except BrokerUnavailable as away:
                 assert away.code == "broker_away"
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

@@ -20,8 +20,8 @@ from broker_core.documents.clients import Health
 from broker_core.documents.instance import RefusedRevision
 from broker_core.errors import OperatorError
 from console.broker_addresses import read_addresses
-from console.broker_link import BrokerAway, link_to
-from console.choices import AlertAbout, Role
+from console.broker_link import BrokerUnavailable, link_to
+from console.choices import AlertSubject, Role
 from console.models import Action, ActionRun, Alert, AlertRule, Instance, PolicyDraft, RevisionReport
 from console.queries import policies as read
 from console.queries.clients import Clients
@@ -113,7 +113,7 @@ def test_a_member_that_is_away_hides_only_what_it_has(plant: Plant, tmp_path: Pa
     settings.SLUICE_BROKERS = (a, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path), prices)
     link = link_to("sluice-1")
     assert {one.name for one in link.call(requests.ListClients())} == {"slow", "late"}
-    with pytest.raises(BrokerAway):  # it may be there: nobody says that there is no such client
+    with pytest.raises(BrokerUnavailable):  # it may be there: nobody says that there is no such client
         link.call(requests.GetClient(name="fine"))
     assert link.call(requests.GetClient(name="slow")).name == "slow"
 
@@ -208,7 +208,7 @@ def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journal
 def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
     plant: Plant, actor: Actor, instance: Instance, tmp_path: Path, settings: Any
 ) -> None:
-    alerts.create(actor, AlertRule(instance=instance, name="slow", about=AlertAbout.STALLED, for_s=30))
+    alerts.create(actor, AlertRule(instance=instance, name="slow", about=AlertSubject.STALLED, for_s=30))
     plant.b.clients = [structs.replace(plant.b.clients[0], health=Health.STALLED)]
     now = timezone.now()
     alerts.watch(now)

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from console.broker_link import link_to
-from console.choices import AlertAbout
+from console.choices import AlertSubject
 from console.models import Alert, AlertRule, Instance
 from console.queries import readiness, standing
 from console.services import alerts, reports
@@ -81,7 +81,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert "problem" not in page.get("/standing/").content.decode()
     plant.b.problems = [problem("no_quorum", "b", severe=True)]
     plant.a.problems = [problem("member_silent", "b"), problem("link_away", "link.ny", since=BEGAN + 60_000)]
-    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertAbout.STANDING, for_s=60)
+    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=60)
     alerts.watch(timezone.now())
     told = Alert.objects.get(rule=rule)
     assert told.opened_at is not None, "it has lasted for an hour"

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_core.documents.requests import GetStatus
 from broker_core.documents.stalls import CAUSES, StallCause, StallEntry
 from broker_core.stored_stalls import stalls_path, write_stalls
-from console.broker_link import BrokerAway, BrokerLink
+from console.broker_link import BrokerLink, BrokerUnavailable
 from console.choices import Role
 from console.models import Instance
 from console.queries import readiness, standing
@@ -90,11 +90,11 @@ def test_a_broker_that_stands_still_now_is_said_to_and_why(tmp_path: Path, setti
         silent.bind(str(path))
         silent.listen()
         link = BrokerLink(path, timeout_s=0.2)
-        with pytest.raises(BrokerAway) as away:
+        with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
         assert "stands still" not in away.value.sentence
         write_stalls(stalls_path(path), [stall(StallCause.DISK_WAIT, over=False)])
-        with pytest.raises(BrokerAway) as away:
+        with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
     assert "Its event loop stands still since" in away.value.sentence
     assert away.value.sentence.endswith(CAUSES[StallCause.DISK_WAIT].meaning)

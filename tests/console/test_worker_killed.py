@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission, RunState
 from console.models import ActionRun, RunHold
 from console.services import execution, policies, runs
@@ -28,7 +28,7 @@ from console.services.actions import editing, events
 from console.services.actors import Actor
 
 pytestmark = pytest.mark.django_db(transaction=True)
-MARIA = Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
 
 
 class Hook(BaseHTTPRequestHandler):

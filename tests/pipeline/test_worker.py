@@ -14,7 +14,7 @@ from django.conf import settings as configured
 from django.test import Client
 from django.utils import timezone
 
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ACTIVE_RUN_STATES, ActorKind, Permission, Role, RunState
 from console.models import Action, ActionRun
 from console.project.celery import app
@@ -27,7 +27,7 @@ from tests.pipeline.support import NOON, append, fill, numbered, opened, setting
 from tests.support.control_plane import person
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-MARIA = Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
 LONG_S = 500
 
 

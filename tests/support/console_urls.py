@@ -6,7 +6,7 @@ from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from console.access.rights import Open
+from console.access.rights import PublicAccess
 from console.project import urls
 from console.project.urls import handler400, handler403, handler404, handler500
 from console.views.common import permitted
@@ -14,13 +14,13 @@ from console.views.common import permitted
 __all__ = ["handler400", "handler403", "handler404", "handler500", "urlpatterns"]
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 def fails(request: HttpRequest) -> HttpResponse:
     """As by a mistake."""
     raise RuntimeError("asked to fail")
 
 
-@permitted(Open.EVERYONE)
+@permitted(PublicAccess.EVERYONE)
 def database_fails(request: HttpRequest) -> HttpResponse:
     """As while the database is away."""
     raise OperationalError("asked to fail")

@@ -34,11 +34,11 @@ OWN = {"own_password": PASSWORD}
 def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
     reports._heard.clear()
-    last_used.forget()
+    last_used.clear_cache()
     LIMIT.forget()
     yield
     reports._heard.clear()
-    last_used.forget()
+    last_used.clear_cache()
     LIMIT.forget()
 
 

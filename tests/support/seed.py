@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from django.conf import settings
 from django.utils import timezone
 
-from console.choices import ActorKind, PlaceKind, RunKind, RunState
+from console.choices import ActorKind, RunKind, RunState, ScopeKind
 from console.models import ActionRun, ClientSample, Decision, Instance, PlaceSample
 from console.services import policies
 from console.services.actors import Actor
@@ -143,7 +143,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
         rows.append(
             PlaceSample(
                 instance=instance,
-                kind=PlaceKind.INSTANCE,
+                kind=ScopeKind.INSTANCE,
                 name=instance.name,
                 clients=18,
                 offlined=1,
@@ -153,7 +153,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
         )
         rows.append(
             PlaceSample(
-                instance=instance, kind=PlaceKind.POOL, name="instance", clients=18, offlined=1, **figures
+                instance=instance, kind=ScopeKind.POOL, name="instance", clients=18, offlined=1, **figures
             )
         )
         small = {
@@ -162,7 +162,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             "disk_limit": 2**30,
         }
         rows.append(
-            PlaceSample(instance=instance, kind=PlaceKind.POOL, name="websocket", at=at, clients=5, **small)
+            PlaceSample(instance=instance, kind=ScopeKind.POOL, name="websocket", at=at, clients=5, **small)
         )
     PlaceSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 

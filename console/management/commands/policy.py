@@ -25,7 +25,7 @@ from django.db import transaction
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import Severity, review_policy
-from console.access.policy_secrets import kept
+from console.access.policy_secrets import restore_secrets
 from console.management.safe_command import SafeCommand
 from console.models import Action, Instance
 from console.queries import policies as read
@@ -117,7 +117,7 @@ class Command(SafeCommand):
     def _diff(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
         newest = policies.newest_of(instance).document
-        differences = changes(newest, kept(self._loaded(options, instance).document, newest))
+        differences = changes(newest, restore_secrets(self._loaded(options, instance).document, newest))
         for one in differences:
             self.stdout.write(f"{one.path}: {one.before} → {one.after}")
         if differences:

@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import MissedPolicy, Permission
+from console.choices import MissedRunPolicy, Permission
 from console.models import Action, Instance
 from console.services import access, audit
 from console.services.actions.definition import checked_steps, checked_triggers
@@ -82,8 +82,8 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
     _check_paths(action, wanted["when"])
     for name, value in wanted.items():
         setattr(action, name, value)
-    if wanted["missed"] not in MissedPolicy.values:
-        raise bad(f"missed must be one of {', '.join(MissedPolicy.values)}.", part="missed")
+    if wanted["missed"] not in MissedRunPolicy.values:
+        raise bad(f"missed must be one of {', '.join(MissedRunPolicy.values)}.", part="missed")
     return _store(actor, action, before, what)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from console.broker_link import Link, link_to
+from console.broker_link import RequestChannel, link_to
 from console.models import ActionRun, Instance
 from console.services.actors import Actor
 from console.services.progress import Progress
@@ -28,7 +28,7 @@ class Scene:
     """Starts the runs of events that a step raises: `events.happened`, which itself plans with all steps."""
 
     @property
-    def link(self) -> Link:
+    def link(self) -> RequestChannel:
         """The instance's broker; of a group the one that the run is about, or any."""
         return link_to(self.instance.name, self.run.member)
 

@@ -10,7 +10,7 @@ from django.conf import settings
 
 from broker_core.errors import OperatorError
 from console.broker_link import members_of
-from console.choices import ACTIVE_RUN_STATES, MissedPolicy, RunKind
+from console.choices import ACTIVE_RUN_STATES, MissedRunPolicy, RunKind
 from console.models import Action, ActionRun
 from console.services import runs
 from console.services.actions import events, schedule
@@ -74,7 +74,7 @@ def _fire(
 ) -> ActionRun | None:
     start = interval_start(action) if isinstance(parsed, schedule.Interval) else action.started_at
     due_at = parsed.newest(now, start)
-    if due_at is None or (action.missed == MissedPolicy.SKIP and now - due_at > PUNCTUAL):
+    if due_at is None or (action.missed == MissedRunPolicy.SKIP and now - due_at > PUNCTUAL):
         return None
     mine = ActionRun.objects.filter(action=action, member=member)
     if (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.access.networks import client_of, neighbourhood, parse_networks, within
+from console.access.networks import client_address, is_in_networks, parse_networks, rate_limit_prefix
 
 PROXIES = parse_networks(["10.0.0.0/8", "::1"])
 
@@ -21,17 +21,17 @@ PROXIES = parse_networks(["10.0.0.0/8", "::1"])
     ("10.0.0.1", "192.0.2.7," + "10.0.0.2," * 1000 + "10.0.0.2", "10.0.0.2"),
 ])  # fmt: skip
 def test_the_nearest_that_isn_t_a_proxy_of_ours_is_the_client(peer: str, forwarded: str, client: str) -> None:
-    assert client_of(peer, forwarded, PROXIES) == client
+    assert client_address(peer, forwarded, PROXIES) == client
 
 
 def test_without_configured_proxies_the_header_says_nothing() -> None:
-    assert client_of("127.0.0.1", "192.0.2.7", ()) == "127.0.0.1"
+    assert client_address("127.0.0.1", "192.0.2.7", ()) == "127.0.0.1"
 
 
 def test_an_address_lies_in_networks_of_its_kind() -> None:
-    assert within("10.3.0.1", PROXIES)
-    assert not within("fd00::1", PROXIES)
-    assert not within("nonsense", PROXIES)
+    assert is_in_networks("10.3.0.1", PROXIES)
+    assert not is_in_networks("fd00::1", PROXIES)
+    assert not is_in_networks("nonsense", PROXIES)
 
 
 def test_what_isn_t_a_network_is_named() -> None:
@@ -40,5 +40,9 @@ def test_what_isn_t_a_network_is_named() -> None:
 
 
 def test_an_ipv6_neighbourhood_is_its_64_bits() -> None:
-    assert neighbourhood("2001:db8:0:1::5") == neighbourhood("2001:db8:0:1:ffff::9") == "2001:db8:0:1::/64"
-    assert neighbourhood("192.0.2.7") == "192.0.2.7"
+    assert (
+        rate_limit_prefix("2001:db8:0:1::5")
+        == rate_limit_prefix("2001:db8:0:1:ffff::9")
+        == "2001:db8:0:1::/64"
+    )
+    assert rate_limit_prefix("192.0.2.7") == "192.0.2.7"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.access.policy_secrets import kept, redacted
+from console.access.policy_secrets import redact_secrets, restore_secrets
 
 SECRET = st.none() | st.text("abcdef$", min_size=4, max_size=9)
 USERS = st.lists(
@@ -19,28 +19,28 @@ DOCUMENTS = st.builds(lambda users: {"revision": 1, "access": {"users": users, "
 
 @given(DOCUMENTS)
 def test_what_left_and_comes_back_is_what_it_was(document: dict[str, Any]) -> None:
-    assert kept(redacted(document), document) == document
+    assert restore_secrets(redact_secrets(document), document) == document
 
 
 @given(DOCUMENTS)
 def test_nothing_that_leaves_holds_a_secret(document: dict[str, Any]) -> None:
-    for user in redacted(document)["access"]["users"]:
+    for user in redact_secrets(document)["access"]["users"]:
         assert {user.get("password"), user.get("token")} <= {None, "set"}
 
 
 @given(DOCUMENTS, DOCUMENTS)
 def test_the_nearer_document_is_asked_first(nearer: dict[str, Any], farther: dict[str, Any]) -> None:
-    found = kept(redacted(nearer), nearer, farther)
+    found = restore_secrets(redact_secrets(nearer), nearer, farther)
     assert found == nearer
 
 
 def test_somebody_elses_secret_isnt_taken_and_an_unknown_one_stays_unset() -> None:
     before = {"access": {"users": [{"name": "a", "password": "scrypt$1"}]}}
     sent = {"access": {"users": [{"name": "b", "password": "set"}, {"name": "a", "password": "scrypt$2"}]}}
-    assert kept(sent, before) == sent
+    assert restore_secrets(sent, before) == sent
 
 
 def test_what_is_no_document_passes_through() -> None:
     for other in (None, 5, [], {}, {"access": None}, {"access": {"users": 3}}, {"access": {"users": [1]}}):
-        assert redacted(other) == other
-        assert kept(other, {}) == other
+        assert redact_secrets(other) == other
+        assert restore_secrets(other, {}) == other

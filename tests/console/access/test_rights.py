@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.subscriptions.topics import TopicPattern
-from console.access.rights import Access, Right, name_matches, topic_within
+from console.access.rights import EffectiveAccess, GrantedRight, name_matches, topic_within
 from console.choices import ROLE_PERMISSIONS, Permission, Role
 
 OPERATOR = ROLE_PERMISSIONS[Role.OPERATOR]
@@ -48,7 +48,7 @@ def test_whether_a_topic_lies_within_a_scope(pattern: str, asked: str, within: b
 
 
 def test_a_right_with_a_pattern_covers_only_what_it_names() -> None:
-    access = Access((Right(OPERATOR, "one", clients="desk-*"),))
+    access = EffectiveAccess((GrantedRight(OPERATOR, "one", clients="desk-*"),))
     assert access.allows(Permission.ACT_ON_CLIENTS, instance="one", client="desk-1")
     assert not access.allows(Permission.ACT_ON_CLIENTS, instance="one", client="board-1")
     assert not access.allows(Permission.ACT_ON_CLIENTS, instance="two", client="desk-1")
@@ -59,9 +59,11 @@ def test_a_right_with_a_pattern_covers_only_what_it_names() -> None:
 
 
 def test_a_token_may_at_most_what_its_account_may() -> None:
-    access = Access((Right(OPERATOR),), frozenset({Permission.VIEW, Permission.EDIT_POLICIES}))
+    access = EffectiveAccess(
+        (GrantedRight(OPERATOR),), frozenset({Permission.VIEW, Permission.EDIT_POLICIES})
+    )
     assert access.allows(Permission.VIEW, instance="one")
     assert not access.allows(Permission.EDIT_POLICIES, instance="one")
     assert not access.allows(Permission.RUN_ACTIONS, instance="one")
     assert access.permissions == {Permission.VIEW}
-    assert Access(access.rights, frozenset({Permission.PUBLISH})).client_patterns("one") == []
+    assert EffectiveAccess(access.rights, frozenset({Permission.PUBLISH})).client_patterns("one") == []

@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from broker_core.broker import Broker
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission
 from console.models import ActionRun, Instance
 from console.reporters.events import EventReporter
@@ -22,7 +22,7 @@ from tests.support.brokers import running_broker
 from tests.support.raw import RawClient
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
-MARIA = Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
 
 
 @sync_to_async

@@ -15,7 +15,7 @@ from django.db import connection
 from msgspec import structs
 
 from broker_core.documents.clients import Health
-from console.choices import AlertAbout, MessageState
+from console.choices import AlertSubject, MessageState
 from console.models import Alert, AlertMessage, AlertRule, AuditEvent, Decision, Instance
 from console.queries import standing
 from console.services import alerts
@@ -44,7 +44,9 @@ def hook(settings: Any) -> Iterator[Hook]:
         yield made
 
 
-def rule(actor: Actor, instance: Instance, about: AlertAbout = AlertAbout.STALLED, **more: Any) -> AlertRule:
+def rule(
+    actor: Actor, instance: Instance, about: AlertSubject = AlertSubject.STALLED, **more: Any
+) -> AlertRule:
     return alerts.create(actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more}))  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def test_a_broker_that_is_away_changes_no_clients_alert(
 def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_not(
     actor: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
-    rule(actor, instance, AlertAbout.DECISION, client="desk-*")
+    rule(actor, instance, AlertSubject.DECISION, client="desk-*")
     facts = {"instance": instance, "action": "disconnect", "reason": "x", "rule": "r", "details": {}}
     Decision.objects.create(at=after(-60), client="desk-1", mode="shadow", **facts)
     Decision.objects.create(at=after(-60), client="board-1", mode="enforce", **facts)
@@ -152,7 +154,7 @@ def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_no
 def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rules_name(
     actor: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule(actor, instance, AlertAbout.STANDING, for_s=0)
+    rule(actor, instance, AlertSubject.STANDING, for_s=0)
     told = standing.Standing("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
     monkeypatch.setattr(alerts.standing, "standings", lambda: [told])
     alerts.watch(NOW)

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import AlertAbout
+from console.choices import AlertSubject
 from console.management import startup
 from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, PolicyRollout
 from console.queries import policies as read
@@ -205,7 +205,7 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
 def test_a_return_opens_the_alert_about_what_stands_at_the_top(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertAbout.STANDING, for_s=0)
+    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=0)
     staged(actor, client="desk-*", most_decisions=1)
     assert rollouts.check(instance, withdrawn=7) is None, "another rollout's"
     assert rollouts.check(instance, withdrawn=2) is not None, "a broker has done so already"

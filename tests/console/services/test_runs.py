@@ -9,7 +9,7 @@ from celery import Celery, current_app
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission, RunKind, RunState
 from console.models import ActionRun, AuditEvent, Instance
 from console.services import execution, runs
@@ -76,12 +76,12 @@ def test_broker_that_is_away_fails_the_run_with_its_error(run: ActionRun) -> Non
 @pytest.fixture
 def maria() -> Actor:
     """Who may do everything."""
-    return Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+    return Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
 
 
 def test_whose_rights_are_for_another_instance_neither_cancels_nor_repeats(run: ActionRun) -> None:
-    prices = Right(frozenset(Permission), instance="prices")
-    stranger = Actor(ActorKind.PERSON, "petra", 8, access=Access((prices,)))
+    prices = GrantedRight(frozenset(Permission), instance="prices")
+    stranger = Actor(ActorKind.PERSON, "petra", 8, access=EffectiveAccess((prices,)))
     for act in (runs.cancel, runs.repeat):
         with pytest.raises(OperatorError) as refused:
             act(stranger, run)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker_core.errors import OperatorError
-from console.access.rights import Access, Right
-from console.choices import Permission, Role, TrayKind
+from console.access.rights import EffectiveAccess, GrantedRight
+from console.choices import PendingChangeKind, Permission, Role
 from console.models import Grant, Instance, PolicyDraft, TrayItem
 from console.services import drafts, operators, people, tray
 from console.services.actors import Actor, access_of
@@ -31,8 +31,8 @@ def done(broker: FakeBroker) -> list[str]:
 def test_what_fails_stays_and_the_others_are_done(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
-    tray.put(maria, TrayKind.PAUSE, "carrier-aa")
-    tray.put(maria, TrayKind.OFFLINE, "carrier-ua")
+    tray.put(maria, PendingChangeKind.PAUSE, "carrier-aa")
+    tray.put(maria, PendingChangeKind.OFFLINE, "carrier-ua")
     held = tray.look(maria)
     broker.clients = [one for one in broker.clients if one.name != "carrier-ua"]
     with pytest.raises(OperatorError) as caught:
@@ -47,12 +47,12 @@ def test_what_fails_stays_and_the_others_are_done(
 def test_whoever_lost_the_right_meanwhile_does_nothing(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
-    tray.put(maria, TrayKind.DISCONNECT, "carrier-aa")
-    nobody = dataclasses.replace(maria, access=Access())
+    tray.put(maria, PendingChangeKind.DISCONNECT, "carrier-aa")
+    nobody = dataclasses.replace(maria, access=EffectiveAccess())
     (outcome,) = tray.apply(nobody, "because", confirmed=True, plan=tray.look(maria).digest)
     assert not outcome.done and done(broker) == []
     with pytest.raises(OperatorError):
-        tray.put(nobody, TrayKind.PAUSE, "carrier-aa")
+        tray.put(nobody, PendingChangeKind.PAUSE, "carrier-aa")
 
 
 def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
@@ -60,15 +60,15 @@ def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
 ) -> None:
     monkeypatch.setattr(tray, "MOST_ITEMS", 2)
     for name in ("a", "a", "b"):
-        tray.put(maria, TrayKind.PAUSE, name)
+        tray.put(maria, PendingChangeKind.PAUSE, name)
     with pytest.raises(OperatorError) as caught:
-        tray.put(maria, TrayKind.PAUSE, "c")
+        tray.put(maria, PendingChangeKind.PAUSE, "c")
     assert caught.value.code == "tray_full"
     assert TrayItem.objects.count() == 2
 
 
 def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:
-    tray.put(maria, TrayKind.PAUSE, "carrier-aa")
+    tray.put(maria, PendingChangeKind.PAUSE, "carrier-aa")
     other = dataclasses.replace(maria, user_id=10_000)
     assert tray.look(other).planned == [] and not tray.holds_something(other)
     tray.clear(other)
@@ -116,7 +116,7 @@ def test_limits_that_the_machine_cant_reach_are_named() -> None:
 
 def test_roles_without_the_right_put_nothing_in(viewer: Any, broker: FakeBroker, instance: Instance) -> None:
     onlooker = Actor("person", "vera", viewer.pk, access=access_of(viewer))
-    for kind in TrayKind:
+    for kind in PendingChangeKind:
         with pytest.raises(OperatorError):
             tray.put(onlooker, kind, "carrier-aa")
 
@@ -140,9 +140,9 @@ def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, i
     token, _ = operators.create_token(
         maria, operator, "ci", scope=[Permission.VIEW], lifetime=timedelta(days=1)
     )
-    tray.put(maria, TrayKind.GRANT_REVOKE, str(role.pk))
-    tray.put(maria, TrayKind.TOKEN_REVOKE, str(token.pk))
-    tray.put(maria, TrayKind.ACCOUNT_CLOSE, "vera")
+    tray.put(maria, PendingChangeKind.GRANT_REVOKE, str(role.pk))
+    tray.put(maria, PendingChangeKind.TOKEN_REVOKE, str(token.pk))
+    tray.put(maria, PendingChangeKind.ACCOUNT_CLOSE, "vera")
     held = tray.look(maria)
     assert "vera has no other role" in str(held.planned[0].told.lines)
     assert {one for one, _ in held.headlines} == {"1 role taken away", "1 token revoked", "1 account closed"}
@@ -153,7 +153,9 @@ def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, i
 
 
 def test_access_is_taken_away_by_whoever_holds_it_everywhere(maria: Actor, instance: Instance) -> None:
-    here = dataclasses.replace(maria, access=Access((Right(frozenset(Permission), instance.name),)))
+    here = dataclasses.replace(
+        maria, access=EffectiveAccess((GrantedRight(frozenset(Permission), instance.name),))
+    )
     with pytest.raises(OperatorError) as caught:
-        tray.put(here, TrayKind.ACCOUNT_CLOSE, "vera")
+        tray.put(here, PendingChangeKind.ACCOUNT_CLOSE, "vera")
     assert caught.value.code == "not_allowed"

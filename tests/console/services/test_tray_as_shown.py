@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_core.errors import OperatorError
-from console.choices import TrayKind
+from console.choices import PendingChangeKind
 from console.models import Instance, PolicyDraft, PolicyRevision
 from console.services import drafts, tray
 from console.services.actors import Actor, access_of
@@ -70,7 +70,7 @@ def test_a_draft_that_is_edited_while_the_tray_is_applied_stays(
     (planned,) = tray.look(maria).planned
     drafts.edit(maria, draft.pk, {"client_policy": {"client_max_capacity": 1}})
     with pytest.raises(OperatorError) as caught:
-        ACTS[TrayKind.POLICY].do(maria, planned.item, "because")
+        ACTS[PendingChangeKind.POLICY].do(maria, planned.item, "because")
     assert caught.value.code == "draft_changed" and PolicyDraft.objects.get() == draft
 
 

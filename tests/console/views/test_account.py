@@ -13,7 +13,7 @@ from django.test import Client
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from console.access.login_limit import MOST_FAILURES
+from console.access.login_limit import MAX_FAILURES
 from console.models import ApiToken, AuditEvent, Grant
 from console.services.proof import PROOF_S, RECENT_LOGIN_S
 from console.services.sessions import LOGIN_AT
@@ -78,7 +78,7 @@ def test_a_password_is_held_to_the_rules(operator: Any, old: str, new: str, agai
 def test_the_old_password_can_t_be_guessed_from_a_session(operator: Any) -> None:
     mine = come_in()
     sent = {"old_password": "wrong", "new_password1": NEW, "new_password2": NEW}
-    statuses = [mine.post("/account/password/", sent).status_code for _ in range(MOST_FAILURES + 5)]
+    statuses = [mine.post("/account/password/", sent).status_code for _ in range(MAX_FAILURES + 5)]
     assert set(statuses) == {422, 429}
     assert mine.post("/account/password/", {**sent, "old_password": PASSWORD}).status_code == 429
 

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import Client
 from rest_framework.test import APIClient
 
-from console.access.login_limit import HASHED_AT_ONCE, MOST_FAILURES, MOST_WAITING
+from console.access.login_limit import HASHED_AT_ONCE, MAX_FAILURES, MAX_WAITING
 from console.access.networks import parse_networks
 from console.models import AuditEvent
 from tests.support.control_plane import OWN, PASSWORD
@@ -30,23 +30,23 @@ def log_in(name: str, password: str = "wrong", **more: Any) -> Any:
 
 
 def test_one_password_for_many_names_is_stopped_and_others_are_not(operator: Any) -> None:
-    statuses = [log_in(f"name-{number}").status_code for number in range(MOST_FAILURES + 40)]
-    assert statuses == [401] * MOST_FAILURES + [429] * 40
+    statuses = [log_in(f"name-{number}").status_code for number in range(MAX_FAILURES + 40)]
+    assert statuses == [401] * MAX_FAILURES + [429] * 40
     refused = log_in("maria", PASSWORD)
     assert (refused.status_code, refused.json()["code"]) == (429, "locked")
     assert int(refused["Retry-After"]) <= 10
     assert Client().post("/login/", {"username": "maria", "password": PASSWORD}).status_code == 429
     elsewhere = log_in("maria", PASSWORD, REMOTE_ADDR="192.0.2.1")
     assert elsewhere.status_code == 200
-    assert AccessAttempt.objects.count() == MOST_FAILURES
+    assert AccessAttempt.objects.count() == MAX_FAILURES
     # The failures have an event each, what was refused behind them one for the minute (two, when a minute ends within this test).
     events = AuditEvent.objects.filter(result="denied").count()
-    assert MOST_FAILURES + 1 <= events <= MOST_FAILURES + 2
+    assert MAX_FAILURES + 1 <= events <= MAX_FAILURES + 2
 
 
 def test_the_login_page_counts_as_the_api_does(operator: Any) -> None:
     page = Client()
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         page.post("/login/", {"username": f"name-{number}", "password": "wrong"})
     refused = page.post("/login/", {"username": "maria", "password": PASSWORD})
     assert refused.status_code == 429
@@ -54,7 +54,7 @@ def test_the_login_page_counts_as_the_api_does(operator: Any) -> None:
 
 
 def test_forwarded_addresses_of_strangers_count_for_nothing(operator: Any) -> None:
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         log_in(f"name-{number}", headers={"X-Forwarded-For": f"192.0.2.{number}"})
     assert log_in("maria", PASSWORD, headers={"X-Forwarded-For": "192.0.2.200"}).status_code == 429
     assert set(AuditEvent.objects.values_list("source", flat=True)) == {"127.0.0.1"}
@@ -62,11 +62,11 @@ def test_forwarded_addresses_of_strangers_count_for_nothing(operator: Any) -> No
 
 def test_a_configured_proxy_says_who_comes(operator: Any, settings: Any) -> None:
     settings.SLUICE_TRUSTED_PROXIES = parse_networks(["127.0.0.1"])
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         log_in(f"name-{number}", headers={"X-Forwarded-For": "198.51.100.1, 192.0.2.7"})
     assert log_in("maria", PASSWORD, headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 429
     assert log_in("maria", PASSWORD, headers={"X-Forwarded-For": "192.0.2.8"}).status_code == 200
-    assert AuditEvent.objects.filter(action="login", source="192.0.2.7").count() == MOST_FAILURES
+    assert AuditEvent.objects.filter(action="login", source="192.0.2.7").count() == MAX_FAILURES
     assert AuditEvent.objects.get(action="login", result="done").source == "192.0.2.8"
 
 
@@ -112,7 +112,7 @@ def test_hashing_takes_turns_and_holds_up_nobody_else(
         finally:
             connection.close()
 
-    wanted = HASHED_AT_ONCE + MOST_WAITING + beyond
+    wanted = HASHED_AT_ONCE + MAX_WAITING + beyond
     with ThreadPoolExecutor(wanted) as threads:
         answers = [threads.submit(one, number) for number in range(wanted)]
         for _ in range(beyond):
@@ -120,13 +120,13 @@ def test_hashing_takes_turns_and_holds_up_nobody_else(
         assert api.get("/api/v1/clients").status_code == 200
         let_go.set()
         statuses = sorted(answer.result() for answer in answers)
-    assert statuses == [200] * (HASHED_AT_ONCE + MOST_WAITING) + [503] * beyond
+    assert statuses == [200] * (HASHED_AT_ONCE + MAX_WAITING) + [503] * beyond
     assert most == HASHED_AT_ONCE
 
 
 def test_bad_tokens_lock_out_no_good_one_and_no_password(api: APIClient, broker: FakeBroker) -> None:
     good = api.post("/api/v1/tokens", {**OWN, "name": "ci"}).data["token"]
-    bad = [f"slc_{number:08x}_nonsense" for number in range(2 * MOST_FAILURES)]
+    bad = [f"slc_{number:08x}_nonsense" for number in range(2 * MAX_FAILURES)]
     bad += [good[:-1] + ("a" if good[-1] != "a" else "b")]
     for text in bad:
         assert Client().get("/api/v1/clients", headers={"Authorization": f"Bearer {text}"}).status_code == 401
@@ -136,7 +136,7 @@ def test_bad_tokens_lock_out_no_good_one_and_no_password(api: APIClient, broker:
 
 def test_a_locked_name_s_tokens_go_on(api: APIClient, broker: FakeBroker) -> None:
     good = api.post("/api/v1/tokens", {**OWN, "name": "ci"}).data["token"]
-    for _ in range(MOST_FAILURES + 1):
+    for _ in range(MAX_FAILURES + 1):
         log_in("maria")
     assert log_in("maria", PASSWORD).status_code == 429
     assert Client().get("/api/v1/clients", headers={"Authorization": f"Bearer {good}"}).status_code == 200

@@ -78,7 +78,7 @@ def test_session_in_use_goes_on(maria: Client, clock: Clock, link: Any) -> None:
 def test_session_nobody_uses_ends_and_stays_ended(maria: Client, clock: Clock, link: Any) -> None:
     assert welcome(maria)
     cookie = maria.cookies[settings.SESSION_COOKIE_NAME].value
-    clock.now += IDLE_S + last_used.TOLD_EVERY_S + 5
+    clock.now += IDLE_S + last_used.REPORT_INTERVAL_S + 5
     assert not welcome(maria)
     maria.cookies[settings.SESSION_COOKIE_NAME] = cookie
     assert not welcome(maria)
@@ -89,7 +89,7 @@ def test_what_open_pages_ask_by_themselves_is_no_use(maria: Client, clock: Clock
     for path in ("/api/v1/auth/me", "/runs/list/"):
         clock.now += IDLE_S / 2 - 1
         assert welcome(maria, path), path
-    clock.now += last_used.TOLD_EVERY_S + 5
+    clock.now += last_used.REPORT_INTERVAL_S + 5
     assert not welcome(maria)
 
 
@@ -111,7 +111,7 @@ def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
 def test_another_process_knows_of_the_use_by_redis(maria: Client, clock: Clock, link: Any) -> None:
     clock.now += IDLE_S - 60
     assert welcome(maria)
-    last_used.forget()
+    last_used.clear_cache()
     clock.now += IDLE_S - 60
     assert welcome(maria)
     (key,) = link.keys("sluice:session:*")
@@ -130,9 +130,9 @@ def test_without_redis_and_after_a_restart_a_session_counts_from_its_login(
 ) -> None:
     clock.now += IDLE_S - 60
     assert welcome(maria)
-    last_used.forget()
+    last_used.clear_cache()
     assert welcome(maria)
-    last_used.forget()
+    last_used.clear_cache()
     clock.now += 120
     assert not welcome(maria)
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from broker_core.access import hash_token
 from broker_core.errors import OperatorError
-from console.access.rights import Access, Right
+from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission, RunState
 from console.models import (
     Action,
@@ -37,7 +37,7 @@ from console.services.actions.triggers import Event
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 
-EVERYTHING = Access((Right(frozenset(Permission)),))
+EVERYTHING = EffectiveAccess((GrantedRight(frozenset(Permission)),))
 MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EVERYTHING)
 
 

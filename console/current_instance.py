@@ -25,16 +25,16 @@ _session: ContextVar[Session | None] = ContextVar("session", default=None)
 def instance_name() -> str:
     """Of the request that is being answered; elsewhere the installation's own."""
     session = _session.get()
-    return chosen_in(session) if session is not None else str(settings.SLUICE_INSTANCE)
+    return instance_chosen_in(session) if session is not None else str(settings.SLUICE_INSTANCE)
 
 
-def chosen_in(session: Session) -> str:
+def instance_chosen_in(session: Session) -> str:
     """What a session chose."""
     return str(session.get(KEY, "") or settings.SLUICE_INSTANCE)
 
 
 @contextmanager
-def answering(session: Session) -> Iterator[None]:
+def use_instance_of(session: Session) -> Iterator[None]:
     """While a request of that session is answered."""
     before = _session.set(session)
     try:

@@ -65,7 +65,7 @@ ONE_BY_NAME: Final = (
 """Requests that are about one member's files or process: whoever asks says which."""
 
 
-def for_each(request: Request[T]) -> Request[T]:
+def request_for_member(request: Request[T]) -> Request[T]:
     """What each is asked, when all are: of a page, everything up to its end. Raises OperatorError unknown_member."""
     if isinstance(request, ONE_BY_NAME):
         raise OperatorError(
@@ -80,7 +80,7 @@ def for_each(request: Request[T]) -> Request[T]:
     return request
 
 
-def merged(request: Request[Any], answers: Sequence[Any]) -> Any:
+def merge_answers(request: Request[Any], answers: Sequence[Any]) -> Any:
     """The answers of at least one as one."""
     if len(answers) == 1 and not isinstance(request, requests.PageClients):
         return answers[0]
@@ -88,7 +88,7 @@ def merged(request: Request[Any], answers: Sequence[Any]) -> Any:
     return answers[0] if made is None else made(request, answers)
 
 
-def status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
+def merge_status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
     """Of all members: `member` is "", and the revision the oldest that one of them runs. Pools stay apart: each member has its own."""
     first = parts[0]
     return structs.replace(
@@ -157,14 +157,14 @@ def _has_own_problem(part: InstanceStatus) -> bool:
     return any(one.subject == part.member for one in part.problems)
 
 
-def snapshot(parts: Sequence[Snapshot]) -> Snapshot:
+def merge_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Of all members."""
     if len(parts) == 1:
         return parts[0]
     told = [one.replays for one in parts if one.replays is not None]
     return Snapshot(
         at=max(one.at for one in parts),
-        status=status(None, [one.status for one in parts]),
+        status=merge_status(None, [one.status for one in parts]),
         clients=_once([one.clients for one in parts]),
         replays=_replays(told) if told else None,
     )
@@ -278,8 +278,8 @@ def _best(
 
 
 _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
-    requests.GetStatus: status,
-    requests.GetSnapshot: lambda _, parts: snapshot(parts),
+    requests.GetStatus: merge_status,
+    requests.GetSnapshot: lambda _, parts: merge_snapshots(parts),
     requests.ListClients: lambda _, parts: _once(parts),
     requests.PageClients: _page,
     requests.GetClient: lambda _, parts: max(parts, key=lambda one: one.connected_at),
