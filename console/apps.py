@@ -20,4 +20,4 @@ class ConsoleConfig(AppConfig):
         from console.models import append_only
         from console.web import login_audit  # noqa: F401
 
-        post_migrate.connect(append_only.install, sender=self, dispatch_uid="append_only")
+        post_migrate.connect(append_only.install_triggers, sender=self, dispatch_uid="append_only")

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from api.serializers.policies import StrictSerializer
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken
-from console.models.access import MOST_NETWORKS
+from console.models.access import MAX_NETWORKS
 
 
 class LoginSerializer(serializers.Serializer[Any]):
@@ -85,7 +85,7 @@ class NewTokenSerializer(OwnPasswordSerializer):
     networks = serializers.ListField(
         child=serializers.CharField(max_length=50),
         default=list,
-        max_length=MOST_NETWORKS,
+        max_length=MAX_NETWORKS,
         help_text="Addresses and networks that it may be used from, like 10.1.0.0/16; none is from anywhere.",
     )
 

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from api.documents import serializer_of
 from broker_core.delivery.account import DiscardCause
 from broker_core.documents.replays import DurableEntry
-from console.models import Loss
+from console.models import LossRecord
 
 
 class LossQuerySerializer(serializers.Serializer[Any]):
@@ -23,11 +23,11 @@ class LossQuerySerializer(serializers.Serializer[Any]):
     instance = serializers.CharField(required=False, default="")
 
 
-class LossSerializer(serializers.ModelSerializer[Loss]):
+class LossSerializer(serializers.ModelSerializer[LossRecord]):
     """An interval of messages that a subscription did not get. `first` and `last` are bookmarks."""
 
     class Meta:
-        model = Loss
+        model = LossRecord
         fields = [
             "id", "at", "client", "subscription", "topic", "cause", "rule", "messages", "bytes", "unjournaled",
             "first", "last",

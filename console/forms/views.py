@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django import forms
 
-from console.models import ClientView
+from console.models import SavedClientView
 
 
 class ViewForm(forms.Form):
     """One field: spaces around it aren't part of it."""
 
-    name = forms.CharField(label="Name", max_length=ClientView._meta.get_field("name").max_length)
+    name = forms.CharField(label="Name", max_length=SavedClientView._meta.get_field("name").max_length)

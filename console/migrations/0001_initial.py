@@ -84,8 +84,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=64, unique=True, validators=[console.models.instance.check_name])),
-                ('journaled_topics', models.JSONField(blank=True, default=console.models.instance.all_topics, validators=[console.models.instance.check_journaled_topics])),
-                ('unjournaled_topics', models.JSONField(blank=True, default=console.models.instance.scratch_topics, validators=[console.models.instance.check_patterns])),
+                ('journaled_topics', models.JSONField(blank=True, default=console.models.instance.default_journaled_topics, validators=[console.models.instance.check_journaled_topics])),
+                ('unjournaled_topics', models.JSONField(blank=True, default=console.models.instance.default_unjournaled_topics, validators=[console.models.instance.check_patterns])),
                 ('journal_size', models.BigIntegerField(default=134217728, validators=[django.core.validators.MinValueValidator(1048576)])),
                 ('preallocated_files', models.PositiveIntegerField(default=2, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(64)])),
                 ('journal_directory', models.CharField(blank=True, max_length=1024, null=True, validators=[console.models.instance.check_directory])),

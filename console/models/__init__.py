@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from console.models.access import ApiToken, Grant
-from console.models.action import Action, RunHold
+from console.models.action import Action, RunLock
 from console.models.alert import Alert, AlertMessage, AlertRule
-from console.models.audit import AuditEvent, AuditHead, AuditLink
-from console.models.client_table import ClientColumns, ClientView
-from console.models.draft import PolicyDraft, PolicyRollout
-from console.models.handover import Handover
-from console.models.history import ClientHour, ClientMinute, ClientSample, Decision, LakeFile, PlaceSample
-from console.models.identity import Identity
-from console.models.instance import ClientPolicy, Instance, Member, PoolPolicy, Transport
-from console.models.ledger import Loss
+from console.models.audit import AuditChainHead, AuditChainLink, AuditEvent
+from console.models.client_table import ClientColumns, SavedClientView
+from console.models.draft import PolicyDraft, StagedRollout
+from console.models.handover import ShiftHandover
+from console.models.history import (
+    ClientHour,
+    ClientMinute,
+    ClientSample,
+    Decision,
+    ImportedLakeFile,
+    ResourceSample,
+)
+from console.models.identity import ExternalIdentity
+from console.models.instance import ClientPolicy, GroupMember, Instance, PoolPolicy, Transport
+from console.models.ledger import LossRecord
+from console.models.pending_change import PendingChange
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
-from console.models.preferences import Preferences
+from console.models.preferences import UserPreferences
 from console.models.replay import ManagedReplay
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
-from console.models.tray import TrayItem
 from console.models.write_probe import WriteProbe
 
 __all__ = [
@@ -29,35 +36,35 @@ __all__ = [
     "AlertRule",
     "ApiToken",
     "AuditEvent",
-    "AuditHead",
-    "AuditLink",
+    "AuditChainHead",
+    "AuditChainLink",
     "BrokerUser",
     "ClientColumns",
     "ClientHour",
     "ClientMinute",
     "ClientPolicy",
     "ClientSample",
-    "ClientView",
+    "SavedClientView",
     "Decision",
     "Entitlement",
     "Grant",
-    "Handover",
-    "Identity",
+    "ShiftHandover",
+    "ExternalIdentity",
     "Instance",
-    "LakeFile",
-    "Loss",
+    "ImportedLakeFile",
+    "LossRecord",
     "ManagedReplay",
-    "Member",
-    "PlaceSample",
+    "GroupMember",
+    "ResourceSample",
     "PolicyDraft",
     "PolicyEntry",
     "PolicyRevision",
-    "PolicyRollout",
+    "StagedRollout",
     "PoolPolicy",
-    "Preferences",
+    "UserPreferences",
     "RevisionReport",
-    "RunHold",
+    "RunLock",
     "Transport",
-    "TrayItem",
+    "PendingChange",
     "WriteProbe",
 ]

@@ -16,7 +16,7 @@ from console.access.rights import is_name_pattern
 from console.choices import TOKEN_PERMISSIONS, Role
 from console.models.instance import Instance
 
-MOST_NETWORKS = 20
+MAX_NETWORKS = 20
 """That a token may be bound to."""
 
 
@@ -44,8 +44,8 @@ def check_scope(value: Any) -> None:
 
 def check_networks(value: Any) -> None:
     """Refuse anything but a list of addresses and networks."""
-    if not isinstance(value, list) or len(value) > MOST_NETWORKS:
-        raise ValidationError(f"Give up to {MOST_NETWORKS} addresses or networks.")
+    if not isinstance(value, list) or len(value) > MAX_NETWORKS:
+        raise ValidationError(f"Give up to {MAX_NETWORKS} addresses or networks.")
     try:
         parse_networks(str(one) for one in value)
     except ValueError as problem:

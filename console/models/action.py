@@ -46,7 +46,7 @@ class Action(models.Model):
         return f"{self.instance.name}: {self.name}"
 
 
-class RunHold(models.Model):
+class RunLock(models.Model):
     """What a running run has for itself on its instance, e.g. "archive" or "action:7": one at a time of each."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")

@@ -11,7 +11,7 @@ from django.db import models
 from console.choices import AlertSubject, MessageState
 from console.models.instance import Instance
 
-MOST_ADDRESSES = 10
+MAX_ADDRESSES = 10
 
 
 class AlertRule(models.Model):
@@ -46,8 +46,8 @@ class AlertRule(models.Model):
 
     def clean(self) -> None:
         """Addresses are such."""
-        if len(self.addresses) > MOST_ADDRESSES:
-            raise ValidationError({"emails": f"At most {MOST_ADDRESSES} addresses."})
+        if len(self.addresses) > MAX_ADDRESSES:
+            raise ValidationError({"emails": f"At most {MAX_ADDRESSES} addresses."})
         for address in self.addresses:
             try:
                 validate_email(address)

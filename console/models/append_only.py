@@ -32,7 +32,7 @@ POSTGRESQL = (
 STATEMENTS = {"sqlite": SQLITE, "postgresql": POSTGRESQL}
 
 
-def install(using: str = "default", **kwargs: Any) -> None:
+def install_triggers(using: str = "default", **kwargs: Any) -> None:
     """Make the triggers, or make them again. Does nothing before the table is there, or on another kind of database."""
     connection = connections[using]
     if TABLE not in connection.introspection.table_names():

@@ -44,7 +44,7 @@ class AuditEvent(ImmutableModel):
         return f"{self.actor} {self.action} {self.object}: {self.result}"
 
 
-class AuditLink(models.Model):
+class AuditChainLink(models.Model):
     """One event's place in the chain: `digest` is over `former`, the link before's, and `content`, the event's own.
 
     It outlives its event, whose expiry is part of the content: what went before its time is seen as missing.
@@ -64,7 +64,7 @@ class AuditLink(models.Model):
         return f"{self.number}: {self.digest[:12]}"
 
 
-class AuditHead(models.Model):
+class AuditChainHead(models.Model):
     """The newest link: one row, which whoever writes an event holds until it is stored, so that the chain is one."""
 
     only = models.PositiveSmallIntegerField(primary_key=True, default=1)

@@ -19,7 +19,7 @@ class ClientColumns(models.Model):
         return f"{self.user}: {self.keys}"
 
 
-class ClientView(models.Model):
+class SavedClientView(models.Model):
     """A filter, an order and columns under a name. `query` is that of its address, so that it can be passed on as one."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

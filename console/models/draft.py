@@ -32,7 +32,7 @@ class PolicyDraft(models.Model):
         return f"{self.title} (from revision {self.base})"
 
 
-class PolicyRollout(models.Model):
+class StagedRollout(models.Model):
     """A revision that is in force for some clients first. One at a time runs on an instance.
 
     client          a pattern of client names, or "" when a share is taken

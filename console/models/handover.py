@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 
-class Handover(models.Model):
+class ShiftHandover(models.Model):
     """The moment up to which somebody has seen what happened."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

@@ -41,7 +41,7 @@ class Decision(models.Model):
         return f"{self.action} {self.client}: {self.reason}"
 
 
-class ClientPoint(models.Model):
+class ClientSampleBase(models.Model):
     """How far one client was behind at one moment, or at worst within a span that begins then."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
@@ -61,7 +61,7 @@ class ClientPoint(models.Model):
         return f"{self.client} at {self.at:%H:%M:%S}: {self.lag_messages} behind"
 
 
-class ClientSample(ClientPoint):
+class ClientSample(ClientSampleBase):
     """A client every ten seconds (`at` is a multiple of them), for a day."""
 
     rate_out_messages = models.FloatField(null=True)
@@ -75,7 +75,7 @@ class ClientSample(ClientPoint):
         indexes = [models.Index(fields=["at"], name="sample_age")]
 
 
-class ClientMinute(ClientPoint):
+class ClientMinute(ClientSampleBase):
     """The worst of a client's samples within one minute, for two weeks; the pipeline keeps longer ones. The rate is their mean."""
 
     rate_out_messages = models.FloatField(null=True)
@@ -88,7 +88,7 @@ class ClientMinute(ClientPoint):
         indexes = [models.Index(fields=["at"], name="minute_age")]
 
 
-class ClientHour(ClientPoint):
+class ClientHour(ClientSampleBase):
     """A client's hour on one transport, from the lake, for three months: the numbers of a point are the hour's worst, `state` is
     offlined when it was that, or draining, for any time of it and else live, and of the rest sums."""
 
@@ -113,7 +113,7 @@ class ClientHour(ClientPoint):
         ]
 
 
-class LakeFile(models.Model):
+class ImportedLakeFile(models.Model):
     """A file of the lake whose rows the database has, and the file's stamp then: it is read again when that changed."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")
@@ -127,7 +127,7 @@ class LakeFile(models.Model):
         return self.name
 
 
-class PlaceSample(models.Model):
+class ResourceSample(models.Model):
     """What an instance, a transport or a pool did at one moment: rates a second, and what its clients used.
 
     `seconds` is 10 for samples, kept a day, 60 for their means and peaks, kept two weeks, and 3600 for those of hours, kept three

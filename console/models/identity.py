@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 
-class Identity(models.Model):
+class ExternalIdentity(models.Model):
     """A subject of an OpenID provider. Names and addresses there may change hands; this pair doesn't."""
 
     issuer = models.CharField(max_length=255)

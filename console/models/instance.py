@@ -65,12 +65,12 @@ def check_directory(value: str) -> None:
         raise ValidationError("Give an absolute path.")
 
 
-def all_topics() -> list[str]:
+def default_journaled_topics() -> list[str]:
     """The default of journaled topics."""
     return [">"]
 
 
-def scratch_topics() -> list[str]:
+def default_unjournaled_topics() -> list[str]:
     """The default of topics that are never journaled."""
     return ["scratch.>"]
 
@@ -79,8 +79,12 @@ class Instance(models.Model):
     """One broker: what is journaled, and in files of what size. Its newest PolicyRevision is the state wanted."""
 
     name = models.CharField(max_length=64, unique=True, validators=[check_name])
-    journaled_topics = models.JSONField(default=all_topics, validators=[check_journaled_topics], blank=True)
-    unjournaled_topics = models.JSONField(default=scratch_topics, validators=[check_patterns], blank=True)
+    journaled_topics = models.JSONField(
+        default=default_journaled_topics, validators=[check_journaled_topics], blank=True
+    )
+    unjournaled_topics = models.JSONField(
+        default=default_unjournaled_topics, validators=[check_patterns], blank=True
+    )
     journal_size = models.BigIntegerField(
         default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)]
     )
@@ -109,7 +113,7 @@ class Instance(models.Model):
         return self.name
 
 
-class Member(models.Model):
+class GroupMember(models.Model):
     """One member of the group that carries an instance: the copy of the log that its own journal is."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="members")

@@ -7,7 +7,7 @@ from django.db import models
 from console.models.instance import Instance
 
 
-class Loss(models.Model):
+class LossRecord(models.Model):
     """One interval. `first` and `last` are bookmarks of its first and last record; "" when no journal keeps any."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")

@@ -8,7 +8,7 @@ from django.db import models
 from console.choices import Clock, Density, Theme
 
 
-class Preferences(models.Model):
+class UserPreferences(models.Model):
     """One person's. Whoever never saved any has the defaults and no row."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

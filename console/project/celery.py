@@ -20,7 +20,7 @@ WORKER_KEY_LIVES_S = 15
 
 
 @heartbeat_sent.connect
-def say_alive(sender: Any = None, **kwargs: Any) -> None:
+def refresh_worker_key(sender: Any = None, **kwargs: Any) -> None:
     """Keep a key in Redis alive as long as a worker's loop turns; of each queue that it serves; /readyz looks at it, since `inspect ping` takes a second."""
     from django.conf import settings
 

@@ -77,7 +77,7 @@ def celery_broker_url(redis_url: str) -> str:
     return redis_url
 
 
-def web_tls(certificate: str, key: str) -> TlsSettings | None:
+def web_tls_files(certificate: str, key: str) -> TlsSettings | None:
     """The console's certificate and key, if both are named. Raises ImproperlyConfigured for one without the other."""
     if bool(certificate) != bool(key):
         raise ImproperlyConfigured("Set SLUICE_WEB_TLS_CERTIFICATE and SLUICE_WEB_TLS_KEY both, or neither.")

@@ -25,7 +25,7 @@ from console.project.home import (
     reserved_directories,
     secret_key,
     trusted_proxies,
-    web_tls,
+    web_tls_files,
 )
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.supervisor.sockets import run_directory
@@ -39,7 +39,7 @@ SLUICE_INSTANCE = env.str("SLUICE_INSTANCE", default="sluice-1")
 SLUICE_WEB_HOST = env.str("SLUICE_WEB_HOST", default="127.0.0.1")
 SLUICE_WEB_PORT = env.int("SLUICE_WEB_PORT", default=8000)
 # The console's own certificate chain and key, PEM; without it TLS is a proxy's work (SLUICE_HTTPS), or nobody's.
-SLUICE_WEB_TLS = web_tls(
+SLUICE_WEB_TLS = web_tls_files(
     env.str("SLUICE_WEB_TLS_CERTIFICATE", default=""), env.str("SLUICE_WEB_TLS_KEY", default="")
 )
 SLUICE_TCP_PORT = env.int("SLUICE_TCP_PORT", default=9007)  # of a new instance; later the policy says it

@@ -11,7 +11,7 @@ from broker_core.documents.replays import DurableEntry
 from broker_core.documents.requests import ListDurables
 from broker_core.names import name_matches
 from console.broker_link import link_to
-from console.models import Instance, Loss
+from console.models import Instance, LossRecord
 from console.queries.policies import instance_named
 from console.queries.scoping import visible
 
@@ -25,9 +25,9 @@ def losses(
     rule: str = "",
     since: datetime | None = None,
     patterns: Sequence[str] | None = None,
-) -> QuerySet[Loss]:
+) -> QuerySet[LossRecord]:
     """Intervals, newest first; only of clients whose names fit one of `patterns`, None being all."""
-    found = visible(Loss.objects.filter(instance=instance), patterns)
+    found = visible(LossRecord.objects.filter(instance=instance), patterns)
     wanted = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
     found = found.filter(**{key: value for key, value in wanted.items() if value})
     return found.filter(at__gte=since) if since is not None else found

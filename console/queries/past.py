@@ -21,8 +21,8 @@ from console.models import (
     ClientSample,
     Decision,
     Instance,
-    PlaceSample,
     PolicyRevision,
+    ResourceSample,
     RevisionReport,
 )
 from console.queries.scoping import visible
@@ -145,15 +145,15 @@ def by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
     ]
 
 
-def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
+def places(instance: Instance, when: Moment) -> dict[str, list[ResourceSample]]:
     """The instance, transports and pools as they were last recorded; nothing where the broker didn't report. Of a group members'
     figures are added, but for pools: each has its own."""
     step = 60 if when.minutes else 10
-    rows = PlaceSample.objects.filter(
+    rows = ResourceSample.objects.filter(
         instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
     )
     newest = {(one.kind, one.name, one.member): one for one in rows.order_by("at")}
-    found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in ScopeKind}
+    found: dict[str, list[ResourceSample]] = {str(kind): [] for kind in ScopeKind}
     for (kind, name, _), one in sorted(newest.items()):
         same = found[kind]
         if kind != ScopeKind.POOL and same and same[-1].name == name:  # another member's

@@ -23,8 +23,8 @@ from console.models import (
     Instance,
     PolicyDraft,
     PolicyRevision,
-    PolicyRollout,
     RevisionReport,
+    StagedRollout,
     Transport,
 )
 
@@ -51,7 +51,7 @@ class InForce(TypedDict):
     """Whether it keeps a policy that this database lacks, until an operator decides."""
     staged: str
     """While a rollout runs: which revision is for whom."""
-    withdrawn: PolicyRollout | None
+    withdrawn: StagedRollout | None
     """The rollout whose return made the wanted revision."""
     reported_at: datetime | None
     why: str
@@ -71,13 +71,13 @@ def newest_revision(instance: Instance) -> PolicyRevision | None:
     return PolicyRevision.objects.filter(instance=instance).order_by("-number").first()
 
 
-def running_rollout(instance: Instance) -> PolicyRollout | None:
+def running_rollout(instance: Instance) -> StagedRollout | None:
     """The staged rollout that runs."""
-    rows = PolicyRollout.objects.select_related("revision", "base", "instance")
+    rows = StagedRollout.objects.select_related("revision", "base", "instance")
     return rows.filter(instance=instance, state=RolloutState.RUNNING).first()
 
 
-def decisions_by_member(rollout: PolicyRollout) -> dict[str, int]:
+def decisions_by_member(rollout: StagedRollout) -> dict[str, int]:
     """Return how many decisions of a staged revision each member has reported as carried out."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
@@ -86,7 +86,7 @@ def decisions_by_member(rollout: PolicyRollout) -> dict[str, int]:
     return {row["member"]: row["number"] for row in counted}
 
 
-def held_decision(rollout: PolicyRollout) -> Decision | None:
+def held_decision(rollout: StagedRollout) -> Decision | None:
     """Return the first decision that the rollout's allowance held; None while every member has some left."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
@@ -100,7 +100,7 @@ def _carried_out(rows: QuerySet[Decision]) -> QuerySet[Decision]:
     return rows.exclude(mode=EnforcementMode.SHADOW).exclude(reason=DecisionReason.SPOOL_FAILED)
 
 
-def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:
+def rollouts(instance: Instance) -> QuerySet[StagedRollout]:
     """Staged rollouts, newest first; `decisions` is how many each has carried out."""
     made = _carried_out(
         Decision.objects.filter(
@@ -110,7 +110,7 @@ def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:
         )
     )
     counted = made.order_by().values("revision").annotate(number=Count("pk")).values("number")
-    rows = PolicyRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
+    rows = StagedRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
     return rows.annotate(decisions=Coalesce(Subquery(counted), 0))
 
 
@@ -224,7 +224,7 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce
         instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
     )
     newest = PolicyRevision.objects.filter(instance=OuterRef("instance")).order_by("-number").values("number")
-    told = PolicyRollout.objects.select_related("revision", "base").annotate(newest=Subquery(newest[:1]))
+    told = StagedRollout.objects.select_related("revision", "base").annotate(newest=Subquery(newest[:1]))
     made_the_newest = Q(state=RolloutState.RETURNED, newest=F("revision__number") + 1)
     rollouts_of = {
         (one.instance_id, one.state): one
@@ -277,8 +277,8 @@ def _state(
     row: Mapping[str, Any],
     member: str,
     heard: _Heard | None,
-    rollout: PolicyRollout | None,
-    withdrawn: PolicyRollout | None,
+    rollout: StagedRollout | None,
+    withdrawn: StagedRollout | None,
     moment: datetime,
 ) -> InForce:
     wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
@@ -309,7 +309,7 @@ def _state(
     }
 
 
-def _staged(rollout: PolicyRollout | None) -> str:
+def _staged(rollout: StagedRollout | None) -> str:
     if rollout is None:
         return ""
     first = rollout.client or f"{rollout.share} % of the clients"

@@ -17,7 +17,7 @@ from console.broker_addresses import format_broker_name
 from console.broker_link import members_of
 from console.choices import ScopeKind
 from console.live import ring
-from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
 
 MAX_POINTS = 2_000
 KINDS = ("client", *(str(kind) for kind in ScopeKind))
@@ -155,7 +155,7 @@ def _rows(
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
         found = rows.order_by("at").values("at", "state", *_CLIENT, rate=F(_RATE[seconds]))
         return ({"rate_out_messages": row.pop("rate"), **row} for row in found.iterator(2_000))
-    places = PlaceSample.objects.filter(
+    places = ResourceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )
     if member:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Exists, OuterRef
 
-from console.models import AuditEvent, AuditHead, AuditLink
+from console.models import AuditChainHead, AuditChainLink, AuditEvent
 
 FIELDS = (
     "actor_kind",
@@ -50,16 +50,16 @@ class Verified(NamedTuple):
     broken: Broken | None
 
 
-def append(event: AuditEvent) -> AuditLink:
+def append(event: AuditEvent) -> AuditChainLink:
     """Link an event that has just been stored, in the same transaction."""
-    AuditHead.objects.get_or_create(only=1)
-    head = AuditHead.objects.select_for_update().get(only=1)
+    AuditChainHead.objects.get_or_create(only=1)
+    head = AuditChainHead.objects.select_for_update().get(only=1)
     content = content_of(event)
-    link = AuditLink.objects.create(
+    link = AuditChainLink.objects.create(
         number=head.number + 1, event_id=event.pk, content=content, former=head.digest,
         digest=digest_of(head.digest, content), expires_at=event.expires_at,
     )  # fmt: skip
-    AuditHead.objects.filter(only=1).update(number=link.number, digest=link.digest)
+    AuditChainHead.objects.filter(only=1).update(number=link.number, digest=link.digest)
     return link
 
 
@@ -78,7 +78,7 @@ def digest_of(former: str, content: str) -> str:
 
 def verify(now: datetime) -> Verified:
     """Look through the whole chain, some events at a time."""
-    head = AuditHead.objects.filter(only=1).first()
+    head = AuditChainHead.objects.filter(only=1).first()
     number, digest, events, links = None, None, 0, 0
     for some in _chunks():
         found = AuditEvent.objects.in_bulk([link.event_id for link in some])
@@ -90,7 +90,7 @@ def verify(now: datetime) -> Verified:
                 return Verified(events, links, _digest(head), Broken(link.number, link.event_id, why))
             number, digest = link.number, link.digest
     unlinked = (
-        AuditEvent.objects.filter(~Exists(AuditLink.objects.filter(event_id=OuterRef("pk"))))
+        AuditEvent.objects.filter(~Exists(AuditChainLink.objects.filter(event_id=OuterRef("pk"))))
         .order_by("pk")
         .first()
     )
@@ -115,15 +115,15 @@ def verify(now: datetime) -> Verified:
 def forget_leading() -> int:
     """Delete links from the beginning whose events have all expired and gone; the next one's `former` stays as the anchor."""
     oldest = (
-        AuditLink.objects.filter(Exists(AuditEvent.objects.filter(pk=OuterRef("event_id"))))
+        AuditChainLink.objects.filter(Exists(AuditEvent.objects.filter(pk=OuterRef("event_id"))))
         .order_by("number")
         .first()
     )
-    return AuditLink.objects.filter(number__lt=oldest.number).delete()[0] if oldest is not None else 0
+    return AuditChainLink.objects.filter(number__lt=oldest.number).delete()[0] if oldest is not None else 0
 
 
 def _wrong(
-    link: AuditLink, event: AuditEvent | None, number: int | None, digest: str | None, now: datetime
+    link: AuditChainLink, event: AuditEvent | None, number: int | None, digest: str | None, now: datetime
 ) -> str:
     if number is not None and link.number != number + 1:
         return f"link {number + 1} is missing"
@@ -142,14 +142,14 @@ def _wrong(
     return ""
 
 
-def _chunks() -> Iterator[list[AuditLink]]:
+def _chunks() -> Iterator[list[AuditChainLink]]:
     last = -1
-    while some := list(AuditLink.objects.filter(number__gt=last).order_by("number")[:AT_ONCE]):
+    while some := list(AuditChainLink.objects.filter(number__gt=last).order_by("number")[:AT_ONCE]):
         yield some
         last = some[-1].number
 
 
-def _digest(head: AuditHead | None) -> str:
+def _digest(head: AuditChainHead | None) -> str:
     return head.digest if head is not None else ""
 
 

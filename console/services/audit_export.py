@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 
 from broker_core.errors import SluiceError
 from console.choices import AuditResult
-from console.models import AuditEvent, AuditLink
+from console.models import AuditChainLink, AuditEvent
 from console.services import webhooks
 from console.services.audit_chain import FIELDS
 from console.services.bounded_call import CallSockets, call_within
@@ -59,7 +59,7 @@ def _enqueue(event_id: int) -> None:
 def send(event_id: int) -> None:
     """Send an event to every place that is set. Raises OSError or OperatorError."""
     event = AuditEvent.objects.filter(pk=event_id).first()
-    link = AuditLink.objects.filter(event_id=event_id).first()
+    link = AuditChainLink.objects.filter(event_id=event_id).first()
     if event is None or link is None:
         return
     told = document(event, link)
@@ -69,7 +69,7 @@ def send(event_id: int) -> None:
         _to_webhook(settings.SLUICE_AUDIT_WEBHOOK, told)
 
 
-def document(event: AuditEvent, link: AuditLink) -> dict[str, Any]:
+def document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
     """An event with its place in the chain."""
     at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
     return {

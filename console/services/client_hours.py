@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from django.conf import settings
 from django.db import transaction
 
-from console.models import ClientHour, Instance, LakeFile
+from console.models import ClientHour, ImportedLakeFile, Instance
 from console.queries.pipeline_history import hours_in
 
 MOST_FILES = 4
@@ -35,9 +35,9 @@ def take_in(now: datetime) -> int:
     oldest = f"day={(now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)).date().isoformat()}"
     shelf, taken = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history", 0
     for instance in Instance.objects.all():
-        known = dict(LakeFile.objects.filter(instance=instance).values_list("name", "stamp"))
+        known = dict(ImportedLakeFile.objects.filter(instance=instance).values_list("name", "stamp"))
         files = [path for path in shelf.glob(f"day=*/{instance.name}.parquet") if path.parent.name >= oldest]
-        LakeFile.objects.filter(instance=instance, name__lt=oldest).delete()
+        ImportedLakeFile.objects.filter(instance=instance, name__lt=oldest).delete()
         left = MOST_FILES
         for path in sorted(files, reverse=True):
             name, stamp = path.parent.name, _stamp(path)
@@ -65,7 +65,9 @@ def _take(instance: Instance, path: Path, stamp: str) -> int:
             ClientHour.objects.filter(instance=instance, at=at).delete()
             ClientHour.objects.bulk_create(fresh, batch_size=500, ignore_conflicts=True)
         made += len(fresh)
-    LakeFile.objects.update_or_create(instance=instance, name=path.parent.name, defaults={"stamp": stamp})
+    ImportedLakeFile.objects.update_or_create(
+        instance=instance, name=path.parent.name, defaults={"stamp": stamp}
+    )
     return made
 
 

@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from broker_core.documents import client_columns
 from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import OperatorError
-from console.models import ClientColumns, ClientView
+from console.models import ClientColumns, SavedClientView
 from console.services.actors import Actor
 
 MOST_VIEWS: Final = 20
@@ -50,18 +50,18 @@ def keep_columns(actor: Actor, keys: list[str]) -> None:
     )
 
 
-def views_of(user_id: int | None) -> list[ClientView]:
+def views_of(user_id: int | None) -> list[SavedClientView]:
     """Somebody's views, the oldest first."""
-    return list(ClientView.objects.filter(owner_id=user_id)[:MOST_VIEWS]) if user_id is not None else []
+    return list(SavedClientView.objects.filter(owner_id=user_id)[:MOST_VIEWS]) if user_id is not None else []
 
 
-def save_view(actor: Actor, name: str, query: str) -> ClientView:
+def save_view(actor: Actor, name: str, query: str) -> SavedClientView:
     """Keep a view, in place of the one of that name. Raises OperatorError too_many_views."""
-    rows = ClientView.objects.filter(owner_id=actor.user_id)
+    rows = SavedClientView.objects.filter(owner_id=actor.user_id)
     with transaction.atomic():
         if rows.count() >= MOST_VIEWS and not rows.filter(name=name).exists():
             raise OperatorError("too_many_views", f"You have {MOST_VIEWS} views.", "Delete one of them.")
-        view, _ = ClientView.objects.update_or_create(
+        view, _ = SavedClientView.objects.update_or_create(
             owner_id=actor.user_id, name=name, defaults={"query": canonical(query)}
         )
     return view
@@ -71,16 +71,16 @@ def rename_view(actor: Actor, view_id: int, name: str) -> None:
     """Give a view another name. One that is gone is left gone. Raises OperatorError view_exists."""
     try:
         with transaction.atomic():
-            ClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
+            SavedClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
     except IntegrityError:
         raise OperatorError(
             "view_exists", f"You have a view “{name}” already.", "Choose another name."
         ) from None
 
 
-def delete_view(actor: Actor, view_id: int) -> ClientView | None:
+def delete_view(actor: Actor, view_id: int) -> SavedClientView | None:
     """Delete one; returns what it was, None when it was gone."""
-    found = ClientView.objects.filter(owner_id=actor.user_id, pk=view_id).first()
+    found = SavedClientView.objects.filter(owner_id=actor.user_id, pk=view_id).first()
     if found is not None:
-        ClientView.objects.filter(pk=found.pk).delete()
+        SavedClientView.objects.filter(pk=found.pk).delete()
     return found

@@ -20,7 +20,7 @@ from broker_core.names import name_matches
 from broker_core.slow_clients.rules.review import PolicyFinding, review_policy
 from console.access.policy_secrets import redact_secrets, restore_secrets
 from console.broker_link import collect_unreachable, link_to
-from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout
+from console.models import Instance, PolicyDraft, PolicyRevision, StagedRollout
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
 from console.queries.document_diff import changes
@@ -189,7 +189,7 @@ def preview_of(
     return Preview([], differences, findings, effect, away, members)
 
 
-def _staged(instance: Instance, plan: rollouts.Plan, document: dict[str, Any]) -> PolicyRollout:
+def _staged(instance: Instance, plan: rollouts.Plan, document: dict[str, Any]) -> StagedRollout:
     rollout = rollouts.planned(instance, plan)
     rollout.revision = PolicyRevision(instance=instance, number=document["revision"], document=document)
     return rollout

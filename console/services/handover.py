@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from console.models import Handover
+from console.models import ShiftHandover
 from console.services.actors import Actor
 
 FIRST_LOOK = timedelta(hours=8)
@@ -13,7 +13,7 @@ FIRST_LOOK = timedelta(hours=8)
 
 def seen_until(actor: Actor, now: datetime) -> datetime:
     """The moment; for whoever never said so, a shift ago."""
-    found = Handover.objects.filter(user_id=actor.account_id).first()
+    found = ShiftHandover.objects.filter(user_id=actor.account_id).first()
     return (
         found.seen_until
         if found is not None
@@ -23,4 +23,4 @@ def seen_until(actor: Actor, now: datetime) -> datetime:
 
 def mark_seen(actor: Actor, now: datetime) -> None:
     """They have seen everything until now."""
-    Handover.objects.update_or_create(user_id=actor.account_id, defaults={"seen_until": now})
+    ShiftHandover.objects.update_or_create(user_id=actor.account_id, defaults={"seen_until": now})

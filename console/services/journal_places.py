@@ -21,7 +21,7 @@ from broker_core.group.member import KnownGroup
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.segment import find_segment_files
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from console.models import Instance, Member, PolicyRevision
+from console.models import GroupMember, Instance, PolicyRevision
 
 
 class Directories(NamedTuple):
@@ -124,7 +124,7 @@ def policy_file(instance_name: str) -> PolicyFile:
 def known_log(instance_name: str, member: str = "") -> KnownLog | None:
     """What was last heard of an instance's log, of a group of that member's; None for one that this database doesn't know."""
     if member:
-        copy = Member.objects.filter(instance__name=instance_name, name=member).first()
+        copy = GroupMember.objects.filter(instance__name=instance_name, name=member).first()
         return None if copy is None else KnownLog(copy.log, copy.frontier)
     instance = Instance.objects.filter(name=instance_name).first()
     return None if instance is None else KnownLog(instance.log, instance.frontier)
@@ -132,7 +132,7 @@ def known_log(instance_name: str, member: str = "") -> KnownLog | None:
 
 def known_group(instance_name: str) -> KnownGroup:
     """Return the logs that the instance, or any member of its group, has had, and their newest record."""
-    copies = list(Member.objects.filter(instance__name=instance_name).values_list("log", "frontier"))
+    copies = list(GroupMember.objects.filter(instance__name=instance_name).values_list("log", "frontier"))
     alone = Instance.objects.filter(name=instance_name).exclude(log=None).values_list("log", "frontier")
     found = [*copies, *alone]
     return KnownGroup(
@@ -155,7 +155,7 @@ def record_log(instance_name: str, log: UUID, frontier: int, member: str = "") -
         instance = Instance.objects.filter(name=instance_name).first()
         if instance is not None:
             known = {"log": log, "frontier": frontier}
-            Member.objects.update_or_create(instance=instance, name=member, defaults=known)
+            GroupMember.objects.update_or_create(instance=instance, name=member, defaults=known)
         return
     Instance.objects.filter(name=instance_name).exclude(log=log, frontier=frontier).update(
         log=log, frontier=frontier

@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from broker_core.errors import OperatorError
-from console.models import Identity
+from console.models import ExternalIdentity
 from console.services import audit
 from console.services.actors import SYSTEM
 
@@ -41,7 +41,7 @@ def finish(request: Any) -> Mapping[str, Any]:
 def account_of(claims: Mapping[str, Any]) -> Any:
     """The account of a subject; made when it comes for the first time. Raises name_taken, bad_name, account_closed."""
     issuer, subject = str(claims.get("iss") or settings.SLUICE_OIDC_ISSUER), str(claims["sub"])
-    known = Identity.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
+    known = ExternalIdentity.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
     user = known.user if known is not None else _new_account(issuer, subject, claims)
     if not user.is_active:
         raise OperatorError("account_closed", "The account is closed.", "Ask an administrator to open it.")
@@ -70,7 +70,7 @@ def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
                 "Ask an administrator.",
             )
         user = users.objects.create_user(username=name, password=None)
-        Identity.objects.create(issuer=issuer, subject=subject, user=user)
+        ExternalIdentity.objects.create(issuer=issuer, subject=subject, user=user)
         audit.record(
             SYSTEM, "operator.create", f"operator {name}", after={"issuer": issuer, "subject": subject}
         )

@@ -33,7 +33,7 @@ from console import current_instance
 from console.access.policy_secrets import redact_secrets, restore_secrets
 from console.broker_link import ask_all_brokers
 from console.choices import PolicyEntryKind, RolloutState
-from console.models import Instance, PolicyRevision, PolicyRollout, Transport
+from console.models import Instance, PolicyRevision, StagedRollout, Transport
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
@@ -100,7 +100,7 @@ def orders(instance_name: str) -> dict[str, Any]:
 
 
 def staged_orders(
-    base: Mapping[str, Any], rollout: PolicyRollout, made: Mapping[str, int] | None = None
+    base: Mapping[str, Any], rollout: StagedRollout, made: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
     """Return orders to run, or to preview, a rollout's revision for its clients and `base` for the others."""
     staged = {

@@ -25,7 +25,7 @@ from broker_core.documents.system_records import DecisionEntry
 from console.broker_addresses import format_broker_name
 from console.live import ring
 from console.live.places import places
-from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
+from console.models import ClientSample, Decision, Instance, ResourceSample, RevisionReport
 from console.services import replays
 from console.services.journal_places import record_log
 
@@ -122,12 +122,12 @@ def record_samples(instance: Instance, heard: _Heard, clients: Sequence[ClientEn
 def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
     """Store a sample of the instance, each transport and each pool."""
     rows = [
-        PlaceSample(
+        ResourceSample(
             instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
         )
         for kind, place in places(snapshot)
     ]
-    PlaceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    ResourceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
 
 
 def record_second(snapshot: Snapshot) -> None:

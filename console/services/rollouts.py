@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import RolloutState
-from console.models import Decision, Instance, PolicyRevision, PolicyRollout
+from console.models import Decision, Instance, PolicyRevision, StagedRollout
 from console.queries import policies as read
 from console.services import audit, policies
 from console.services.actors import SYSTEM, Actor
@@ -44,8 +44,8 @@ def validate(plan: Plan) -> None:
     _of(plan)
 
 
-def _of(plan: Plan) -> PolicyRollout:
-    rollout = PolicyRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
+def _of(plan: Plan) -> StagedRollout:
+    rollout = StagedRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
     try:
         rollout.full_clean(exclude=("instance", "revision", "base"))
     except ValidationError as invalid:
@@ -85,7 +85,7 @@ def start(
     )
 
 
-def planned(instance: Instance, plan: Plan) -> PolicyRollout:
+def planned(instance: Instance, plan: Plan) -> StagedRollout:
     """Return a rollout by that plan that isn't stored, with each member's part of the allowance."""
     rollout = _of(plan)
     rollout.instance = instance
@@ -154,7 +154,7 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
         raise
 
 
-def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> str:
+def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> str:
     """Say why a rollout returned. `made` lacks acts that aren't reported yet: it is said only if it is too many."""
     most = rollout.most_decisions
     allowed = f"{number_exact(most)} decision{'' if most == 1 else 's'}"
@@ -170,20 +170,20 @@ def _why_withdrawn(rollout: PolicyRollout, made: int, held: Decision | None) -> 
     return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
 
 
-def decisions_of(rollout: PolicyRollout) -> int:
+def decisions_of(rollout: StagedRollout) -> int:
     """Return how many decisions the staged revision has carried out, as far as brokers have reported them."""
     return sum(read.decisions_by_member(rollout).values())
 
 
 def _go_back(
     actor: Actor,
-    rollout: PolicyRollout,
+    rollout: StagedRollout,
     state: RolloutState,
     why: str,
     guard: policies.Guard | None = None,
 ) -> policies.Change:
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
-        if PolicyRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
+        if StagedRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
         # In the transaction that restores: a staged revision whose rollout is over would be in force everywhere.
         _end(rollout, state, why)
@@ -200,12 +200,12 @@ def _go_back(
     )
 
 
-def _end(rollout: PolicyRollout, state: RolloutState, why: str) -> None:
+def _end(rollout: StagedRollout, state: RolloutState, why: str) -> None:
     rollout.state, rollout.why, rollout.ended_at = state, why[:500], timezone.now()
     rollout.save()
 
 
-def _running(instance: Instance, expected_revision: int | None) -> PolicyRollout:
+def _running(instance: Instance, expected_revision: int | None) -> StagedRollout:
     rollout = read.running_rollout(instance)
     if rollout is None:
         raise _no_rollout(instance)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from django.conf import settings
 from django.db.models import Avg, Case, IntegerField, Max, QuerySet, Value, When
 
-from console.models import ClientHour, ClientMinute, ClientSample, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, ResourceSample
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 # Samples of a minute may arrive late (the reporter tries again while the database is away), so it is rolled up a bit after.
@@ -48,8 +48,8 @@ def roll_up(now: datetime) -> int:
 def _unmade(seconds: int, finer: int, step: timedelta) -> datetime | None:
     """The first span of so many seconds that isn't made and has something to be made of: after a night without a broker that
     isn't the span behind the newest."""
-    newest = PlaceSample.objects.filter(seconds=seconds).aggregate(at=Max("at"))["at"]
-    rows = PlaceSample.objects.filter(seconds=finer, **({"at__gte": newest + step} if newest else {}))
+    newest = ResourceSample.objects.filter(seconds=seconds).aggregate(at=Max("at"))["at"]
+    rows = ResourceSample.objects.filter(seconds=finer, **({"at__gte": newest + step} if newest else {}))
     at = rows.order_by("at").values_list("at", flat=True).first()
     if at is None:
         return None
@@ -86,15 +86,15 @@ def _minute(start: datetime) -> int:
 
 def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
     """Means and peaks of every place within a span, of the rows of the finer kind."""
-    groups = PlaceSample.objects.filter(seconds=finer, at__gte=start, at__lt=start + span).order_by()
+    groups = ResourceSample.objects.filter(seconds=finer, at__gte=start, at__lt=start + span).order_by()
     found = groups.values("instance_id", "member", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
     )
     places = [
-        PlaceSample(at=start, seconds=seconds, **{_bare(key): value for key, value in row.items()})
+        ResourceSample(at=start, seconds=seconds, **{_bare(key): value for key, value in row.items()})
         for row in found
     ]
-    PlaceSample.objects.bulk_create(places, batch_size=500, ignore_conflicts=True)
+    ResourceSample.objects.bulk_create(places, batch_size=500, ignore_conflicts=True)
     return len(places)
 
 
@@ -113,9 +113,9 @@ def forget_old(now: datetime) -> int:
             ClientSample.objects.filter(at__lt=day),
             ClientMinute.objects.filter(at__lt=weeks),
             ClientHour.objects.filter(at__lt=months),
-            PlaceSample.objects.filter(seconds=10, at__lt=day),
-            PlaceSample.objects.filter(seconds=60, at__lt=weeks),
-            PlaceSample.objects.filter(seconds=3600, at__lt=months),
+            ResourceSample.objects.filter(seconds=10, at__lt=day),
+            ResourceSample.objects.filter(seconds=60, at__lt=weeks),
+            ResourceSample.objects.filter(seconds=3600, at__lt=months),
         )
     )
 

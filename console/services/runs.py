@@ -1,6 +1,6 @@
 """Runs: asking for one, taking it up in a worker, telling how it goes, and finding those whose worker died.
 
-A run is taken up by one conditional UPDATE (waiting → running) together with the holds it needs (`RunHold`: one of a kind
+A run is taken up by one conditional UPDATE (waiting → running) together with the holds it needs (`RunLock`: one of a kind
 per instance), so a task that the queue delivers twice does nothing the second time, and a run that waits may be queued
 again at any time. An action holds what its current step needs, and waits again before a step that needs what another
 run holds. The end of a run, or of a step, queues those that waited for what it held.
@@ -39,7 +39,7 @@ from console.choices import (
     RunState,
 )
 from console.live.workers import without_worker
-from console.models import ActionRun, Instance, RunHold
+from console.models import ActionRun, Instance, RunLock
 from console.queue_names import USUAL_QUEUE
 from console.services import access, audit
 from console.services.actions import causes, definition
@@ -233,7 +233,7 @@ def prepare_step(run: ActionRun) -> bool:
     A webhook thus keeps no other run from the journals. False when another run has it: this run then waits
     again, and its worker must leave it. Raises Cancelled when it was cancelled.
     """
-    spare = set(RunHold.objects.filter(run=run).values_list("kind", flat=True)) - holds_of(run)
+    spare = set(RunLock.objects.filter(run=run).values_list("kind", flat=True)) - holds_of(run)
     if spare:
         _release(run, spare)
     try:
@@ -247,9 +247,9 @@ def prepare_step(run: ActionRun) -> bool:
 
 def _hold(run: ActionRun) -> None:
     """Take what a run needs and hasn't yet. Raises IntegrityError when another run has it."""
-    held = set(RunHold.objects.filter(run=run).values_list("kind", flat=True))
+    held = set(RunLock.objects.filter(run=run).values_list("kind", flat=True))
     for kind in sorted(holds_of(run) - held):
-        RunHold.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
+        RunLock.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
 
 
 def _put_back(run: ActionRun) -> None:
@@ -259,7 +259,7 @@ def _put_back(run: ActionRun) -> None:
     )
     if not moved:
         raise Cancelled
-    others = RunHold.objects.filter(instance=run.instance, member=run.member).exclude(run=run)
+    others = RunLock.objects.filter(instance=run.instance, member=run.member).exclude(run=run)
     if not others.filter(kind__in=holds_of(run)).exists():
         enqueue(run)  # the other run ended before this one waited
 
@@ -383,7 +383,7 @@ def find_lost(now: datetime) -> list[ActionRun]:
         if marked:
             audit.record(SYSTEM, "run.lost", f"{run.instance.name}: run {run.pk}")
             _release(run)
-    RunHold.objects.exclude(run__state__in=(RunState.RUNNING, RunState.WAITING)).delete()
+    RunLock.objects.exclude(run__state__in=(RunState.RUNNING, RunState.WAITING)).delete()
     for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[
         :MOST_WAITING
     ]:
@@ -393,7 +393,7 @@ def find_lost(now: datetime) -> list[ActionRun]:
 
 def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
     """Give back what a run held, of these kinds or all, and queue the oldest of those that wait for it."""
-    held = RunHold.objects.filter(run=run)
+    held = RunLock.objects.filter(run=run)
     if kinds is not None:
         held = held.filter(kind__in=kinds)
     freed = set(held.values_list("kind", flat=True))
@@ -401,7 +401,7 @@ def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
     if not freed:
         return
     same = {"instance": run.instance, "member": run.member}
-    taken = list(RunHold.objects.filter(**same).values_list("kind", "run_id"))
+    taken = list(RunLock.objects.filter(**same).values_list("kind", "run_id"))
     waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")
     for other in waiting[:MOST_WAITING]:
         wanted = holds_of(other)

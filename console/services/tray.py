@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from broker_core.errors import OperatorError, SluiceError
 from console import current_instance
 from console.choices import PendingChangeKind
-from console.models import PolicyDraft, TrayItem
+from console.models import PendingChange, PolicyDraft
 from console.queries import policies as read
 from console.services import access, draft_parts, drafts, policies
 from console.services.actors import Actor
@@ -38,7 +38,7 @@ BEGUN_HERE = {"begun_here": True}
 class Planned:
     """An act and what is said of it."""
 
-    item: TrayItem
+    item: PendingChange
     told: Told
 
 
@@ -103,16 +103,16 @@ def put(
     target: str = "",
     parameters: Mapping[str, Any] | None = None,
     draft: PolicyDraft | None = None,
-) -> TrayItem:
+) -> PendingChange:
     """Put an act in, or the same one again with other parameters. Raises OperatorError not_allowed, tray_full."""
     instance = read.instance_named()
     _allowed(actor, kind, instance.name, target)
     with transaction.atomic():
-        rows = TrayItem.objects.filter(owner_id=actor.user_id, instance=instance)
+        rows = PendingChange.objects.filter(owner_id=actor.user_id, instance=instance)
         fresh = not rows.filter(kind=kind, target=target).exists()
         if fresh and rows.count() >= MOST_ITEMS:
             raise OperatorError("tray_full", f"A tray holds {MOST_ITEMS} acts.", "Do or discard some.")
-        item, _ = TrayItem.objects.update_or_create(
+        item, _ = PendingChange.objects.update_or_create(
             owner_id=actor.user_id, instance=instance, kind=kind, target=target,
             defaults={"parameters": dict(parameters or {}), "draft": draft},
         )  # fmt: skip
@@ -151,7 +151,7 @@ def planned_document(actor: Actor) -> dict[str, Any] | None:
     return {**held.draft.document, "revision": newest} if held.draft.base == newest else None
 
 
-def put_draft(actor: Actor, draft: PolicyDraft, first: Plan | None = None) -> TrayItem:
+def put_draft(actor: Actor, draft: PolicyDraft, first: Plan | None = None) -> PendingChange:
     """Have the tray hold this draft as its change of the policy; `first` is for whom first."""
     return put(
         actor, PendingChangeKind.POLICY, "", {} if first is None else {"rollout": asdict(first)}, draft
@@ -181,7 +181,7 @@ def holds_something(actor: Actor) -> bool:
 
 def drop(actor: Actor, item_id: int) -> None:
     """Take one out. A draft stays in the list of drafts when it was made there."""
-    _discard(TrayItem.objects.filter(owner_id=actor.user_id, pk=item_id))
+    _discard(PendingChange.objects.filter(owner_id=actor.user_id, pk=item_id))
 
 
 def clear(actor: Actor) -> None:
@@ -213,17 +213,17 @@ def apply(
     return [_do(actor, one.item, why) for one in tray.planned]
 
 
-def _do(actor: Actor, item: TrayItem, reason: str) -> Outcome:
+def _do(actor: Actor, item: PendingChange, reason: str) -> Outcome:
     try:
         _allowed(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
         sentence = ACTS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except SluiceError as problem:
         return Outcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
-    TrayItem.objects.filter(pk=item.pk).delete()
+    PendingChange.objects.filter(pk=item.pk).delete()
     return Outcome(sentence, done=True)
 
 
-def _told(item: TrayItem, patterns: list[str] | None) -> Told:
+def _told(item: PendingChange, patterns: list[str] | None) -> Told:
     try:
         return ACTS[PendingChangeKind(item.kind)].told(item, patterns)
     except SluiceError as problem:
@@ -238,21 +238,23 @@ def _allowed(actor: Actor, kind: PendingChangeKind, instance: str, target: str) 
     access.require(actor, act.permission, instance=instance, client=client, topic=topic)
 
 
-def _items(actor: Actor) -> list[TrayItem]:
+def _items(actor: Actor) -> list[PendingChange]:
     return list(_rows(actor).select_related("instance", "draft"))
 
 
-def _rows(actor: Actor) -> QuerySet[TrayItem]:
+def _rows(actor: Actor) -> QuerySet[PendingChange]:
     """Those about the instance that is looked at."""
-    return TrayItem.objects.filter(owner_id=actor.user_id, instance__name=current_instance.instance_name())
+    return PendingChange.objects.filter(
+        owner_id=actor.user_id, instance__name=current_instance.instance_name()
+    )
 
 
-def _policy_item(actor: Actor) -> TrayItem | None:
+def _policy_item(actor: Actor) -> PendingChange | None:
     rows = _rows(actor).filter(kind=PendingChangeKind.POLICY)
     return rows.select_related("draft").first()
 
 
-def _discard(rows: QuerySet[TrayItem]) -> None:
+def _discard(rows: QuerySet[PendingChange]) -> None:
     """A draft that the tray itself began goes with it."""
     with transaction.atomic():
         begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE and item.draft_id]

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind, Permission
-from console.models import ApiToken, Grant, TrayItem
+from console.models import ApiToken, Grant, PendingChange
 from console.services import operators, people
 from console.services.actors import Actor
 from console.services.tray_told import Act, Told, plain
@@ -20,7 +20,7 @@ from console.services.tray_told import Act, Told, plain
 YOU: Final = "This is you: afterwards you may not be able to undo it."
 
 
-def _account(item: TrayItem, _: list[str] | None) -> Told:
+def _account(item: PendingChange, _: list[str] | None) -> Told:
     user: Any = people.person_named(item.target)
     tokens = _in_force().filter(user=user).count()
     lines = [
@@ -34,12 +34,12 @@ def _account(item: TrayItem, _: list[str] | None) -> Told:
     )
 
 
-def _do_account(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_account(actor: Actor, item: PendingChange, _: str) -> str:
     people.set_active(actor, people.person_named(item.target), False)
     return f"The account of {item.target} is closed; its sessions and tokens have ended."
 
 
-def _grant(item: TrayItem, _: list[str] | None) -> Told:
+def _grant(item: PendingChange, _: list[str] | None) -> Told:
     found = _grant_numbered(item.target)
     name = found.user.get_username()
     others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
@@ -52,14 +52,14 @@ def _grant(item: TrayItem, _: list[str] | None) -> Told:
     return Told(what, "1 role taken away", lines, warnings, severe=True)
 
 
-def _do_grant(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_grant(actor: Actor, item: PendingChange, _: str) -> str:
     found = _grant_numbered(item.target)
     said = f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
     people.revoke(actor, found)
     return said
 
 
-def _token(item: TrayItem, _: list[str] | None) -> Told:
+def _token(item: PendingChange, _: list[str] | None) -> Told:
     found = _token_numbered(item.target)
     used = f"last used {found.used_at:%Y-%m-%d %H:%M} UTC" if found.used_at else "never used"
     lines = [
@@ -73,7 +73,7 @@ def _token(item: TrayItem, _: list[str] | None) -> Told:
     )
 
 
-def _do_token(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_token(actor: Actor, item: PendingChange, _: str) -> str:
     found = _token_numbered(item.target)
     operators.revoke_token(actor, found)
     return f"The token {found.name} is revoked."

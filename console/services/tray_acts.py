@@ -12,7 +12,7 @@ from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry, DeliveryState
 from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind, Permission
-from console.models import TrayItem
+from console.models import PendingChange
 from console.queries import clients as client_queries
 from console.queries import effect, ledger
 from console.queries import messages as message_queries
@@ -39,7 +39,7 @@ def _waiting(client: ClientEntry) -> str:
     return f"{number_exact(client.waiting_messages)} messages ({size(client.waiting_bytes)}) wait for it"
 
 
-def _disconnect(item: TrayItem, _: list[str] | None) -> Told:
+def _disconnect(item: PendingChange, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     lines = [plain(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
     lines.append(
@@ -49,7 +49,7 @@ def _disconnect(item: TrayItem, _: list[str] | None) -> Told:
     return Told(f"Disconnect {item.target}", "1 client cut off", lines, severe=True)
 
 
-def _pause(item: TrayItem, _: list[str] | None) -> Told:
+def _pause(item: PendingChange, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
     said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
@@ -64,7 +64,7 @@ def _pause(item: TrayItem, _: list[str] | None) -> Told:
     return Told(f"Pause {item.target}", "1 client paused", lines, blocked=blocked, severe=True)
 
 
-def _resume(item: TrayItem, _: list[str] | None) -> Told:
+def _resume(item: PendingChange, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     paused = sum(one.paused for one in client.subscriptions)
     blocked = [] if paused else [f"Nothing of {item.target} is paused."]
@@ -76,7 +76,7 @@ def _resume(item: TrayItem, _: list[str] | None) -> Told:
     )
 
 
-def _offline(item: TrayItem, _: list[str] | None) -> Told:
+def _offline(item: PendingChange, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     blocked = []
     if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
@@ -85,20 +85,20 @@ def _offline(item: TrayItem, _: list[str] | None) -> Told:
     return Told(f"Offline {item.target}", "1 client offlined", [plain(said)], blocked=blocked)
 
 
-def _do_disconnect(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
     clients.disconnect(actor, item.target, reason)
     return f"{item.target} was disconnected and told why."
 
 
-def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, TrayItem, str], str]:
-    def do(actor: Actor, item: TrayItem, reason: str) -> str:
+def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, reason: str) -> str:
         clients.act(actor, ask(item.target), reason)
         return done.format(item.target)
 
     return do
 
 
-def _durable(item: TrayItem, _: list[str] | None) -> Told:
+def _durable(item: PendingChange, _: list[str] | None) -> Told:
     client, _slash, name = item.target.partition("/")
     found = next((one for one in ledger.durables() if (one.client, one.name) == (client, name)), None)
     what = f"Delete the durable subscription {name} of {client}"
@@ -108,7 +108,7 @@ def _durable(item: TrayItem, _: list[str] | None) -> Told:
     return Told(what, "1 durable subscription deleted", [plain(said)], severe=True)
 
 
-def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
     client, _slash, name = item.target.partition("/")
     clients.delete_durable(actor, client, name)
     return f"The durable subscription {name} of {client} was deleted."
@@ -117,8 +117,8 @@ def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- replays
 
 
-def _replay(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
-    def told(item: TrayItem, _: list[str] | None) -> Told:
+def _replay(word: str) -> Callable[[PendingChange, list[str] | None], Told]:
+    def told(item: PendingChange, _: list[str] | None) -> Told:
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
         ended = found.state in ("completed", "cancelled")
@@ -140,8 +140,8 @@ def _replay(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
     return told
 
 
-def _do_replay(word: str) -> Callable[[Actor, TrayItem, str], str]:
-    def do(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, _: str) -> str:
         name = item.target.partition("/")[2]
         replays.steer(actor, replays.STEER[word](name=name))
         return f"The replay {name} was {'cancelled' if word == 'cancel' else 'paused'}."
@@ -152,7 +152,7 @@ def _do_replay(word: str) -> Callable[[Actor, TrayItem, str], str]:
 # --------------------------------------------------------------------------------------------------------- messages
 
 
-def _publish(item: TrayItem, patterns: list[str] | None) -> Told:
+def _publish(item: PendingChange, patterns: list[str] | None) -> Told:
     topic, size_of = item.target, len(_body(item))
     what = f"Publish {size(size_of)} to {topic}"
     problem = messages.refusal(topic, size_of)
@@ -166,13 +166,13 @@ def _publish(item: TrayItem, patterns: list[str] | None) -> Told:
     return Told(what, "1 message published", lines)
 
 
-def _body(item: TrayItem) -> bytes:
+def _body(item: PendingChange) -> bytes:
     if "base64" in item.parameters:
         return base64.b64decode(item.parameters["base64"])
     return orjson.dumps(item.parameters.get("data"))
 
 
-def _do_publish(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_publish(actor: Actor, item: PendingChange, reason: str) -> str:
     if "base64" in item.parameters:
         messages.publish_bytes(actor, item.target, _body(item), reason)
     else:
@@ -183,7 +183,7 @@ def _do_publish(actor: Actor, item: TrayItem, reason: str) -> str:
 # --------------------------------------------------------------------------------------------------------- journals
 
 
-def _journal(item: TrayItem, _: list[str] | None) -> Told:
+def _journal(item: PendingChange, _: list[str] | None) -> Told:
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
@@ -226,7 +226,7 @@ _JOURNAL_DONE: Mapping[PendingChangeKind, str] = {
 }
 
 
-def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
+def _do_journal(actor: Actor, item: PendingChange, _: str) -> str:
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     age = item.parameters.get("age", "")
@@ -239,7 +239,7 @@ def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ policy
 
 
-def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
+def _policy(item: PendingChange, patterns: list[str] | None) -> Told:
     draft = item.draft
     if draft is None:
         return Told("Change the policy", blocked=["The draft is gone."])
@@ -284,12 +284,12 @@ def _differences(
     return told + [Change("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before]
 
 
-def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
     number, version = item.draft.pk, item.draft.version  # the version that was shown
     item.draft = None
-    TrayItem.objects.filter(pk=item.pk).update(
+    PendingChange.objects.filter(pk=item.pk).update(
         draft=None
     )  # publishing deletes the draft, and the item would go before it is done
     try:
@@ -297,7 +297,7 @@ def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
             actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
         )
     except BaseException:
-        TrayItem.objects.filter(pk=item.pk).update(draft=number)
+        PendingChange.objects.filter(pk=item.pk).update(draft=number)
         raise
     if change.applied and rollout_plan(item.parameters) is not None:
         return f"Revision {change.revision.number} is published, for some first."

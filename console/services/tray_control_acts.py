@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind, Permission, RunState
-from console.models import Instance, TrayItem
+from console.models import Instance, PendingChange
 from console.queries import actions as action_queries
 from console.queries import policies as policy_queries
 from console.queries import runs as run_queries
@@ -24,7 +24,7 @@ from console.services.tray_told import Act, Told, plain
 MOST_LINES: Final = 12
 
 
-def _run(item: TrayItem, _: list[str] | None) -> Told:
+def _run(item: PendingChange, _: list[str] | None) -> Told:
     run = run_queries.run(item.target, item.instance)
     what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
     if run.state == RunState.RUNNING:
@@ -36,12 +36,12 @@ def _run(item: TrayItem, _: list[str] | None) -> Told:
     return Told(what, "1 run cancelled", [plain(said)], blocked=blocked, severe=run.state == RunState.RUNNING)
 
 
-def _do_run(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_run(actor: Actor, item: PendingChange, reason: str) -> str:
     run = runs.cancel(actor, run_queries.run(item.target, item.instance), reason)
     return "The run is cancelled." if run.state == RunState.CANCELLED else "The run is being cancelled."
 
 
-def _action(item: TrayItem, _: list[str] | None) -> Told:
+def _action(item: PendingChange, _: list[str] | None) -> Told:
     found = action_queries.action(item.instance, item.target)
     due = next(iter(next_firings(found, timezone.now(), 1)), None)
     said = f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it by itself."
@@ -52,14 +52,14 @@ def _action(item: TrayItem, _: list[str] | None) -> Told:
     return Told(f"Delete the action {found.name}", "1 action deleted", lines, severe=True)
 
 
-def _do_action(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_action(actor: Actor, item: PendingChange, reason: str) -> str:
     found = action_queries.action(item.instance, item.target)
     editing.delete(actor, found, reason)
     return f"{found.name} is deleted. Its runs stay."
 
 
-def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
-    def tell(item: TrayItem, patterns: list[str] | None) -> Told:
+def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], Told]:
+    def tell(item: PendingChange, patterns: list[str] | None) -> Told:
         staged, base, whom, wrong = _staged(item)
         if wrong:
             return Told(str(item), blocked=[wrong])
@@ -85,7 +85,7 @@ def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
     return tell
 
 
-def _staged(item: TrayItem) -> tuple[Any, Any, str, str]:
+def _staged(item: PendingChange) -> tuple[Any, Any, str, str]:
     """(the staged revision, the one before, whom it is for, why it can't be done)."""
     rollout = policy_queries.running_rollout(item.instance)
     if rollout is None:
@@ -100,21 +100,21 @@ def _staged(item: TrayItem) -> tuple[Any, Any, str, str]:
     return rollout.revision, rollout.base, rollout.client or f"{rollout.share} % of the clients", ""
 
 
-def _do_promote(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_promote(actor: Actor, item: PendingChange, reason: str) -> str:
     change = rollouts.promote(
         actor, item.instance, expected_revision=item.parameters.get("revision"), reason=reason
     )
     return f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
 
 
-def _do_stop(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
     change = rollouts.stop(
         actor, item.instance, reason=reason, expected_revision=item.parameters.get("revision")
     )
     return f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
 
 
-def _draft(item: TrayItem, _: list[str] | None) -> Told:
+def _draft(item: PendingChange, _: list[str] | None) -> Told:
     draft = own_draft(item.instance, int(item.target))
     newest = policies.newest_of(item.instance)
     differences = gathered(changes(newest.document, draft.document))
@@ -122,7 +122,7 @@ def _draft(item: TrayItem, _: list[str] | None) -> Told:
     return Told(f"Delete the draft {draft.title}", "1 draft deleted", lines, differences=differences)
 
 
-def _do_draft(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_draft(actor: Actor, item: PendingChange, reason: str) -> str:
     draft = own_draft(item.instance, int(item.target))
     drafts.delete(actor, draft.pk, reason=reason)
     return f"The draft “{draft.title}” is deleted."
@@ -136,13 +136,13 @@ def own_draft(instance: Instance, number: int) -> Any:
     return draft
 
 
-def _alert(item: TrayItem, _: list[str] | None) -> Told:
+def _alert(item: PendingChange, _: list[str] | None) -> Told:
     rule = alerts.rule_numbered(item.instance, item.target)
     lines = [plain("Nobody is told by it any more, and what it told before is forgotten.")]
     return Told(f"Delete the alert {rule.name}", "1 alert deleted", lines)
 
 
-def _do_alert(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do_alert(actor: Actor, item: PendingChange, reason: str) -> str:
     rule = alerts.rule_numbered(item.instance, item.target)
     alerts.delete(actor, rule, reason)
     return f"The alert {rule.name} is deleted."

@@ -12,7 +12,7 @@ from broker_core.documents import requests
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import PendingChangeKind, Permission
-from console.models import TrayItem
+from console.models import PendingChange
 from console.queries import clients as client_queries
 from console.queries import effect
 from console.queries.policies import instance_named
@@ -57,17 +57,17 @@ def matching(
     return ", ".join(words) or "any filter", {"names": names, "search": search}
 
 
-def _there(item: TrayItem) -> list[ClientEntry]:
+def _there(item: PendingChange) -> list[ClientEntry]:
     """Those of them who are still connected, in the order in which they stood."""
     found = client_queries.Clients(search=item.parameters.get("search", ""))
     known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
 
-def _told(kind: PendingChangeKind) -> Callable[[TrayItem, list[str] | None], Told]:
+def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], Told]:
     one_word, done, says, applies, severe = _WORDS[kind]
 
-    def told(item: TrayItem, _: list[str] | None) -> Told:
+    def told(item: PendingChange, _: list[str] | None) -> Told:
         chosen, there = len(item.parameters.get("names", [])), _there(item)
         acted = [one for one in there if applies(one)]
         number = len(acted)
@@ -100,8 +100,8 @@ def _told(kind: PendingChangeKind) -> Callable[[TrayItem, list[str] | None], Tol
     return told
 
 
-def _do(kind: PendingChangeKind) -> Callable[[Actor, TrayItem, str], str]:
-    def do(actor: Actor, item: TrayItem, reason: str) -> str:
+def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, reason: str) -> str:
         """One by one, each with its own line in the audit; who can't be acted on doesn't keep the others from it."""
         acted, refused = 0, []
         for one in _there(item):

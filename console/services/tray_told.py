@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from console.choices import Permission
-from console.models import TrayItem
+from console.models import PendingChange
 from console.queries import effect
 from console.services.actors import Actor
 
@@ -40,8 +40,8 @@ class Act:
     `about_everything`: the right must be held over the whole installation."""
 
     permission: Permission
-    told: Callable[[TrayItem, list[str] | None], Told]
-    do: Callable[[Actor, TrayItem, str], str]
+    told: Callable[[PendingChange, list[str] | None], Told]
+    do: Callable[[Actor, PendingChange, str], str]
     about_a_client: bool = False
     about_a_topic: bool = False
     about_everything: bool = False

@@ -23,7 +23,7 @@ from broker_core.errors import OperatorError, SluiceError
 from console import current_instance
 from console.access.rights import Need, PublicAccess
 from console.choices import Permission
-from console.models import Instance, Preferences
+from console.models import Instance, UserPreferences
 from console.queries import policies, standing
 from console.services import access
 from console.services.actors import access_of_request, actor_of
@@ -124,9 +124,9 @@ def what_they_may(request: HttpRequest) -> dict[str, Any]:
     return {"may": SimpleLazyObject(lambda: may(request))}
 
 
-def preferences(request: HttpRequest) -> Preferences:
+def preferences(request: HttpRequest) -> UserPreferences:
     """How the person wants the console; read once a request."""
-    kept: Preferences | None = getattr(request, "_preferences", None)
+    kept: UserPreferences | None = getattr(request, "_preferences", None)
     if kept is None:
         user = getattr(request, "user", None)
         kept = preferences_of(user.pk if user is not None else None)

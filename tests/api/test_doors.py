@@ -27,7 +27,16 @@ from console.choices import (
     RunKind,
     RunState,
 )
-from console.models import Action, ActionRun, AlertRule, AuditEvent, Grant, Instance, PolicyDraft, TrayItem
+from console.models import (
+    Action,
+    ActionRun,
+    AlertRule,
+    AuditEvent,
+    Grant,
+    Instance,
+    PendingChange,
+    PolicyDraft,
+)
 from console.services import operators
 from console.services import runs as runs_service
 from console.services.actors import SYSTEM, Actor, access_of
@@ -195,7 +204,7 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
             with pytest.raises(OperatorError) as refused:
                 act(Actor(ActorKind.PERSON, "petra", petra.pk, access=access_of(petra)), run)
             assert refused.value.code == "not_allowed"
-        item = TrayItem(instance=prices, kind=PendingChangeKind.RUN_CANCEL, target=str(run.pk))
+        item = PendingChange(instance=prices, kind=PendingChangeKind.RUN_CANCEL, target=str(run.pk))
         with pytest.raises(OperatorError) as unknown:
             CONTROL_ACTS[PendingChangeKind.RUN_CANCEL].told(item, None)
         assert unknown.value.code == "unknown_run"

@@ -13,7 +13,7 @@ from broker_core.control import exit_report
 from broker_core.errors import JournalError
 from console.live.workers import key_of, pulse_key_of
 from console.models import ActionRun, Instance
-from console.project.celery import say_alive
+from console.project.celery import refresh_worker_key
 from console.queries import standing
 from console.queries.readiness import WORKER_KEY
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
@@ -48,7 +48,7 @@ def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, red
         connection.delete(WORKER_KEY, key_of(CHORES_QUEUE), pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
     missed = [part["name"] for part in client.get("/readyz").json()["parts"] if not part["ok"]]
     assert missed == ["worker", "worker chores"]
-    say_alive()
+    refresh_worker_key()
     answer: Any = client.get("/readyz")
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
 
@@ -57,7 +57,7 @@ def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, red
 def test_readyz_says_when_a_queue_does_not_move(
     client: Client, broker: FakeBroker, redis_url: str, queue: str, name: str
 ) -> None:
-    say_alive()
+    refresh_worker_key()
     with redis.Redis.from_url(redis_url) as connection:
         connection.set(pulse_key_of(queue), connection.time()[0] - 90)
     answer: Any = client.get("/readyz")
@@ -73,7 +73,7 @@ def test_readyz_says_when_a_queue_does_not_move(
 def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_restart_the_console(
     client: Client, broker: FakeBroker, redis_url: str, instance: Instance
 ) -> None:
-    say_alive()
+    refresh_worker_key()
     with redis.Redis.from_url(redis_url) as connection:
         connection.set(pulse_key_of(USUAL_QUEUE), connection.time()[0] - 90)
     run = ActionRun.objects.create(

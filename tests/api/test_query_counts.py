@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.choices import Permission, Role
-from console.models import Instance, PolicyDraft, PolicyRollout
+from console.models import Instance, PolicyDraft, StagedRollout
 from console.services import audit, drafts, operators, policies, reports
 from console.services.actors import Actor
 from tests.api.doors import READS, Door
@@ -38,7 +38,7 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
         audit.record(actor, "policy.change", f"try {turn} {number}")
         change = {"client_policy": {"client_max_capacity": 10 + 3 * turn + number}}
         made = policies.change_instance_policy(actor, change, reason=f"turn {turn}").revision
-        PolicyRollout.objects.create(instance=instance, revision=made, base=made, share=5, state="stopped")
+        StagedRollout.objects.create(instance=instance, revision=made, base=made, share=5, state="stopped")
         draft = drafts.make(actor, f"draft {turn} {number}")
         if turn == number == 0:  # the doors name draft 1; PostgreSQL numbers on from the tests before
             PolicyDraft.objects.filter(pk=draft.pk).update(id=1)

@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from console.live import ring
 from console.live.places import Place
-from console.models import ClientHour, ClientMinute, Instance, PlaceSample
+from console.models import ClientHour, ClientMinute, Instance, ResourceSample
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 
@@ -27,7 +27,9 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sample(instance: Instance) -> None:
     at = timezone.now() - timedelta(seconds=60)
-    PlaceSample.objects.create(instance=instance, kind="instance", name=instance.name, at=at, messages_in=5)
+    ResourceSample.objects.create(
+        instance=instance, kind="instance", name=instance.name, at=at, messages_in=5
+    )
 
 
 def test_without_redis_an_overview_of_nothing_is_an_empty_series(

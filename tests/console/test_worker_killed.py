@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission, RunState
-from console.models import ActionRun, RunHold
+from console.models import ActionRun, RunLock
 from console.services import execution, policies, runs
 from console.services.actions import editing, events
 from console.services.actors import Actor
@@ -148,7 +148,7 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
     assert (run.state, [step["do"] for step in run.steps]) == (RunState.RUNNING, ["truncate"])
     assert runs.find_lost(timezone.now()) == []  # not yet: it was heard a moment ago
     assert [lost.pk for lost in runs.find_lost(timezone.now() + timedelta(minutes=3))] == [run.pk]
-    assert RunHold.objects.count() == 0
+    assert RunLock.objects.count() == 0
     run.refresh_from_db()
     assert (run.state, run.error["code"]) == (RunState.LOST, "worker_lost")
 

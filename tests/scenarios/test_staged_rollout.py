@@ -15,7 +15,7 @@ from broker_core.config import PolicyDocument
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.rulebook import parse_stage
-from console.models import Instance, PolicyDraft, PolicyRollout
+from console.models import Instance, PolicyDraft, StagedRollout
 from console.queries import policies as read
 from console.services import drafts, policies, reports, rollouts
 from console.services.actors import Actor
@@ -165,7 +165,7 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     back = rollouts.check(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
-    assert (PolicyRollout.objects.get().state, read.in_force(wanted)["staged"]) == ("returned", "")
+    assert (StagedRollout.objects.get().state, read.in_force(wanted)["staged"]) == ("returned", "")
     assert sum(state == "offlined" for state in states(real).values()) == allowed
 
 

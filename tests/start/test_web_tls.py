@@ -24,7 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 from broker_core.config import PolicyDocument, TlsSettings
 from console import checks
 from console.management import banner
-from console.project.home import web_tls
+from console.project.home import web_tls_files
 from console.supervisor import ready
 from console.supervisor.specs import web
 from tests.start.test_specs import AT
@@ -128,9 +128,9 @@ def test_supervisor_s_address_is_https_with_a_certificate() -> None:
 
 
 def test_certificate_without_its_key_is_refused() -> None:
-    assert web_tls("", "") is None
+    assert web_tls_files("", "") is None
     with pytest.raises(ImproperlyConfigured, match="both"):
-        web_tls("/c.pem", "")
+        web_tls_files("/c.pem", "")
 
 
 def test_certificate_that_cannot_be_used_is_said_before_anything_starts(

@@ -166,7 +166,7 @@ class Pushing:
     async def _push(self) -> None:
         from channels.layers import get_channel_layer
 
-        from console.project.celery import say_alive
+        from console.project.celery import refresh_worker_key
         from console.services.reports import record_report
 
         layer = get_channel_layer()
@@ -180,7 +180,7 @@ class Pushing:
                 with contextlib.suppress(Exception):
                     await asyncio.to_thread(record_report, snapshot)
             with contextlib.suppress(Exception):
-                await asyncio.to_thread(say_alive)
+                await asyncio.to_thread(refresh_worker_key)
             await asyncio.sleep(1)
 
 

@@ -18,13 +18,13 @@ from rest_framework.test import APIClient
 from console.access import last_used
 from console.access.login_limit import LIMIT
 from console.choices import ActorKind, Role
-from console.models import AuditEvent, AuditHead, AuditLink, Grant, Instance, append_only
+from console.models import AuditChainHead, AuditChainLink, AuditEvent, Grant, Instance, append_only
 from console.services import policies, reports
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 from tests.support.redis_process import redis_server
 
-AUDIT = (AuditEvent, AuditLink, AuditHead)
+AUDIT = (AuditEvent, AuditChainLink, AuditChainHead)
 PASSWORD = "a-long-enough-password"
 OWN = {"own_password": PASSWORD}
 """Fields of a request that takes the sender's own password."""

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from console.choices import ActorKind, RunKind, RunState, ScopeKind
-from console.models import ActionRun, ClientSample, Decision, Instance, PlaceSample
+from console.models import ActionRun, ClientSample, Decision, Instance, ResourceSample
 from console.services import policies
 from console.services.actors import Actor
 
@@ -141,7 +141,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             "delay_p99_ms": 14 + 6 * math.sin(number / 9) + (60 if number % 200 < 4 else 0),
         }
         rows.append(
-            PlaceSample(
+            ResourceSample(
                 instance=instance,
                 kind=ScopeKind.INSTANCE,
                 name=instance.name,
@@ -152,7 +152,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             )
         )
         rows.append(
-            PlaceSample(
+            ResourceSample(
                 instance=instance, kind=ScopeKind.POOL, name="instance", clients=18, offlined=1, **figures
             )
         )
@@ -162,9 +162,11 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
             "disk_limit": 2**30,
         }
         rows.append(
-            PlaceSample(instance=instance, kind=ScopeKind.POOL, name="websocket", at=at, clients=5, **small)
+            ResourceSample(
+                instance=instance, kind=ScopeKind.POOL, name="websocket", at=at, clients=5, **small
+            )
         )
-    PlaceSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
+    ResourceSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 
 def seed_decisions(instance: Instance) -> None:

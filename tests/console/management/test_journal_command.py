@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
-from console.models import Instance, Member
+from console.models import GroupMember, Instance
 from console.services.journal_places import known_log
 
 
@@ -88,8 +88,8 @@ def test_accept_in_a_group_is_about_the_member_whose_journal_it_is(
     settings.SLUICE_GROUP = GroupSettings("a", "m", ("nats://127.0.0.1:1",))
     instance = Instance.objects.create(name="a", log=uuid4(), frontier=2)
     before = instance.log
-    own = Member.objects.create(instance=instance, name="m", log=uuid4(), frontier=45)
-    other = Member.objects.create(instance=instance, name="n", log=uuid4(), frontier=99)
+    own = GroupMember.objects.create(instance=instance, name="m", log=uuid4(), frontier=45)
+    other = GroupMember.objects.create(instance=instance, name="n", log=uuid4(), frontier=99)
     with pytest.raises(CommandError, match=r"that of the member m, not of 'n'"):
         run("accept", "--instance=a", "--member=n")
     assert "2 records kept, next is 46" in run("accept", "--instance=a", "--member=m")

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from console.management.commands.audit import HELP
-from console.models import AuditEvent, AuditHead, AuditLink, append_only
+from console.models import AuditChainHead, AuditChainLink, AuditEvent, append_only
 from console.services import audit, audit_chain
 from console.services.actors import Actor
 
@@ -45,7 +45,7 @@ def test_what_was_written_holds(db: None, actor: Actor) -> None:
     write(actor, 12)
     found = verified()
     assert (found.events - before, found.broken) == (12, None)
-    assert found.head == AuditLink.objects.order_by("-number")[0].digest
+    assert found.head == AuditChainLink.objects.order_by("-number")[0].digest
 
 
 @pytest.mark.parametrize("change", [
@@ -82,10 +82,10 @@ def test_an_event_that_was_put_in_is_named(db: None, actor: Actor) -> None:
 def test_links_that_were_taken_out_are_named(db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[4].pk)
-    AuditLink.objects.filter(event_id=made[4].pk).delete()
+    AuditChainLink.objects.filter(event_id=made[4].pk).delete()
     assert (verified().broken or (0, 0, ""))[2] == "the newest links are missing"
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[1].pk)
-    AuditLink.objects.filter(event_id=made[1].pk).delete()
+    AuditChainLink.objects.filter(event_id=made[1].pk).delete()
     assert "is missing" in (verified().broken or (0, 0, ""))[2]
 
 
@@ -93,8 +93,8 @@ def test_a_link_that_was_made_to_fit_its_event_breaks_the_next(db: None, actor: 
     made = write(actor)
     by_hand("UPDATE console_auditevent SET reason = 'another' WHERE id = %s", made[2].pk)
     content = audit_chain.content_of(AuditEvent.objects.get(pk=made[2].pk))
-    link = AuditLink.objects.get(event_id=made[2].pk)
-    AuditLink.objects.filter(pk=link.pk).update(
+    link = AuditChainLink.objects.get(event_id=made[2].pk)
+    AuditChainLink.objects.filter(pk=link.pk).update(
         content=content, digest=audit_chain.digest_of(link.former, content)
     )
     broken = verified().broken
@@ -109,7 +109,7 @@ def test_expiry_is_no_break_and_leading_links_go_with_their_events(
     write(actor, 3, "login")
     kept = write(actor, 2)
     write(actor, 2, "login")
-    AuditLink.objects.get(event_id=kept[0].pk)
+    AuditChainLink.objects.get(event_id=kept[0].pk)
     later = timezone.now() + timedelta(days=2)
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
@@ -118,7 +118,9 @@ def test_expiry_is_no_break_and_leading_links_go_with_their_events(
     assert audit_chain.verify(later).broken is None
     assert audit_chain.forget_leading() == 3
     assert audit_chain.verify(later).broken is None
-    assert AuditLink.objects.order_by("number").first() == AuditLink.objects.get(event_id=kept[0].pk)
+    assert AuditChainLink.objects.order_by("number").first() == AuditChainLink.objects.get(
+        event_id=kept[0].pk
+    )
 
 
 def test_many_writers_make_one_chain(transactional_db: None, actor: Actor) -> None:
@@ -134,7 +136,7 @@ def test_many_writers_make_one_chain(transactional_db: None, actor: Actor) -> No
         list(threads.map(one, range(4)))
     found = verified()
     assert (found.events, found.broken) == (20, None)
-    assert AuditHead.objects.get().number == 20
+    assert AuditChainHead.objects.get().number == 20
 
 
 def test_a_transaction_that_is_taken_back_leaves_no_link(db: None, actor: Actor) -> None:

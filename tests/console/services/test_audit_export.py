@@ -14,7 +14,7 @@ import pytest
 from celery.exceptions import Retry
 from django.test import Client
 
-from console.models import AuditEvent, AuditLink
+from console.models import AuditChainLink, AuditEvent
 from console.project.celery import app
 from console.services import audit, audit_export
 from console.services.actors import Actor
@@ -77,7 +77,7 @@ def test_a_login_reaches_the_log_host(
         told.append(json.loads(found[5]))
     assert [(one["actor"], one["result"]) for one in told] == [("maria", "done"), ("maria", "denied")]
     assert told[1]["former"] == told[0]["digest"]
-    assert {one["digest"] for one in told} <= set(AuditLink.objects.values_list("digest", flat=True))
+    assert {one["digest"] for one in told} <= set(AuditChainLink.objects.values_list("digest", flat=True))
 
 
 def test_over_tcp_each_is_counted(db: None, actor: Actor, settings: Any) -> None:

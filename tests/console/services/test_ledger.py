@@ -8,7 +8,7 @@ import pytest
 
 from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.loss_ledger import LossLedger, tally_entries
-from console.models import Decision, Instance, Loss
+from console.models import Decision, Instance, LossRecord
 from console.queries import ledger as read
 from console.services import ledger
 from tests.support.slow_clients import entry
@@ -35,7 +35,7 @@ def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[s
 def test_an_interval_is_stored_as_the_broker_tells_it() -> None:
     instance = Instance.objects.create(name="sluice-1")
     assert ledger.record_losses(entered(NOW), "sluice-1") == 1
-    loss = Loss.objects.get()
+    loss = LossRecord.objects.get()
     assert (loss.instance, loss.at, loss.client, loss.messages, loss.bytes) == (instance, NOW, "c", 3, 3)
     assert (loss.first, loss.last, loss.cause, loss.rule) == (
         "sluice-1|5|",
@@ -64,4 +64,4 @@ def test_decisions_and_losses_are_forgotten_after_thirty_days() -> None:
         ledger.record_losses(entered(at), "sluice-1")
         Decision.objects.create(instance=instance, at=at, client="c", action="offline", reason="r")
     assert ledger.forget_old(NOW) == 2
-    assert (Loss.objects.count(), Decision.objects.count()) == (1, 1)
+    assert (LossRecord.objects.count(), Decision.objects.count()) == (1, 1)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from broker_core.errors import OperatorError
 from console.choices import AlertSubject
 from console.management import startup
-from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, PolicyRollout
+from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, StagedRollout
 from console.queries import policies as read
 from console.queries import standing
 from console.services import alerts, drafts, policies, rollouts, tray
@@ -61,7 +61,7 @@ def test_promoting_puts_it_in_force_everywhere(broker: FakeBroker, actor: Actor,
         "staged": None,
     }
     assert [request for request in broker.asked if request["do"] == "apply"][-1]["policy"]["revision"] == 2
-    assert PolicyRollout.objects.get().state == "published"
+    assert StagedRollout.objects.get().state == "published"
 
 
 def test_too_many_decisions_bring_the_revision_before_back(
@@ -77,7 +77,7 @@ def test_too_many_decisions_bring_the_revision_before_back(
     assert change.revision.number == 3
     assert change.revision.document["client_policy"]["client_max_capacity"] == 50
     assert "2 decisions were allowed, and 3 carried out" in change.revision.reason
-    assert PolicyRollout.objects.get().state == "returned"
+    assert StagedRollout.objects.get().state == "returned"
     assert rollouts.check(instance) is None
 
 
@@ -108,7 +108,7 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
     broker: FakeBroker, actor: Actor, instance: Instance, operator: Any
 ) -> None:
     staged(actor, client="desk-*", most_decisions=5)
-    rollout = PolicyRollout.objects.get()
+    rollout = StagedRollout.objects.get()
     rollout.allowances = {"a": 3, "b": 2}
     rollout.save()
     browser = Client()
@@ -145,7 +145,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
     decide(instance, 2, 1)
     count = rollouts.decisions_of
 
-    def count_while_somebody_acts(rollout: PolicyRollout) -> int:
+    def count_while_somebody_acts(rollout: StagedRollout) -> int:
         if meanwhile == "promote":
             rollouts.promote(actor, instance)
         else:
@@ -156,7 +156,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
     assert rollouts.check(instance) is None
     in_force = policies.document_in_force(instance.name)
     assert in_force["client_policy"]["client_max_capacity"] == (5 if meanwhile == "promote" else 20)
-    assert PolicyRollout.objects.get().state == ("published" if meanwhile == "promote" else "stopped")
+    assert StagedRollout.objects.get().state == ("published" if meanwhile == "promote" else "stopped")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_stopping_gives_the_revision_before_back(
     staged(actor, share=50)
     change = rollouts.stop(actor, instance, reason="enough")
     assert change.revision.document["client_policy"]["client_max_capacity"] == 50
-    assert (PolicyRollout.objects.get().state, PolicyRollout.objects.get().why) == ("stopped", "enough")
+    assert (StagedRollout.objects.get().state, StagedRollout.objects.get().why) == ("stopped", "enough")
     for again in (
         lambda: rollouts.promote(actor, instance),
         lambda: rollouts.stop(actor, instance, reason=""),
@@ -234,7 +234,7 @@ def test_a_newer_revision_takes_the_place_of_a_staged_one(
 ) -> None:
     staged(actor, share=50)
     publish_another(actor)
-    assert PolicyRollout.objects.get().state == "stopped"
+    assert StagedRollout.objects.get().state == "stopped"
     assert policies.orders(instance.name)["staged"] is None
 
 
@@ -261,7 +261,7 @@ def test_a_partial_change_does_not_put_the_staged_revision_in_force_everywhere(
     assert (refused.value.code, refused.value.details["revision"]) == ("rollout_running", 2)
     orders = policies.orders(instance.name)
     assert (orders["policy"]["revision"], orders["staged"]["policy"]["revision"]) == (1, 2)
-    assert PolicyRollout.objects.get().state == "running"
+    assert StagedRollout.objects.get().state == "running"
     rollouts.stop(actor, instance, reason="first")
     assert policies.change_transport(actor, "websocket", {"enabled": False}).revision.number == 4
 
@@ -274,7 +274,7 @@ def test_a_port_of_the_environment_stops_a_rollout_and_never_promotes_it(
     document = startup.policy_in_force()
     assert [one.port for one in document.transports if one.name == "tcp"] == [9107]
     assert document.client_policy.client_max_capacity == 50
-    assert PolicyRollout.objects.get().state == "stopped"
+    assert StagedRollout.objects.get().state == "stopped"
 
 
 def test_the_plan_of_a_step_that_changes_the_policy_says_whom_it_acts_on(

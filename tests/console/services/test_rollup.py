@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker_core.documents.clients import ClientEntry
-from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
 from console.queries.statistics import series
 from console.services import reports, rollup
 from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
@@ -32,7 +32,7 @@ def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(
     minute = ClientMinute.objects.get()
     assert (minute.at, minute.lag_messages, minute.state) == (START, 150, "offlined")
     assert minute.rate_out_messages == 250
-    place = PlaceSample.objects.get(kind="instance", seconds=60)
+    place = ResourceSample.objects.get(kind="instance", seconds=60)
     assert (place.messages_in, place.memory_used, place.lag_messages) == (25.0, 50, 150)
     assert (place.delay_p50_ms, place.delay_p99_ms) == (1.0, 50.0)
     points = series(instance, "instance", "sluice-1", START, START + MINUTE, 10, START + MINUTE)["points"]
@@ -63,7 +63,7 @@ def test_after_hours_without_a_broker_minutes_go_on_and_places_have_hours(instan
     for _ in range(2):
         rollup.roll_up(START + timedelta(seconds=late + 91))
     assert list(ClientMinute.objects.values_list("lag_messages", flat=True)) == [5, 7]
-    hour = PlaceSample.objects.get(kind="instance", seconds=3600)
+    hour = ResourceSample.objects.get(kind="instance", seconds=3600)
     assert (hour.at, hour.messages_in) == (START, 60.0)
 
 
@@ -84,11 +84,11 @@ def test_what_was_kept_long_enough_goes(model: Any, kept: timedelta, instance: I
 
 def test_places_go_by_how_fine_they_are(instance: Instance) -> None:
     for seconds, days in ((10, 0.5), (10, 2), (60, 2), (60, 15)):
-        PlaceSample.objects.create(
+        ResourceSample.objects.create(
             instance=instance, kind="pool", name="instance", seconds=seconds, at=START - timedelta(days=days)
         )
     assert rollup.forget_old(START) == 2
-    assert sorted(PlaceSample.objects.values_list("seconds", flat=True)) == [10, 60]
+    assert sorted(ResourceSample.objects.values_list("seconds", flat=True)) == [10, 60]
 
 
 def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(instance: Instance) -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker_core.errors import OperatorError
 from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import PendingChangeKind, Permission, Role
-from console.models import Grant, Instance, PolicyDraft, TrayItem
+from console.models import Grant, Instance, PendingChange, PolicyDraft
 from console.services import drafts, operators, people, tray
 from console.services.actors import Actor, access_of
 from console.services.policy_effects import beyond_the_machine
@@ -41,7 +41,7 @@ def test_what_fails_stays_and_the_others_are_done(
     tray.drop(maria, held.planned[1].item.pk)
     outcomes = tray.apply(maria, "because", confirmed=True, plan=tray.look(maria).digest)
     assert [one.done for one in outcomes] == [True] and done(broker) == ["pause"]
-    assert not TrayItem.objects.exists()
+    assert not PendingChange.objects.exists()
 
 
 def test_whoever_lost_the_right_meanwhile_does_nothing(
@@ -64,7 +64,7 @@ def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
     with pytest.raises(OperatorError) as caught:
         tray.put(maria, PendingChangeKind.PAUSE, "c")
     assert caught.value.code == "tray_full"
-    assert TrayItem.objects.count() == 2
+    assert PendingChange.objects.count() == 2
 
 
 def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:

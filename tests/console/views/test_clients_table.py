@@ -10,7 +10,7 @@ from django.urls import reverse
 from msgspec import structs
 
 from broker_core.errors import OperatorError
-from console.models import ClientView, Instance, TrayItem
+from console.models import Instance, PendingChange, SavedClientView
 from console.services import client_table, tray, tray_matching_acts
 from console.services.actors import Actor, access_of
 from tests.support.fake_broker import FakeBroker
@@ -36,7 +36,7 @@ def test_a_view_is_saved_opened_renamed_and_deleted_by_its_owner_alone(
     query = "q=desk&delivery=offlined&sort=-lag_ms&columns=user&page=3&health=no-such&next=//elsewhere"
     answer = browser.post(reverse("clients_views"), {"name": " Desks ", "query": query})
     assert answer["Location"] == "/clients/?q=desk&delivery=offlined&sort=-lag_ms&columns=user"
-    view = ClientView.objects.get()
+    view = SavedClientView.objects.get()
     assert view.name == "Desks" and b"<bdi>Desks</bdi>" in browser.get("/clients/").content
     assert b"Desks" not in onlooker.get("/clients/").content
     for change in ({"name": "Mine"}, {"delete": "1"}):
@@ -49,16 +49,16 @@ def test_a_view_is_saved_opened_renamed_and_deleted_by_its_owner_alone(
     browser.post(reverse("clients_view", args=[view.pk]), {"name": "<b>\u202e"})
     assert "<bdi>&lt;b&gt;\u202e</bdi>" in browser.get("/clients/").content.decode()
     gone = browser.post(reverse("clients_view", args=[view.pk]), {"delete": "1"})
-    assert gone["Location"].startswith("/clients/?q=desk") and ClientView.objects.get().name == "Other"
+    assert gone["Location"].startswith("/clients/?q=desk") and SavedClientView.objects.get().name == "Other"
 
 
 def test_views_are_bounded(browser: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_table, "MOST_VIEWS", 1)
     for name in ("one", "two", "one"):
         browser.post(reverse("clients_views"), {"name": name, "query": f"q={name}"})
-    assert [(one.name, one.query) for one in ClientView.objects.all()] == [("one", "q=one")]
+    assert [(one.name, one.query) for one in SavedClientView.objects.all()] == [("one", "q=one")]
     browser.post(reverse("clients_views"), {"name": "x" * 41, "query": ""})
-    assert ClientView.objects.count() == 1
+    assert SavedClientView.objects.count() == 1
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
     assert "1 have left meanwhile." in [one.sentence for one in pause.told.lines]
     (outcome,) = tray.apply(maria, "because", confirmed=True, plan=tray.look(maria).digest)
     paused = [one["name"] for one in broker.asked if one["do"] == "pause"]
-    assert outcome.done and sorted(paused) == sorted(chosen[1:]) and not TrayItem.objects.exists()
+    assert outcome.done and sorted(paused) == sorted(chosen[1:]) and not PendingChange.objects.exists()
 
 
 def test_too_many_and_nobody_are_refused_in_words(
@@ -101,6 +101,6 @@ def test_too_many_and_nobody_are_refused_in_words(
     answer = browser.post(
         reverse("tray_matching"), {"kind": "pause_all", "search": "carrier"}, headers={"HX-Request": "true"}
     )
-    assert b"Narrow the filter." in answer.content and not TrayItem.objects.exists()
+    assert b"Narrow the filter." in answer.content and not PendingChange.objects.exists()
     browser.post(reverse("tray_matching"), {"kind": "pause_all", "health": "no such"})
-    assert not TrayItem.objects.exists()
+    assert not PendingChange.objects.exists()

@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from console.choices import Role
-from console.models import AuditEvent, Grant, Identity
+from console.models import AuditEvent, ExternalIdentity, Grant
 from tests.support.consoles import await_port, free_port
 from tests.support.control_plane import PASSWORD, person
 
@@ -87,7 +87,7 @@ def test_somebody_comes_in_and_has_no_role_until_it_is_given(provider: str) -> N
     again = Client()
     again.get(path_of(at_the_provider(again, "1")))
     assert again.get("/clients/").status_code == 200
-    assert Identity.objects.count() == 1
+    assert ExternalIdentity.objects.count() == 1
     assert AuditEvent.objects.filter(action="login", result="done", actor="ada").count() == 2
 
 
@@ -98,7 +98,7 @@ def test_a_name_of_an_account_here_isn_t_taken_over(provider: str) -> None:
     assert "that isn&#x27;t the provider&#x27;s" in back.content.decode()
     assert browser.get("/account/").status_code == 302
     assert AuditEvent.objects.filter(action="login", result="denied").count() == 1
-    assert not Identity.objects.exists()
+    assert not ExternalIdentity.objects.exists()
 
 
 def test_what_can_t_be_a_name_is_refused(provider: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from console.models import ClientMinute, ClientSample, Decision, Instance, PlaceSample, RevisionReport
+from console.models import ClientMinute, ClientSample, Decision, Instance, ResourceSample, RevisionReport
 from console.services import policies
 from console.services.actors import Actor
 
@@ -36,7 +36,7 @@ def recorded(instance: Instance, actor: Actor) -> Instance:
             sample("left", 40, lag=5),
         ]
     )
-    PlaceSample.objects.create(
+    ResourceSample.objects.create(
         instance=instance, kind="instance", name=instance.name, at=THEN, messages_in=120
     )
     Decision.objects.create(
@@ -97,7 +97,7 @@ def test_after_a_day_the_worst_of_each_minute_is_left_and_the_page_says_so(
     ClientMinute.objects.create(
         instance=recorded, client="old", at=long_ago, state="draining", lag_ms=5_000, lag_messages=1
     )
-    PlaceSample.objects.create(
+    ResourceSample.objects.create(
         instance=recorded, kind="instance", name=recorded.name, seconds=60, at=long_ago
     )
     page = browser.get(address("/clients/", long_ago + timedelta(seconds=30))).content.decode()

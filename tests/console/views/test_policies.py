@@ -7,7 +7,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from console.models import Decision, Instance, PolicyDraft, PolicyRevision, TrayItem
+from console.models import Decision, Instance, PendingChange, PolicyDraft, PolicyRevision
 from console.queries import policies as read
 from console.queries.document_diff import changes
 from console.services import drafts, policies, rollouts
@@ -40,7 +40,7 @@ def test_a_change_waits_in_the_tray_and_applied_makes_a_revision_that_the_broker
     assert newest.document["pool"]["message_memory_limit"] == 512 * 2**20
     assert broker.revision == 2
     assert b"Revision 2 is published and in force" in answer.content
-    assert not PolicyDraft.objects.exists() and not TrayItem.objects.exists()
+    assert not PolicyDraft.objects.exists() and not PendingChange.objects.exists()
 
 
 def test_a_row_changes_its_own_fields_alone(browser: Client, broker: FakeBroker, instance: Instance) -> None:
@@ -140,7 +140,7 @@ def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: Fake
 def test_what_is_discarded_was_never_done(browser: Client, broker: FakeBroker, instance: Instance) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
     browser.post("/tray/clear/")
-    assert not TrayItem.objects.exists() and not PolicyDraft.objects.exists()
+    assert not PendingChange.objects.exists() and not PolicyDraft.objects.exists()
 
 
 def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker: FakeBroker) -> None:

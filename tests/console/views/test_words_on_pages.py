@@ -11,7 +11,7 @@ from django.template.loader import render_to_string
 from django.test import Client
 from django.utils import timezone
 
-from console.models import AuditEvent, Decision, Instance, PolicyRollout
+from console.models import AuditEvent, Decision, Instance, StagedRollout
 from console.queries import standing
 from console.queries.standing import Standing
 from console.services import drafts, rollouts, second_factor
@@ -56,7 +56,7 @@ def test_the_reason_of_a_withdrawn_rollout_names_the_settings_label(
         mode="shadow", rule="amps.client_message_age_limit", details={"held_at": 1},
     )  # fmt: skip
     rollouts.check(instance)
-    why = PolicyRollout.objects.get().why
+    why = StagedRollout.objects.get().why
     assert "by ClientMessageAgeLimit" in why and "amps." not in why
 
 

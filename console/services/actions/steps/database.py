@@ -9,7 +9,15 @@ from typing import Any
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from console.models import ClientHour, ClientMinute, ClientSample, Decision, Instance, Loss, PlaceSample
+from console.models import (
+    ClientHour,
+    ClientMinute,
+    ClientSample,
+    Decision,
+    Instance,
+    LossRecord,
+    ResourceSample,
+)
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
 from console.units.ages import format_age, parse_age
 
@@ -18,7 +26,7 @@ ROWS_AT_A_TIME = 5_000
 
 
 TABLES: dict[str, tuple[type[Model], ...]] = {
-    "statistics": (ClientSample, ClientMinute, ClientHour, PlaceSample, Loss),
+    "statistics": (ClientSample, ClientMinute, ClientHour, ResourceSample, LossRecord),
     "decisions": (Decision,),
 }
 

@@ -24,9 +24,9 @@ from console.models import (
     ClientSample,
     Decision,
     Instance,
-    Loss,
-    PlaceSample,
-    RunHold,
+    LossRecord,
+    ResourceSample,
+    RunLock,
 )
 from console.queries import policies as read
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
@@ -133,14 +133,16 @@ def test_old_samples_and_decisions_go(instance: Instance) -> None:
         ClientMinute.objects.create(
             instance=instance, client="one", at=now - timedelta(days=days), state="live"
         )
-        PlaceSample.objects.create(instance=instance, kind="pool", name="p", at=now - timedelta(days=days))
-        Loss.objects.create(instance=instance, client="one", at=now - timedelta(days=days), messages=1)
+        ResourceSample.objects.create(instance=instance, kind="pool", name="p", at=now - timedelta(days=days))
+        LossRecord.objects.create(instance=instance, client="one", at=now - timedelta(days=days), messages=1)
         Decision.objects.create(
             instance=instance, client="one", at=now - timedelta(days=days), action="disconnect"
         )
     run = run_of(make(instance, [{"do": "truncate", "what": "statistics", "age": "7d"}]))
     assert run.steps[0]["result"] == {"rows": {"statistics": 4}}
-    kept = [model.objects.count() for model in (ClientSample, ClientMinute, PlaceSample, Loss, Decision)]  # type: ignore[attr-defined]
+    kept = [
+        model.objects.count() for model in (ClientSample, ClientMinute, ResourceSample, LossRecord, Decision)
+    ]  # type: ignore[attr-defined]
     assert kept == [1, 1, 1, 1, 2]
     run = run_of(make(instance, [{"do": "truncate", "what": "both", "age": "7d"}], name="two"))
     assert run.steps[0]["result"] == {"rows": {"statistics": 0, "decisions": 1}}
@@ -210,7 +212,7 @@ def test_one_run_of_an_action_at_a_time_and_the_next_follows(instance: Instance)
     assert runs.claim(first.pk, timezone.now()) is not None
     assert runs.claim(second.pk, timezone.now()) is None
     runs.finish(first, RunState.SUCCEEDED)
-    assert RunHold.objects.count() == 0
+    assert RunLock.objects.count() == 0
     assert runs.claim(second.pk, timezone.now()) is not None
 
 
@@ -233,7 +235,7 @@ def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, brok
         steps=[{"do": "disconnect", "state": "done", "result": {}, "variables": {"A": "1"}}]
     )
     assert [lost.pk for lost in runs.find_lost(timezone.now())] == [run.pk]
-    assert RunHold.objects.count() == 0
+    assert RunLock.objects.count() == 0
     run.refresh_from_db()
     again = runs.repeat(MARIA, run)
     done = execution.execute(again.pk)
@@ -310,7 +312,7 @@ def test_a_webhook_after_the_last_step_on_journals_holds_up_no_other_run_of_jour
     held: list[set[str]] = []
 
     def look(*_: Any) -> None:
-        held.append(set(RunHold.objects.values_list("kind", flat=True)))
+        held.append(set(RunLock.objects.values_list("kind", flat=True)))
         raise OperatorError("webhook_failed", "It can't be called.", "")
 
     monkeypatch.setattr("console.services.webhooks.post", look)
@@ -318,7 +320,7 @@ def test_a_webhook_after_the_last_step_on_journals_holds_up_no_other_run_of_jour
     run = run_of(make(instance, [truncate, {"do": "webhook", "url": "http://127.0.0.1:9/"}]))
     execution.execute(run.pk)
     assert held == [{f"action:{run.action_id}"}]
-    assert not RunHold.objects.exists()
+    assert not RunLock.objects.exists()
 
 
 HOOK_FIRST = [{"do": "webhook", "url": "http://127.0.0.1:9/"}, {"do": "archive", "age": "7d"}]
@@ -332,7 +334,7 @@ def test_a_webhook_before_a_step_on_journals_holds_up_no_other_run_of_journals(
     held: list[set[str]] = []
 
     def post(*_: Any, **__: Any) -> SimpleNamespace:
-        held.append(set(RunHold.objects.values_list("kind", flat=True)))
+        held.append(set(RunLock.objects.values_list("kind", flat=True)))
         assert runs.claim(direct.pk, timezone.now()) is not None
         return SimpleNamespace(status=200, text="")
 
@@ -355,7 +357,7 @@ def test_a_webhook_before_a_step_on_journals_holds_up_no_other_run_of_journals(
     assert done is not None
     assert (done.state, [step["do"] for step in done.steps]) == (RunState.SUCCEEDED, ["webhook", "archive"])
     assert (len(held), done.started_at) == (1, waits.started_at)
-    assert not RunHold.objects.exists()
+    assert not RunLock.objects.exists()
 
 
 @pytest.mark.parametrize("when", ["running", "waiting"])
@@ -382,4 +384,4 @@ def test_a_run_that_is_cancelled_before_its_step_on_journals_holds_nothing_any_m
     if when == "waiting":
         ended = runs.cancel(MARIA, run)
     assert ended is not None and ended.state == RunState.CANCELLED
-    assert not RunHold.objects.filter(run=run).exists()
+    assert not RunLock.objects.filter(run=run).exists()

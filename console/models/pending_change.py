@@ -10,7 +10,7 @@ from console.models.draft import PolicyDraft
 from console.models.instance import Instance
 
 
-class TrayItem(models.Model):
+class PendingChange(models.Model):
     """One act in somebody's tray. `target` is whom it is about."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
