@@ -38,7 +38,7 @@ from console import current_instance, group_answers
 from console.access.rights import EffectiveAccess
 from console.broker_link import addresses_of
 from console.choices import Permission
-from console.live import newest
+from console.live import latest_snapshot
 from console.queries import live
 from console.services.actors import access_of
 from console.web.session_store import SessionStore
@@ -109,7 +109,7 @@ class Seen:
 
 def _large(broker: str) -> Snapshot | None:
     with suppress(redis.RedisError):
-        told = newest.read(broker)
+        told = latest_snapshot.read_snapshot(broker)
         return _SNAPSHOTS.decode(told) if told else None
     return None
 

@@ -7,7 +7,7 @@ from typing import Any
 from celery import shared_task
 from django.utils import timezone
 
-from console.live.redis_link import connection
+from console.live.redis_link import redis_connection
 from console.live.workers import note_pulse
 from console.services import (
     alerts,
@@ -61,7 +61,7 @@ def send_alerts() -> None:
 @shared_task(name="console.tasks.pulse")
 def pulse(queue: str) -> None:
     """Every ten seconds in each queue: note that it moves."""
-    note_pulse(connection(), queue)
+    note_pulse(redis_connection(), queue)
 
 
 @shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MOST_TRIES - 1)

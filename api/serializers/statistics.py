@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from api.documents import serializer_of
-from console.live import ring
+from console.live import seconds_ring
 from console.queries.missing import MissingMember
 from console.queries.statistics import DELAYS, KINDS
 
@@ -39,7 +39,7 @@ class PointSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """The figures are those that rings keep, and how long messages took."""
-        names = dict.fromkeys((*(name for kind in ring.NUMBERS.values() for name in kind), *DELAYS))
+        names = dict.fromkeys((*(name for kind in seconds_ring.NUMBERS.values() for name in kind), *DELAYS))
         return {
             **super().get_fields(),
             **{name: serializers.FloatField(required=False, allow_null=True) for name in names},

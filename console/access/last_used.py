@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import redis
 
-from console.live.redis_link import connection
+from console.live.redis_link import redis_connection
 
 TOKENS = "sluice:tokens"
 REPORT_INTERVAL_S = 10
@@ -54,7 +54,7 @@ def record_session_use(session_key: str, now: float, idle_s: int) -> None:
     key = _name(session_key)
     if _sessions.note(key, now, REPORT_INTERVAL_S):
         with suppress(redis.RedisError):
-            connection().set(key, int(now), ex=idle_s + REPORT_INTERVAL_S)
+            redis_connection().set(key, int(now), ex=idle_s + REPORT_INTERVAL_S)
 
 
 def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
@@ -63,7 +63,7 @@ def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) 
     if now - max(_sessions.last(key), login_at) <= idle_s:
         return False
     try:
-        elsewhere = float(connection().get(key) or 0)
+        elsewhere = float(redis_connection().get(key) or 0)
     except redis.RedisError:
         return True
     return now - elsewhere > idle_s + REPORT_INTERVAL_S
@@ -73,12 +73,12 @@ def record_token_use(token_id: int, now: float) -> None:
     """A request came with this token."""
     if _tokens.note(str(token_id), now, TOKENS_INTERVAL_S):
         with suppress(redis.RedisError):
-            connection().hset(TOKENS, str(token_id), int(now))
+            redis_connection().hset(TOKENS, str(token_id), int(now))
 
 
 def take_token_uses() -> dict[int, float]:
     """When tokens were used, by id, since this was last asked. Raises redis.RedisError."""
-    with connection().pipeline(transaction=True) as pipe:
+    with redis_connection().pipeline(transaction=True) as pipe:
         pipe.hgetall(TOKENS)
         pipe.delete(TOKENS)
         found, _ = pipe.execute()

@@ -8,7 +8,7 @@ from django.conf import settings
 _link: redis.Redis | None = None
 
 
-def connection() -> redis.Redis:
+def redis_connection() -> redis.Redis:
     """One connection pool a process. Its calls raise redis.RedisError, after 2 s at most."""
     global _link
     if _link is None:

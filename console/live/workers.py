@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 import redis
 
-from console.live.redis_link import connection
+from console.live.redis_link import redis_connection
 from console.queue_names import USUAL_QUEUE
 
 STUCK_S = 60
 """A queue that has taken nothing up for so long doesn't move. A pulse comes every ten seconds."""
 
 
-def key_of(queue: str) -> str:
+def worker_key(queue: str) -> str:
     """Of a queue; "" is the usual one."""
     return "sluice:worker" if queue in ("", USUAL_QUEUE) else f"sluice:worker:{queue}"
 
@@ -39,11 +39,11 @@ def seconds_stuck(client: redis.Redis, queue: str) -> int:
     return silent if silent > STUCK_S else 0
 
 
-def without_worker(queues: Iterable[str]) -> set[str]:
+def queues_without_worker(queues: Iterable[str]) -> set[str]:
     """Those that nobody serves. Nothing is known while Redis is away: none."""
     asked = list(queues)
     try:
-        return {queue for queue in asked if not connection().exists(key_of(queue))}
+        return {queue for queue in asked if not redis_connection().exists(worker_key(queue))}
     except redis.RedisError:
         return set()
 
@@ -51,7 +51,7 @@ def without_worker(queues: Iterable[str]) -> set[str]:
 def queues_stuck(queues: Iterable[str]) -> dict[str, int]:
     """Return the queues that don't move, with the seconds since they took something up; none while Redis is away."""
     try:
-        found = {queue: seconds_stuck(connection(), queue) for queue in queues}
+        found = {queue: seconds_stuck(redis_connection(), queue) for queue in queues}
     except redis.RedisError:
         return {}
     return {queue: seconds for queue, seconds in found.items() if seconds}

@@ -24,12 +24,12 @@ def refresh_worker_key(sender: Any = None, **kwargs: Any) -> None:
     """Keep a key in Redis alive as long as a worker's loop turns; of each queue that it serves; /readyz looks at it, since `inspect ping` takes a second."""
     from django.conf import settings
 
-    from console.live.workers import key_of
+    from console.live.workers import worker_key
 
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as connection:
         try:
             for queue in app.amqp.queues.consume_from:
-                connection.set(key_of(queue), os.getpid(), ex=WORKER_KEY_LIVES_S)
+                connection.set(worker_key(queue), os.getpid(), ex=WORKER_KEY_LIVES_S)
         except redis.RedisError:
             return  # the worker's own connection reports it; this one only says that all is well
 

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from broker_core.errors import OperatorError
 from console.choices import ScopeKind
-from console.live import ring
+from console.live import seconds_ring
 from console.models import (
     ClientMinute,
     ClientSample,
@@ -157,7 +157,7 @@ def places(instance: Instance, when: Moment) -> dict[str, list[ResourceSample]]:
     for (kind, name, _), one in sorted(newest.items()):
         same = found[kind]
         if kind != ScopeKind.POOL and same and same[-1].name == name:  # another member's
-            for number in ring.NUMBERS["place"]:
+            for number in seconds_ring.NUMBERS["place"]:
                 setattr(same[-1], number, getattr(same[-1], number) + getattr(one, number))
         else:
             same.append(one)

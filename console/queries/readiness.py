@@ -20,13 +20,13 @@ from console import group_answers
 from console.broker_addresses import queue_for_broker
 from console.broker_link import BrokerAnswer, addresses_of, ask_brokers
 from console.choices import RunKind, RunState
-from console.live.workers import STUCK_S, key_of, queues_stuck, without_worker
+from console.live.workers import STUCK_S, queues_stuck, queues_without_worker, worker_key
 from console.models import ActionRun
 from console.queries.brokers import instances
 from console.queries.database import database_problem, reading_problem
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 
-WORKER_KEY = key_of("")
+WORKER_KEY = worker_key("")
 DATABASE_OF = "database of broker"
 """Name of the part that says how a broker's database is; with the broker's name where there are several."""
 
@@ -84,7 +84,7 @@ def _workers() -> list[Part]:
     """Return a part for each queue with a worker of its own: whether one is there, and whether the queue moves."""
     remote = {queue_for_broker(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
     queues = {CHORES_QUEUE: "chores", **remote}
-    missed, stuck = without_worker(queues), queues_stuck(queues)
+    missed, stuck = queues_without_worker(queues), queues_stuck(queues)
     return [
         {
             "name": f"worker {name}", "ok": False, "problem": "no_worker",

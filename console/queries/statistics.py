@@ -16,7 +16,7 @@ from broker_core.errors import OperatorError
 from console.broker_addresses import format_broker_name
 from console.broker_link import members_of
 from console.choices import ScopeKind
-from console.live import ring
+from console.live import seconds_ring
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
 
 MAX_POINTS = 2_000
@@ -63,7 +63,7 @@ def series(
         )
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
     found: Iterable[Mapping[str, Any]] | None = None
-    if least < 10 and start >= now - timedelta(seconds=ring.SECONDS + 5):
+    if least < 10 and start >= now - timedelta(seconds=seconds_ring.SECONDS + 5):
         with suppress(OperatorError):
             # Redis may have started a moment ago: then the database knows more than nothing.
             found = _seconds(instance, of, name, start, end, member) or None
@@ -121,9 +121,9 @@ def _seconds(
     """By the second, from Redis. Raises OperatorError redis_away."""
     since, until = int(start.timestamp()), int(end.timestamp())
     if of == "client":
-        return ring.read(instance.name, of, name, since, until)
+        return seconds_ring.read_seconds(instance.name, of, name, since, until)
     found = [
-        ring.read(format_broker_name(instance.name, one), of, name, since, until)
+        seconds_ring.read_seconds(format_broker_name(instance.name, one), of, name, since, until)
         for one in ((member,) if member else members_of(instance.name))
     ]
     return found[0] if len(found) == 1 else list(summed(merge(*found, key=itemgetter("at"))))
@@ -160,4 +160,4 @@ def _rows(
     )
     if member:
         places = places.filter(member=member)
-    return summed(places.order_by("at").values("at", *ring.NUMBERS["place"], *DELAYS).iterator(2_000))
+    return summed(places.order_by("at").values("at", *seconds_ring.NUMBERS["place"], *DELAYS).iterator(2_000))

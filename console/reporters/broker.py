@@ -28,7 +28,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.rulebook import parse_stage
 from console.broker_addresses import format_broker_name
 from console.database_limits import database_error
-from console.live import newest
+from console.live import latest_snapshot
 from console.queries.policies import instance_named
 from console.reporters.database_thread import DatabaseThread
 from console.reporters.events import EventReporter
@@ -137,9 +137,9 @@ class BrokerReporter:
         """The snapshot itself, or that a large one is in Redis now."""
         seen = await self._written.json(snapshot)
         name = format_broker_name(snapshot.status.instance, snapshot.status.member)
-        if len(seen) <= newest.INLINE:
+        if len(seen) <= latest_snapshot.INLINE:
             return {"type": "live.snapshot", "snapshot": seen}
-        await asyncio.to_thread(newest.write, name, seen)
+        await asyncio.to_thread(latest_snapshot.write_snapshot, name, seen)
         return {"type": "live.snapshot", "broker": name, "at": snapshot.at}
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:

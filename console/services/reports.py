@@ -23,8 +23,8 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from console.broker_addresses import format_broker_name
-from console.live import ring
-from console.live.places import places
+from console.live import seconds_ring
+from console.live.resource_points import resource_points
 from console.models import ClientSample, Decision, Instance, ResourceSample, RevisionReport
 from console.services import replays
 from console.services.journal_places import record_log
@@ -125,7 +125,7 @@ def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
         ResourceSample(
             instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
         )
-        for kind, place in places(snapshot)
+        for kind, place in resource_points(snapshot)
     ]
     ResourceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
 
@@ -136,11 +136,13 @@ def record_second(snapshot: Snapshot) -> None:
     clients = (("client", client) for client in snapshot.clients)
     with suppress(redis.RedisError):
         if not status.member:
-            ring.write(status.instance, second, chain(clients, places(snapshot)))
+            seconds_ring.write_second(status.instance, second, chain(clients, resource_points(snapshot)))
             return
         # A client has one history, on whichever member it is; of places each member has its own.
-        ring.write(status.instance, second, clients)
-        ring.write(format_broker_name(status.instance, status.member), second, places(snapshot))
+        seconds_ring.write_second(status.instance, second, clients)
+        seconds_ring.write_second(
+            format_broker_name(status.instance, status.member), second, resource_points(snapshot)
+        )
 
 
 def record_decisions(

@@ -38,7 +38,7 @@ from console.choices import (
     RunKind,
     RunState,
 )
-from console.live.workers import without_worker
+from console.live.workers import queues_without_worker
 from console.models import ActionRun, Instance, RunLock
 from console.queue_names import USUAL_QUEUE
 from console.services import access, audit
@@ -187,7 +187,7 @@ def about_journals(kind: str, parameters: Mapping[str, Any]) -> bool:
 
 def _say_who_serves(run: ActionRun, queue: str) -> None:
     error = None
-    if without_worker([queue]):
+    if queues_without_worker([queue]):
         name = format_broker_name(run.instance.name, run.member)
         error = {
             "code": "no_worker",

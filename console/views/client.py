@@ -17,7 +17,7 @@ from broker_core.errors import SluiceError
 from console import current_instance
 from console.broker_link import BrokerUnavailable, members_of
 from console.choices import PendingChangeKind, Permission
-from console.live.places import SPOOLED
+from console.live.resource_points import SPOOLED
 from console.models import Instance
 from console.queries import clients as read
 from console.queries import history, ledger, overview, pipeline_history

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from broker_core.control import exit_report
 from broker_core.errors import JournalError
-from console.live.workers import key_of, pulse_key_of
+from console.live.workers import pulse_key_of, worker_key
 from console.models import ActionRun, Instance
 from console.project.celery import refresh_worker_key
 from console.queries import standing
@@ -45,7 +45,7 @@ def test_readyz_names_by_what_the_broker_ended(client: Client, tmp_path: Path, s
 
 def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as connection:
-        connection.delete(WORKER_KEY, key_of(CHORES_QUEUE), pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
+        connection.delete(WORKER_KEY, worker_key(CHORES_QUEUE), pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
     missed = [part["name"] for part in client.get("/readyz").json()["parts"] if not part["ok"]]
     assert missed == ["worker", "worker chores"]
     refresh_worker_key()

@@ -23,7 +23,7 @@ from api.live_deltas import apply
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from console.choices import Role
-from console.live import newest
+from console.live import latest_snapshot
 from console.models import Grant
 from console.project.asgi import application
 from console.reporters.broker import BrokerReporter, Written
@@ -117,9 +117,9 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             written = Written()
             for _ in range(2):  # the second time every entry is the one before
                 told = await written.json(snapshot)
-            assert len(told) > newest.INLINE
+            assert len(told) > latest_snapshot.INLINE
             assert msgspec.json.decode(told, type=Snapshot) == msgspec.structs.replace(snapshot, replays=None)
-            newest.write(settings.SLUICE_INSTANCE, told, link)
+            latest_snapshot.write_snapshot(settings.SLUICE_INSTANCE, told, link)
             word = {"type": "live.snapshot", "broker": settings.SLUICE_INSTANCE, "at": at}
             await get_channel_layer().group_send("live", word)
             change = await socket.receive_json_from(timeout=5)

@@ -10,8 +10,8 @@ import redis
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from console.live import ring
-from console.live.places import Place
+from console.live import seconds_ring
+from console.live.resource_points import ResourcePoint
 from console.models import ClientHour, ClientMinute, Instance, ResourceSample
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
@@ -21,7 +21,8 @@ OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis isn't there."""
     monkeypatch.setattr(
-        "console.live.ring._connection", lambda: redis.Redis.from_url("unix:///nowhere/redis.sock")
+        "console.live.seconds_ring.redis_connection",
+        lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"),
     )
 
 
@@ -53,8 +54,8 @@ def test_while_the_ring_is_empty_samples_answer_and_then_the_ring(
         link.flushdb()
         sample(instance)
         assert api.get(OVERVIEW).data["source"] == "samples"
-        now, place = int(timezone.now().timestamp()), Place(instance.name, 0, 0, 0, messages_in=7)
-        ring.write(instance.name, now - 1, [("instance", place)], link)
+        now, place = int(timezone.now().timestamp()), ResourcePoint(instance.name, 0, 0, 0, messages_in=7)
+        seconds_ring.write_second(instance.name, now - 1, [("instance", place)], link)
         found: dict[str, Any] = api.get(OVERVIEW).data
     assert (found["source"], [point["messages_in"] for point in found["points"]]) == ("seconds", [7.0])
 

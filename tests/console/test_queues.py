@@ -17,7 +17,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from console.choices import RunState
-from console.live.workers import key_of, pulse_key_of
+from console.live.workers import pulse_key_of, worker_key
 from console.models import Action, ActionRun
 from console.project.celery import app
 from console.queue_names import CHORES_QUEUE
@@ -60,10 +60,10 @@ def test_chores_go_on_while_webhooks_hold_all_other_slots(
     with host(drip_body) as port, redis.Redis.from_url(redis_url) as connection:
         declared = f"127.0.0.1:{port}"
         environment = {**os.environ, "DATABASE_URL": database_url(), "SLUICE_WEBHOOK_HOSTS": declared}
-        connection.delete(key_of(""), key_of(CHORES_QUEUE))
+        connection.delete(worker_key(""), worker_key(CHORES_QUEUE))
         started = [start(spec, environment) for spec in (worker(at), chores(at))]
         try:
-            until(lambda: connection.exists(key_of("")) and connection.exists(key_of(CHORES_QUEUE)))
+            until(lambda: connection.exists(worker_key("")) and connection.exists(worker_key(CHORES_QUEUE)))
             calling = [call(instance, f"call {number}", declared) for number in range(6)]
             until(lambda: ActionRun.objects.filter(state=RunState.RUNNING).count() == 2)
             connection.delete(pulse_key_of(""), pulse_key_of(CHORES_QUEUE))

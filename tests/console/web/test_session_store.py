@@ -55,7 +55,7 @@ def link(redis_url: str) -> Iterator[Any]:
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis isn't there."""
-    monkeypatch.setattr("console.access.last_used.connection", lambda: redis.Redis.from_url(NO_REDIS))
+    monkeypatch.setattr("console.access.last_used.redis_connection", lambda: redis.Redis.from_url(NO_REDIS))
 
 
 @pytest.fixture

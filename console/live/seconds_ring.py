@@ -19,8 +19,8 @@ import redis
 
 from broker_core.documents.clients import ClientEntry
 from broker_core.errors import OperatorError
-from console.live.places import Place
-from console.live.redis_link import connection as _connection
+from console.live.redis_link import redis_connection as _connection
+from console.live.resource_points import ResourcePoint
 
 SECONDS = 900
 RESTING_EVERY = 10
@@ -40,13 +40,16 @@ _RECORDS = {family: struct.Struct(f"<IB3x{len(names)}f") for family, names in NU
 _expiring: set[str] = set()
 
 
-def family_of(kind: str) -> str:
+def record_type(kind: str) -> str:
     """Which record a kind of thing has."""
     return "client" if kind == "client" else "place"
 
 
-def write(
-    instance: str, second: int, things: Iterable[tuple[str, ClientEntry | Place]], connection: Any = None
+def write_second(
+    instance: str,
+    second: int,
+    things: Iterable[tuple[str, ClientEntry | ResourcePoint]],
+    connection: Any = None,
 ) -> int:
     """Store one second of (kind, client or place); returns how many were written. Raises redis.RedisError."""
     link = connection or _connection()
@@ -58,7 +61,7 @@ def write(
             client = thing if isinstance(thing, ClientEntry) else None
             if client is not None and second % RESTING_EVERY and _rests(client):
                 continue
-            family, key = family_of(kind), f"sluice:ring:{instance}:{kind}:{thing.name}"
+            family, key = record_type(kind), f"sluice:ring:{instance}:{kind}:{thing.name}"
             record = _RECORDS[family]
             state = STATES.index(client.delivery) if client is not None else 0
             packed = record.pack(second, state, *_VALUES[family](thing))
@@ -71,7 +74,7 @@ def write(
     return written
 
 
-def read(
+def read_seconds(
     instance: str, kind: str, name: str, since: int, until: int, connection: Any = None
 ) -> list[dict[str, Any]]:
     """Points {at, state, numbers…} of the seconds in [since, until), oldest first. Raises OperatorError redis_away."""
@@ -84,7 +87,7 @@ def read(
             f"Redis can't be reached: {type(problem).__name__}.",
             "Ask for a step of 10 s or more.",
         ) from problem
-    record, names = _RECORDS[family_of(kind)], NUMBERS[family_of(kind)]
+    record, names = _RECORDS[record_type(kind)], NUMBERS[record_type(kind)]
     whole = value[: len(value) - len(value) % record.size]
     points = [
         {"at": second, "state": STATES[state], **dict(zip(names, numbers, strict=True))}

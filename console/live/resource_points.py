@@ -13,7 +13,7 @@ SPOOLED = (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResourcePoint:
     """An instance, a transport or a pool at one moment: rates a second, and what its clients use. What isn't known is 0. How long
     records were on their way is the instance's alone; None: nothing was."""
 
@@ -33,7 +33,7 @@ class Place:
     delay_p99_ms: float | None = None
 
 
-def places(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, Place]]:
+def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoint]]:
     """Each of them."""
     status, clients = snapshot.status, snapshot.clients
     rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
@@ -53,14 +53,14 @@ def places(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, Place]]:
         yield ScopeKind.POOL, _with_pools(_of(pool.name, by_pool.get(pool.name, [])), [pool])
 
 
-def _of(name: str, clients: Sequence[ClientEntry]) -> Place:
-    return Place(
+def _of(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
+    return ResourcePoint(
         name, len(clients), sum(client.delivery in SPOOLED for client in clients),
         sum(client.lag_messages for client in clients), messages_out=sum(client.rate_out_messages for client in clients),
     )  # fmt: skip
 
 
-def _with_pools(place: Place, pools: Sequence[PoolEntry]) -> Place:
+def _with_pools(place: ResourcePoint, pools: Sequence[PoolEntry]) -> ResourcePoint:
     return replace(
         place, memory_used=sum(pool.memory_used for pool in pools), memory_limit=sum(pool.memory_limit for pool in pools),
         disk_used=sum(pool.disk_used for pool in pools), disk_limit=sum(pool.disk_limit for pool in pools),

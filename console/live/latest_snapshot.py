@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from console.live.redis_link import connection as _connection
+from console.live.redis_link import redis_connection as _connection
 
 INLINE = 256 * 1024
 """Bytes of a snapshot that go with the word that it is there."""
@@ -16,12 +16,12 @@ HELD_S = 5
 """A broker that says nothing more has no newest snapshot."""
 
 
-def write(instance: str, snapshot: bytes, connection: Any = None) -> None:
+def write_snapshot(instance: str, snapshot: bytes, connection: Any = None) -> None:
     """Put it in place of the one before. Raises redis.RedisError."""
     (connection or _connection()).set(_key(instance), snapshot, ex=HELD_S)
 
 
-def read(instance: str, connection: Any = None) -> bytes | None:
+def read_snapshot(instance: str, connection: Any = None) -> bytes | None:
     """The newest, as JSON; None when there is none, or it came with the word. Raises redis.RedisError."""
     return cast("bytes | None", (connection or _connection()).get(_key(instance)))  # never decoded
 
