@@ -167,7 +167,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             names = [one.name for one in addresses_of(self.instance)]
             found = [await _seen.large(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
-            asked = database_sync_to_async(live.snapshot)
+            asked = database_sync_to_async(live.instance_snapshot)
             await self._offer(shown or live_window.Shared(await asked(self.instance)))
 
     async def disconnect(self, code: int) -> None:

@@ -21,7 +21,7 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.errors import OperatorError
 from broker_core.names import name_matches
-from console.queries.flow import METER, Flow, Rates, flow
+from console.queries.message_flow import METER, Flow, FlowRates, build_flow
 
 MOST_ROWS = 200
 Word = Annotated[str, Meta(max_length=255)]
@@ -70,7 +70,7 @@ class Shared:
         self._ordered: dict[tuple[object, ...], list[ClientEntry]] = {}
         self._totals: dict[tuple[str, ...] | None, dict[str, Any]] = {}
         self._by_name: dict[str, ClientEntry] | None = None
-        self._rates: Rates | None = None
+        self._rates: FlowRates | None = None
         self._flows: dict[tuple[str, ...] | None, Flow] = {}
 
     def seen(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
@@ -116,7 +116,7 @@ class Shared:
         key = None if patterns is None else tuple(patterns)
         if key not in self._flows:
             self._rates = self._rates or METER.rates(self.snapshot)
-            self._flows[key] = flow(self.snapshot, self._rates, patterns)
+            self._flows[key] = build_flow(self.snapshot, self._rates, patterns)
         return self._flows[key]
 
     def named(self, name: str) -> ClientEntry | None:

@@ -12,7 +12,7 @@ from broker_core.documents import client_columns
 from broker_core.documents.clients import ClientEntry, DeliveryState, EffectiveSetting, ForecastEntry, Health
 from broker_core.documents.instance import InstanceStatus
 from console.models import Decision
-from console.queries.missing import MissingMember
+from console.queries.missing_members import MissingMember
 
 ClientSerializer = serializer_of(ClientEntry)
 EffectiveSettingSerializer = serializer_of(EffectiveSetting)

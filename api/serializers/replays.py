@@ -9,7 +9,7 @@ from rest_framework import serializers
 from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
 from console.models.replay import REPLAY_STATES
-from console.queries.replays import KnownReplay
+from console.queries.replays import ReplayView
 
 
 class ReplayQuerySerializer(serializers.Serializer[Any]):
@@ -50,4 +50,4 @@ class NewReplaySerializer(StrictSerializer):
     paused = serializers.BooleanField(required=False, default=False)
 
 
-ReplaySerializer = serializer_of(KnownReplay)
+ReplaySerializer = serializer_of(ReplayView)

@@ -10,7 +10,7 @@ from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
 from broker_core.documents.journals import SegmentEntry
 from console.models import ActionRun
-from console.queries import run_scope
+from console.queries import run_redaction
 from console.services.actors import access_of_request
 
 SegmentSerializer = serializer_of(SegmentEntry)
@@ -103,7 +103,7 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
     def to_representation(self, run: ActionRun) -> dict[str, Any]:
         """As much as the caller may see: the serializer's context has the `request`."""
         seen: dict[str, Any] = super().to_representation(
-            run_scope.shown(run, access_of_request(self.context["request"]))
+            run_redaction.redact_run(run, access_of_request(self.context["request"]))
         )
         return seen
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from api.documents import serializer_of
 from console.live import seconds_ring
-from console.queries.missing import MissingMember
+from console.queries.missing_members import MissingMember
 from console.queries.statistics import DELAYS, KINDS
 
 

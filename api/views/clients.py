@@ -36,7 +36,7 @@ from console.choices import Permission
 from console.queries import brokers, clients, history, live
 from console.queries.brokers import BrokerEntry
 from console.queries.filters import DecisionFilter
-from console.queries.policies import in_force, instance_named
+from console.queries.policies import instance_named, policy_status
 from console.services import clients as services
 from console.services.actors import access_of_request
 
@@ -65,8 +65,8 @@ class StatusView(ApiView):
         instance = instance_named(instance_name(request))
         return Response(
             {
-                **plain(live.status(instance.name, member_name(request))),
-                "in_force": InForceSerializer(in_force(instance)).data,
+                **plain(live.instance_status(instance.name, member_name(request))),
+                "in_force": InForceSerializer(policy_status(instance)).data,
                 "missing": plain(self.missing()),
             }
         )
@@ -84,7 +84,7 @@ class ClientsView(PagedView):
     def get(self, request: Request) -> Response:
         """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
         asked = read(ClientQuerySerializer, request.query_params)
-        found = clients.Clients(
+        found = clients.ClientSequence(
             asked["instance"] or None, delivery=asked["delivery"], health=asked["health"],
             transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
             member=member_name(request),
@@ -113,7 +113,7 @@ class EffectiveView(ApiView):
     @extend_schema(responses=EffectiveSettingSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
         """Every setting in force for a client and its subscriptions, with its value, its unit and where it is set."""
-        return Response(plain(clients.effective(name, instance_name(request))))
+        return Response(plain(clients.effective_settings(name, instance_name(request))))
 
 
 class ForecastsView(ApiView):

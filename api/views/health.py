@@ -7,7 +7,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from console.access.rights import PublicAccess
-from console.queries.readiness import readiness
+from console.queries.readiness import check_components
 from console.views.common import permitted
 
 
@@ -27,7 +27,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
     The body lists the parts, and problems of groups and links that aren't severe too.
     """
-    parts = readiness()
+    parts = check_components()
     ok = all(part["ok"] for part in parts)
     # Anybody may ask: sentences, which name addresses, are for those who log in.
     shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]

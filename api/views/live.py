@@ -17,7 +17,7 @@ from api.views.view import ApiView
 from console import current_instance
 from console.choices import Permission
 from console.queries import live
-from console.queries.flow import Flow
+from console.queries.message_flow import Flow
 from console.services.actors import access_of_request
 
 
@@ -31,7 +31,7 @@ class FlowView(ApiView):
     def get(self, request: Request) -> Response:
         """Publishers, topics and clients with messages a second; a second request, some seconds later, has the rates."""
         patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        return Response(plain(live_window.Shared(live.snapshot()).flow(patterns)))
+        return Response(plain(live_window.Shared(live.instance_snapshot()).flow(patterns)))
 
 
 class LiveView(ApiView):
@@ -55,7 +55,7 @@ class LiveView(ApiView):
         except (msgspec.MsgspecError, ValueError) as problem:
             raise ValidationError({"view": [str(problem)]}) from problem
         patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        held = live_window.window(live_window.Shared(live.snapshot()), want, patterns)
+        held = live_window.window(live_window.Shared(live.instance_snapshot()), want, patterns)
         return HttpResponse(
             msgspec.json.encode(live_window.snapshot_of(held)), content_type="application/json"
         )

@@ -30,7 +30,7 @@ class MessagesView(ApiView):
     def get(self, request: Request, topic: str) -> Response:
         """Messages of a topic or topic pattern, in the journal's order, up to the durable frontier."""
         asked = read(BrowseSerializer, request.query_params)
-        found = queries.browse(
+        found = queries.browse_messages(
             topic, filter=asked["filter"], bookmark=asked["bookmark"], start=asked.get("from"), end=asked.get("to"),
             limit=asked["limit"], instance_name=instance_name(request),
         )  # fmt: skip

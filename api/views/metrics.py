@@ -31,7 +31,7 @@ class MetricsView(ApiView):
             if not request.user.is_authenticated:
                 raise NotAuthenticated("From another machine, send a token that may view.")
             access.require(actor_of(request), Permission.VIEW)
-        return HttpResponse(metrics.text(), content_type=CONTENT_TYPE_LATEST)
+        return HttpResponse(metrics.metrics_text(), content_type=CONTENT_TYPE_LATEST)
 
 
 def _is_local(request: Request) -> bool:

@@ -94,7 +94,7 @@ class PolicyView(ApiView):
         answer = {
             "revision": document["revision"],
             "document": redact_secrets(document),
-            "in_force": InForceSerializer(queries.in_force(instance)).data,
+            "in_force": InForceSerializer(queries.policy_status(instance)).data,
         }
         return etag(Response(answer), document["revision"])
 
@@ -146,7 +146,10 @@ class RevisionView(ApiView):
 def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's transports with what the broker says of each; null while it is away."""
     try:
-        running = {entry.name: plain(entry) for entry in live.status(document["instance"]["name"]).transports}
+        running = {
+            entry.name: plain(entry)
+            for entry in live.instance_status(document["instance"]["name"]).transports
+        }
     except BrokerUnavailable:
         running = {}
     return [

@@ -52,7 +52,7 @@ class ReplaysView(PagedView):
         allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
         made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
         return Response(
-            plain(queries.known(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED
+            plain(queries.to_replay_view(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED
         )
 
 
@@ -74,7 +74,7 @@ class ReplayView(ApiView):
         author = _allow(request, name)
         asked = SetReplayRate(name=name, **read(RateSerializer, request.data))
         made = services.steer(actor_of(request), asked, instance_name(request))
-        return Response(plain(queries.known(made, author=author)))
+        return Response(plain(queries.to_replay_view(made, author=author)))
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
@@ -95,7 +95,7 @@ class SteerReplayView(ApiView):
         """Pause it, let it go on, or end it; a cancelled one holds the log no longer and its client is told."""
         author = _allow(request, name)
         made = services.steer(actor_of(request), services.STEER[self.word](name=name), instance_name(request))
-        return Response(plain(queries.known(made, author=author)))
+        return Response(plain(queries.to_replay_view(made, author=author)))
 
 
 def _allow(request: Request, name: str) -> str:

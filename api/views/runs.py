@@ -30,7 +30,7 @@ from broker_core.errors import OperatorError
 from console import current_instance
 from console.choices import Permission
 from console.models import ActionRun
-from console.queries import live, run_scope
+from console.queries import live, run_redaction
 from console.queries import runs as queries
 from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
@@ -50,9 +50,9 @@ class JournalsView(PagedView):
     def get(self, request: Request) -> Response:
         """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
         name = instance_name(request)
-        found = live.journals(name, member_name(request))
+        found = live.journal_segments(name, member_name(request))
         return self.page(
-            run_scope.segments_shown(
+            run_redaction.redact_segments(
                 found, name or current_instance.instance_name(), access_of_request(request)
             )
         )
@@ -216,7 +216,7 @@ class RepeatView(ApiView):
             return accepted(request, asking.repeat(actor_of(request), run, asked["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
-                seen = run_scope.plan_shown(run, problem.details["plan"], access_of_request(request))
+                seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
                 problem.details = {**problem.details, "plan": seen}
             raise
 

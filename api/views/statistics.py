@@ -20,7 +20,7 @@ from api.views.base import instance_name, read
 from api.views.view import ApiView
 from console.choices import Permission
 from console.queries.policies import instance_named
-from console.queries.statistics import series
+from console.queries.statistics import time_series
 
 USUAL = timedelta(minutes=15)
 
@@ -43,7 +43,7 @@ class StatisticsView(ApiView):
         if asked["of"] == "client":
             allow(request, Permission.VIEW, client=name)
         end = asked.get("to") or now
-        found = series(
+        found = time_series(
             instance,
             asked["of"],
             name,

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from api.contract import CSV, MISSING, OfMembers, query_parameters
 from console.broker_link import collect_unreachable
-from console.queries.missing import MissingMember, silent, unreached
+from console.queries.missing_members import MissingMember, members_without_reports, unreachable_members
 from console.queries.policies import instance_named
 
 _known: dict[tuple[type[APIView], str], list[str]] = {}
@@ -33,11 +33,11 @@ class ApiView(APIView):
     def missing(self) -> list[MissingMember]:
         """Whose part the answer lacks, once everything for it was asked."""
         if self.of_members is not OfMembers.STORED:
-            return unreached(self._unreached)
+            return unreachable_members(self._unreached)
         if self._silent is None:
             asked = self.request.query_params
             instance = instance_named(asked.get("instance") or None)
-            self._silent = silent(instance, timezone.now(), asked.get("member", ""))
+            self._silent = members_without_reports(instance, timezone.now(), asked.get("member", ""))
         return self._silent
 
     _silent: list[MissingMember] | None = None

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntry
-from console.queries.links import LinksNow, SeenLink
+from console.queries.links import LinksView, LinkView
 
 Column = tuple[str, Literal["left", "right"]]
 _MEMBERS: tuple[Column, ...] = (
@@ -54,7 +54,7 @@ def show_group(status: GroupStatus, console: Console) -> None:
     console.print(table)
 
 
-def show_links(now: LinksNow, console: Console) -> None:
+def show_links(now: LinksView, console: Console) -> None:
     """Each once, and why one is away or can't be asked."""
     table = _table(_LINKS)
     for link in now.links:
@@ -91,7 +91,7 @@ def show_links(now: LinksNow, console: Console) -> None:
             )
 
 
-def links_as_json(now: LinksNow) -> dict[str, Any]:
+def links_as_json(now: LinksView) -> dict[str, Any]:
     """`links`: each with the member that says it and those that stand by; `unasked`: brokers by name, and the
     code of why."""
     links = [
@@ -120,7 +120,7 @@ def _where(one: LinkEntry) -> str:
     return " ".join(filter(None, (one.instance, f"({', '.join(one.addresses)})")))
 
 
-def _state(link: SeenLink) -> str:
+def _state(link: LinkView) -> str:
     by = f" by {link.member}" if link.member and link.entry.state == "carrying" else ""
     others = f"; {', '.join(link.others)} standing by" if link.others else ""
     return f"{link.entry.state}{by}{others}"

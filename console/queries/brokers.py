@@ -73,14 +73,14 @@ def instances() -> tuple[str, ...]:
     )
 
 
-def seen_by(access: EffectiveAccess) -> list[str]:
+def visible_instances(access: EffectiveAccess) -> list[str]:
     """Those that somebody may look at."""
     return [name for name in instances() if access.allows(Permission.VIEW, instance=name)]
 
 
 def brokers(access: EffectiveAccess) -> list[BrokerEntry]:
     """Of those instances, asked all at once."""
-    addresses = [one for name in seen_by(access) for one in addresses_of(name)]
+    addresses = [one for name in visible_instances(access) for one in addresses_of(name)]
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 

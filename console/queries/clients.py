@@ -13,7 +13,7 @@ from console.broker_link import link_to
 from console.queries.policies import instance_named
 
 
-class Clients(Sequence[ClientEntry]):
+class ClientSequence(Sequence[ClientEntry]):
     """The clients that fit, as a sequence that asks the broker for the part that is looked at: a paginator slices it.
 
     `sort` like "-lag_ms", "" being the worst health first; `patterns` are those of the names that may be seen, None being
@@ -65,6 +65,6 @@ def forecasts(name: str, instance_name: str | None = None) -> list[ForecastEntry
     return link_to(instance_named(instance_name).name).call(requests.GetForecasts(name=name))
 
 
-def effective(name: str, instance_name: str | None = None) -> list[EffectiveSetting]:
+def effective_settings(name: str, instance_name: str | None = None) -> list[EffectiveSetting]:
     """The settings in force for a client, with where each is set. Raises as `client`."""
     return link_to(instance_named(instance_name).name).call(requests.GetEffectiveSettings(name=name))

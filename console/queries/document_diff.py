@@ -26,7 +26,7 @@ _NAMED = {
 _SECRETS = (".password", ".token")
 
 
-class Change(NamedTuple):
+class DocumentChange(NamedTuple):
     """One setting, in the words of the page."""
 
     path: str
@@ -34,12 +34,12 @@ class Change(NamedTuple):
     after: str
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[DocumentChange]:
     """Every setting that differs, in the order of the newer document. The revision number isn't a setting."""
     old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
-        Change(
+        DocumentChange(
             path,
             _text(path, old.get(path, _MISSING)),
             _after(path, old.get(path, _MISSING), new.get(path, _MISSING)),
@@ -49,15 +49,15 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
     ]
 
 
-def gathered(found: Sequence[Change]) -> list[Change]:
+def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
     """The same with an entry of a list that comes or goes whole as one line, for a page that has little room."""
-    made: list[Change] = []
+    made: list[DocumentChange] = []
     for change in found:
         title, _, field = change.path.rpartition(".")
         whole = title.partition(" ")[0] in _NAMED and (change.before == GONE) != (change.after == GONE)
         if whole and made and made[-1].path == title:
             before, after = made[-1][1:]
-            made[-1] = Change(
+            made[-1] = DocumentChange(
                 title,
                 *(
                     _joined(part, field, value)
@@ -65,7 +65,7 @@ def gathered(found: Sequence[Change]) -> list[Change]:
                 ),
             )
         elif whole:
-            made.append(Change(title, *(_joined("", field, value) for value in change[1:])))
+            made.append(DocumentChange(title, *(_joined("", field, value) for value in change[1:])))
         else:
             made.append(change)
     return made

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django.conf import settings
 
 
-class Setting(NamedTuple):
+class EnvironmentSetting(NamedTuple):
     """A value from the environment."""
 
     name: str
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
     origin: str
 
 
-def installation() -> list[Setting]:
+def environment_settings() -> list[EnvironmentSetting]:
     """Those that explain what the console shows and keeps."""
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
     rows = (
@@ -35,7 +35,7 @@ def installation() -> list[Setting]:
         ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "none is sent"),
     )  # fmt: skip
     return [
-        Setting(name, word, value, "environment" if os.environ.get(name) else "default")
+        EnvironmentSetting(name, word, value, "environment" if os.environ.get(name) else "default")
         for name, word, value in rows
     ]
 

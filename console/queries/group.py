@@ -13,7 +13,7 @@ PATIENCE_S = 2.0
 TAKING_PART = "taking part"
 
 
-class SeenMember(NamedTuple):
+class MemberView(NamedTuple):
     """One member: as the first that answers sees it, what it says itself, and why it can't be asked."""
 
     name: str
@@ -41,18 +41,18 @@ class SeenMember(NamedTuple):
         return agrees and self.problem is None and (own is None or own.state == TAKING_PART)
 
 
-class SeenGroup(NamedTuple):
+class GroupView(NamedTuple):
     """`status` is what the first says that answers; without it `problem` says why nobody does, or that there
     is no group."""
 
     status: GroupStatus | None
-    members: list[SeenMember]
+    members: list[MemberView]
     problem: SluiceError | None
 
     @property
     def is_well(self) -> bool:
         """Whether everybody can be asked, takes part and agrees, and every engine is up to date."""
-        return self.status is not None and is_well(self.status) and not self.unwell
+        return self.status is not None and is_group_healthy(self.status) and not self.unwell
 
     @property
     def unwell(self) -> list[str]:
@@ -60,28 +60,28 @@ class SeenGroup(NamedTuple):
         return [one.name for one in self.members if not one.is_well]
 
 
-def group_now(instance_name: str) -> GroupStatus:
+def current_group(instance_name: str) -> GroupStatus:
     """As the first member sees it that can be reached. OperatorError no_group for a broker by itself;
     BrokerUnavailable."""
     return link_to(instance_name).call(GetGroup())
 
 
-def is_well(status: GroupStatus) -> bool:
+def is_group_healthy(status: GroupStatus) -> bool:
     """Whether everybody takes part, agrees, and every engine is up to date."""
     members = all(one.there and one.alike is not False for one in status.members)
     return status.state == TAKING_PART and members and status.engines_current == status.engines
 
 
-def seen_group(instance_name: str) -> SeenGroup:
+def group_view(instance_name: str) -> GroupView:
     """Asks every member that this console reaches, all at once."""
     told = ask_all_brokers(instance_name, GetGroup(), timeout_s=PATIENCE_S)
     status = next((one.answer for one in told if one.answer is not None), None)
     if status is None:
-        members = [SeenMember(one.member, None, None, one.error) for one in told if one.member]
-        return SeenGroup(None, members, told[0].error)
+        members = [MemberView(one.member, None, None, one.error) for one in told if one.member]
+        return GroupView(None, members, told[0].error)
     asked = {_name_of(one): one for one in told}
     entries = {one.name: one for one in status.members}
-    return SeenGroup(
+    return GroupView(
         status,
         [_seen(name, entries.get(name), asked.get(name)) for name in dict.fromkeys([*entries, *asked])],
         None,
@@ -93,7 +93,7 @@ def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
     return told.answer.member if told.answer is not None else told.member
 
 
-def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> SeenMember:
+def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
     if told is None:
-        return SeenMember(name, entry, None, None)
-    return SeenMember(name, entry, told.answer, told.error)
+        return MemberView(name, entry, None, None)
+    return MemberView(name, entry, told.answer, told.error)

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from console.models import ClientSample, Decision, Instance
-from console.queries.scoping import visible
+from console.queries.client_scope import visible_rows
 
 MAX_POINTS = 2_000
 SAMPLE_S = 10
@@ -45,7 +45,7 @@ def recent_samples(instance: Instance, client: str, now: datetime, minutes: int 
     return client_samples(instance, client, now - timedelta(minutes=minutes), now)
 
 
-def last_sampled(instance: Instance, client: str) -> datetime | None:
+def last_sample_time(instance: Instance, client: str) -> datetime | None:
     """When it was last seen, of what is kept."""
     newest = (
         ClientSample.objects.filter(instance=instance, client=client)
@@ -64,7 +64,7 @@ def decisions(
     patterns: Sequence[str] | None = None,
 ) -> QuerySet[Decision]:
     """Decisions, newest first; only on clients whose names fit one of `patterns`, None being all."""
-    found = visible(Decision.objects.filter(instance=instance), patterns)
+    found = visible_rows(Decision.objects.filter(instance=instance), patterns)
     if client:
         found = found.filter(client=client)
     if action:

@@ -17,7 +17,7 @@ GAP: Final = timedelta(minutes=5)
 """A longer silence ends an incident."""
 LEAST: Final = 3
 """Acts that make one."""
-MOST_READ: Final = 2_000
+MAX_READ: Final = 2_000
 STORM_LOGONS: Final = 20
 """Logons that make a storm, each within STORM_GAP_MS of the one before."""
 STORM_GAP_MS: Final = 2_000
@@ -49,7 +49,7 @@ class Incident(NamedTuple):
         return len(self.clients) == 1
 
 
-class Storm(NamedTuple):
+class LogonStorm(NamedTuple):
     """Clients that logged on in one go. `shared`: what all of them have in common, as pairs of a word and its value."""
 
     first: datetime
@@ -62,7 +62,7 @@ class Storm(NamedTuple):
     shared: list[tuple[str, str]]
 
 
-class Cell(NamedTuple):
+class TimelineCell(NamedTuple):
     """A quarter of an hour in the picture."""
 
     x: float
@@ -72,7 +72,7 @@ class Cell(NamedTuple):
     severe: bool
 
 
-def incidents(decisions: Iterable[Decision]) -> list[Incident]:
+def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
     """The newest first. An act is in one incident at most."""
     running: dict[tuple[str, str, str, str], list[Decision]] = {}
     found: list[list[Decision]] = []
@@ -97,9 +97,9 @@ def _incident(group: Sequence[Decision]) -> Incident:
     return Incident(first.action, first.reason, first.rule, first.mode, first.at, group[-1].at, clients)
 
 
-def storms(
+def logon_storms(
     clients: Iterable[ClientEntry], restarts: Sequence[datetime], decisions: Iterable[Decision], now: datetime
-) -> list[Storm]:
+) -> list[LogonStorm]:
     """The newest first, of the last day, by the logons of who is connected now: what came and went again isn't seen."""
     begin = (now - SPAN).timestamp() * 1_000
     come = sorted(
@@ -118,7 +118,7 @@ def storms(
 
 def _storm(
     group: Sequence[ClientEntry], restarts: Sequence[datetime], cuts: Sequence[tuple[str, datetime]]
-) -> Storm:
+) -> LogonStorm:
     first, last = (datetime.fromtimestamp(one.connected_at / 1_000, UTC) for one in (group[0], group[-1]))
     names = [one.name for one in group]
     members = set(names)
@@ -130,10 +130,12 @@ def _storm(
         ("user", {one.user or "" for one in group}),
     )
     shared = [(word, next(iter(values))) for word, values in facts if len(values) == 1 and values != {""}]
-    return Storm(first, last, names, restart, cut_off, shared)
+    return LogonStorm(first, last, names, restart, cut_off, shared)
 
 
-def timeline(decisions: Iterable[Decision], now: datetime, width: int = 960, height: int = 40) -> list[Cell]:
+def decision_timeline(
+    decisions: Iterable[Decision], now: datetime, width: int = 960, height: int = 40
+) -> list[TimelineCell]:
     """How many acts in each quarter of an hour of the last day; severe is where a client was cut off."""
     counts, severe = [0] * BINS, [False] * BINS
     for one in decisions:
@@ -143,6 +145,6 @@ def timeline(decisions: Iterable[Decision], now: datetime, width: int = 960, hei
             severe[place] |= one.action == "disconnect" and one.mode != "shadow"
     top, step = max(counts) or 1, width / BINS
     return [
-        Cell(round(step * place, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[place])
+        TimelineCell(round(step * place, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[place])
         for place, tall in ((place, max(4.0, height * count / top)) for place, count in enumerate(counts) if count)
     ]  # fmt: skip

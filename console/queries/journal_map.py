@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from broker_core.documents.journals import SegmentEntry
 from console.models import ActionRun
-from console.queries.overview import Disk
+from console.queries.overview import DiskForecast
 
 BINS: Final = 120
 WIDTH: Final = 1_000
@@ -33,7 +33,7 @@ KINDS: Final = {
 """Kinds of holders in the order in which they are shown: the word of one, and its icon."""
 
 
-class Bar(NamedTuple):
+class TimeBar(NamedTuple):
     """A piece of time in the picture; `y` is its upper edge."""
 
     x: float
@@ -42,17 +42,17 @@ class Bar(NamedTuple):
     height: float
 
 
-class Tier(NamedTuple):
+class JournalTier(NamedTuple):
     """One row of the map."""
 
     key: str
     word: str
     bytes: int
     segments: int
-    bars: list[Bar]
+    bars: list[TimeBar]
 
 
-class Holder(NamedTuple):
+class LogHolder(NamedTuple):
     """Who needs the log from a segment on. `client` and `name` are who is meant, "" where it is nobody of that kind."""
 
     kind: str
@@ -69,21 +69,21 @@ class Holder(NamedTuple):
         return self.owner.removeprefix(self.kind).removeprefix(" of ").strip() or self.owner
 
 
-class Group(NamedTuple):
+class HolderGroup(NamedTuple):
     """The holders of a kind, the oldest first."""
 
     kind: str
     word: str
     icon: str
-    holders: list[Holder]
+    holders: list[LogHolder]
 
     @property
-    def oldest(self) -> Holder:
+    def oldest(self) -> LogHolder:
         """Who holds most."""
         return self.holders[0]
 
 
-class Keeping(NamedTuple):
+class RetentionOption(NamedTuple):
     """What would go if the log were kept for so long: what nobody needs, and who keeps the rest all the same."""
 
     age_s: int
@@ -92,7 +92,7 @@ class Keeping(NamedTuple):
     settles_at: float
     fits: bool
     held_bytes: int
-    held_by: list[Group]
+    held_by: list[HolderGroup]
 
     @property
     def word(self) -> str:
@@ -101,29 +101,29 @@ class Keeping(NamedTuple):
         return "1 day" if days == 1 else "1 year" if days == 365 else f"{days} days"
 
 
-class Map(NamedTuple):
+class JournalMap(NamedTuple):
     """All of it. `start` and `end` are ns; `ticks` are moments for the axis, ms."""
 
     start: int
     end: int
-    tiers: list[Tier]
-    groups: list[Group]
+    tiers: list[JournalTier]
+    groups: list[HolderGroup]
     ticks: list[int]
 
     @property
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[LogHolder]:
         """All of them."""
         return [one for group in self.groups for one in group.holders]
 
     @property
-    def oldest(self) -> Holder | None:
+    def oldest(self) -> LogHolder | None:
         """Who holds most of the log."""
         return min(self.holders, key=lambda one: one.first_at, default=None)
 
 
 def journal_map(
     segments: Sequence[SegmentEntry], removals: Sequence[ActionRun], chosen: str, now: datetime
-) -> Map:
+) -> JournalMap:
     """The map of a range of RANGES, or of the whole log."""
     end = int(now.timestamp() * 1e9)
     gone = [
@@ -145,20 +145,20 @@ def journal_map(
     amounts = {key: _amounts(found, start, end) for key, _, found in spans}
     top = max(max(found) for found in amounts.values()) or 1.0
     tiers = [
-        Tier(key, word, sum(size for *_, size in found), len(found), _bars(amounts[key], top))
+        JournalTier(key, word, sum(size for *_, size in found), len(found), _bars(amounts[key], top))
         for key, word, found in spans
     ]
     step = (end - start) // TICKS
-    return Map(
+    return JournalMap(
         start,
         end,
         tiers,
-        groups(segments, start, end),
+        holders_by_kind(segments, start, end),
         [(start + n * step) // 10**6 for n in range(TICKS + 1)],
     )
 
 
-def groups(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> list[Group]:
+def holders_by_kind(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> list[HolderGroup]:
     """Who needs which part of the log, by kind."""
     first: dict[str, SegmentEntry] = {}
     held: dict[str, int] = {}
@@ -166,22 +166,26 @@ def groups(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> li
         for owner in segment.pinned_by:
             first.setdefault(owner, segment)
             held[owner] = held.get(owner, 0) + segment.bytes
-    found: dict[str, list[Holder]] = {}
+    found: dict[str, list[LogHolder]] = {}
     for owner, segment in first.items():
         kind = next((one for one in KINDS if owner.startswith(one)), "reader")
         client, name = _whose(kind, owner)
         x = _x(segment.first_at or end, start, end)
-        found.setdefault(kind, []).append(Holder(kind, owner, client, name, segment.first_at, held[owner], x))
+        found.setdefault(kind, []).append(
+            LogHolder(kind, owner, client, name, segment.first_at, held[owner], x)
+        )
     return [
-        Group(kind, *KINDS[kind], sorted(found[kind], key=lambda one: (one.first_at, one.owner)))
+        HolderGroup(kind, *KINDS[kind], sorted(found[kind], key=lambda one: (one.first_at, one.owner)))
         for kind in KINDS
         if kind in found
     ]
 
 
-def keeping(segments: Sequence[SegmentEntry], disk: Disk | None, now: datetime) -> list[Keeping]:
+def retention_options(
+    segments: Sequence[SegmentEntry], disk: DiskForecast | None, now: datetime
+) -> list[RetentionOption]:
     """A row for each age up to the first that is more than the log has."""
-    rows: list[Keeping] = []
+    rows: list[RetentionOption] = []
     for age in AGES_S:
         before = (now - timedelta(seconds=age)).timestamp() * 1e9
         old = [one for one in segments if one.state != "current" and one.last_at < before]
@@ -192,14 +196,14 @@ def keeping(segments: Sequence[SegmentEntry], disk: Disk | None, now: datetime) 
         room = disk.free + disk.used if disk is not None else 0
         held = [one for one in old if one.pinned_by]
         rows.append(
-            Keeping(
+            RetentionOption(
                 age,
                 len(free),
                 sum(one.bytes for one in free),
                 settles,
                 settles <= room,
                 sum(one.bytes for one in held),
-                groups(held),
+                holders_by_kind(held),
             )
         )
     return rows
@@ -235,12 +239,12 @@ def _amounts(spans: list[tuple[int, int, int]], start: int, end: int) -> list[fl
     return amounts
 
 
-def _bars(amounts: list[float], top: float) -> list[Bar]:
+def _bars(amounts: list[float], top: float) -> list[TimeBar]:
     """One scale for all tiers; what is there is never too low to be seen."""
     step = WIDTH / BINS
     tall = ((place, max(3.0, HEIGHT * amount / top)) for place, amount in enumerate(amounts) if amount)
     return [
-        Bar(round(place * step, 2), round(HEIGHT - one, 1), round(step - 1, 2), round(one, 1))
+        TimeBar(round(place * step, 2), round(HEIGHT - one, 1), round(step - 1, 2), round(one, 1))
         for place, one in tall
     ]
 

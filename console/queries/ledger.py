@@ -12,8 +12,8 @@ from broker_core.documents.requests import ListDurables
 from broker_core.names import name_matches
 from console.broker_link import link_to
 from console.models import Instance, LossRecord
+from console.queries.client_scope import visible_rows
 from console.queries.policies import instance_named
-from console.queries.scoping import visible
 
 
 def losses(
@@ -27,7 +27,7 @@ def losses(
     patterns: Sequence[str] | None = None,
 ) -> QuerySet[LossRecord]:
     """Intervals, newest first; only of clients whose names fit one of `patterns`, None being all."""
-    found = visible(LossRecord.objects.filter(instance=instance), patterns)
+    found = visible_rows(LossRecord.objects.filter(instance=instance), patterns)
     wanted = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
     found = found.filter(**{key: value for key, value in wanted.items() if value})
     return found.filter(at__gte=since) if since is not None else found

@@ -13,7 +13,7 @@ PATIENCE_S = 2.0
 _KNOWING: Final[tuple[LinkState, ...]] = ("carrying", "away", "off", "standing by")
 
 
-class SeenLink(NamedTuple):
+class LinkView(NamedTuple):
     """One link, as the member says that carries it, or else one that would: `member`, "" of a broker by
     itself. `others` stand by."""
 
@@ -30,10 +30,10 @@ class SeenLink(NamedTuple):
         return bool(self.entry.behind_ms) or not self.entry.behind
 
 
-class LinksNow(NamedTuple):
+class LinksView(NamedTuple):
     """`links`: each once; `away`: brokers that couldn't be asked."""
 
-    links: list[SeenLink]
+    links: list[LinkView]
     away: list[BrokerAnswer[LinkList]]
 
     @property
@@ -42,20 +42,20 @@ class LinksNow(NamedTuple):
         return not self.away and all(one.entry.state != "away" for one in self.links)
 
 
-def links_now(instance_name: str) -> LinksNow:
+def current_links(instance_name: str) -> LinksView:
     """Of every broker of the instance."""
     told = ask_all_brokers(instance_name, GetLinks(), timeout_s=PATIENCE_S)
     found: dict[str, list[tuple[str, LinkEntry]]] = {}
     for one in told:
         for link in one.answer.links if one.answer is not None else ():
             found.setdefault(link.name, []).append((one.member, link))
-    return LinksNow(
+    return LinksView(
         [_seen(said, instance_name) for said in found.values()], [one for one in told if one.answer is None]
     )
 
 
-def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> SeenLink:
+def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
     """Whoever carries it knows; else who tries to, or has it switched off, rather than who stands by."""
     member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
     others = [other for other, link in said if link.state == "standing by" and other != member]
-    return SeenLink(member, entry, others, bool(bookmark_sequence(entry.position or "0", instance_name)))
+    return LinkView(member, entry, others, bool(bookmark_sequence(entry.position or "0", instance_name)))

@@ -9,17 +9,17 @@ from console.broker_link import link_to, members_of
 from console.queries.policies import instance_named
 
 
-def status(instance_name: str | None = None, member: str = "") -> InstanceStatus:
+def instance_status(instance_name: str | None = None, member: str = "") -> InstanceStatus:
     """The broker's status; of a group, of all members or of one. Raises BrokerUnavailable, OperatorError unknown_member."""
     return link_to(instance_named(instance_name).name, member).call(requests.GetStatus())
 
 
-def snapshot(instance_name: str | None = None) -> Snapshot:
+def instance_snapshot(instance_name: str | None = None) -> Snapshot:
     """The broker's status and all its clients at one moment. Raises BrokerUnavailable."""
     return link_to(instance_named(instance_name).name).call(requests.GetSnapshot())
 
 
-def journals(instance_name: str | None = None, member: str = "") -> list[SegmentEntry]:
+def journal_segments(instance_name: str | None = None, member: str = "") -> list[SegmentEntry]:
     """The segments of the journal, oldest first; in a group the member's, or the first's. Raises BrokerUnavailable."""
     name = instance_named(instance_name).name
     return link_to(name, member or members_of(name)[0]).call(requests.ListJournals())

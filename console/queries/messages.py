@@ -22,15 +22,15 @@ from console.queries.policies import instance_named
 
 PIECE: Final = 1_000
 """Records that one answer can have the messages of; of a larger piece it may have the oldest only."""
-MOST_PIECES: Final = 12
+MAX_PIECES: Final = 12
 """Answers that are asked for to find the newest; "earlier" goes on from there."""
 TOPICS_FROM: Final = 300
 """Messages that the list of topics is made of."""
-MOST_FOLLOWED: Final = 100
+MAX_FOLLOWED: Final = 100
 """Messages that whoever follows is given at once; of what came beyond it, only how much is told."""
 
 
-class Newest(NamedTuple):
+class NewestMessages(NamedTuple):
     """The newest messages, the newest first. `earlier` is the bookmark to go on before; "" when there is nothing before."""
 
     messages: list[BrowsedMessage]
@@ -38,7 +38,7 @@ class Newest(NamedTuple):
     searched: int
 
 
-class Followed(NamedTuple):
+class FollowedMessages(NamedTuple):
     """What has come, the newest first; `after` is where to go on, `passed` the records of the log that weren't looked at."""
 
     messages: list[BrowsedMessage]
@@ -46,7 +46,7 @@ class Followed(NamedTuple):
     passed: int
 
 
-class TopicSeen(NamedTuple):
+class TopicCount(NamedTuple):
     """A topic among the newest messages."""
 
     name: str
@@ -54,7 +54,7 @@ class TopicSeen(NamedTuple):
     last_at: int
 
 
-def browse(
+def browse_messages(
     topic: str, *, filter: str = "", bookmark: str = "", start: datetime | None = None, end: datetime | None = None,
     limit: int = 100, instance_name: str | None = None,
 ) -> BrowsedPage:  # fmt: skip
@@ -66,14 +66,14 @@ def browse(
     return link_to(instance_named(instance_name).name).call(asked)
 
 
-def newest(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -> Newest:
+def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -> NewestMessages:
     """The newest messages, or those before a bookmark's record. Raises what `browse` raises."""
-    status = live.status()
+    status = live.instance_status()
     instance = status.instance
     told = bookmark_sequence(before, instance) if before else None
     last = status.durable_sequence if told is None else min(told - 1, status.durable_sequence)
     found: list[BrowsedMessage] = []
-    piece, searched, left = limit, 0, MOST_PIECES
+    piece, searched, left = limit, 0, MAX_PIECES
     while last > 0 and len(found) < limit and left > 0:
         first = max(1, last - piece + 1)
         part, reached, asked = _piece(topic, filter, instance, first, last, 1 if piece > PIECE else left)
@@ -86,7 +86,7 @@ def newest(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -
     shown = found[-limit:]
     more = last > 0 or len(found) > limit
     at = _sequence(shown[0].bookmark, instance) if len(found) > limit else last + 1
-    return Newest(shown[::-1], str(Bookmark(instance, at)) if more else "", searched)
+    return NewestMessages(shown[::-1], str(Bookmark(instance, at)) if more else "", searched)
 
 
 def _piece(
@@ -96,7 +96,7 @@ def _piece(
     found: list[BrowsedMessage] = []
     for asked in range(1, most + 1):
         begin = str(Bookmark(instance, first - 1)) if first > 1 else EPOCH_TEXT
-        page = browse(topic, filter=filter, bookmark=begin, limit=PIECE)
+        page = browse_messages(topic, filter=filter, bookmark=begin, limit=PIECE)
         found += [one for one in page.messages if _sequence(one.bookmark, instance) <= last]
         reached = _sequence(page.next, instance)
         if page.complete or reached >= last:
@@ -105,35 +105,35 @@ def _piece(
     return found, False, most
 
 
-def follow(topic: str, *, filter: str = "", after: str = "") -> Followed:
+def follow_messages(topic: str, *, filter: str = "", after: str = "") -> FollowedMessages:
     """What has come after a bookmark; without one, where following begins. What is more than a page takes is left out and
     told, so that whoever looks slowly is neither behind nor costs the broker more than one answer at a time."""
-    status = live.status()
+    status = live.instance_status()
     now = str(Bookmark(status.instance, status.durable_sequence)) if status.durable_sequence else EPOCH_TEXT
     if not after:
-        return Followed([], now, 0)
-    page = browse(topic, filter=filter, bookmark=after, limit=MOST_FOLLOWED)
+        return FollowedMessages([], now, 0)
+    page = browse_messages(topic, filter=filter, bookmark=after, limit=MAX_FOLLOWED)
     if page.complete:
-        return Followed(page.messages[::-1], page.next, 0)
+        return FollowedMessages(page.messages[::-1], page.next, 0)
     passed = max(0, status.durable_sequence - _sequence(page.next, status.instance))
-    return Followed(page.messages[::-1], now if passed else page.next, passed)
+    return FollowedMessages(page.messages[::-1], now if passed else page.next, passed)
 
 
-def topics(patterns: Sequence[str]) -> list[TopicSeen]:
+def frequent_topics(patterns: Sequence[str]) -> list[TopicCount]:
     """The topics among the newest messages of these patterns, the most frequent first."""
     count: Counter[str] = Counter()
     last: dict[str, int] = {}
     for pattern in patterns:
-        for message in newest(pattern, limit=TOPICS_FROM).messages:
+        for message in newest_messages(pattern, limit=TOPICS_FROM).messages:
             count[message.topic] += 1
             last.setdefault(message.topic, message.at)
-    return [TopicSeen(name, number, last[name]) for name, number in count.most_common()]
+    return [TopicCount(name, number, last[name]) for name, number in count.most_common()]
 
 
 def subscribers(topic: str, patterns: Sequence[str] | None = None) -> list[str]:
     """The connected clients that subscribe to a topic, whatever their filters say; `patterns` are the names that may be seen."""
     found = []
-    for client in live.snapshot().clients:
+    for client in live.instance_snapshot().clients:
         seen = patterns is None or any(name_matches(pattern, client.name) for pattern in patterns)
         if seen and any(topic_within(one.topic, topic) for one in client.subscriptions):
             found.append(client.name)

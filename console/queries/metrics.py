@@ -18,7 +18,7 @@ from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError
 from console.broker_link import RequestChannel, link_to
 from console.models import ActionRun
-from console.queries.policies import in_force_everywhere
+from console.queries.policies import installation_policy_status
 
 SLOWEST = 100
 """Clients with series of their own: those furthest behind, so that 10,000 clients don't make 10,000 series."""
@@ -33,10 +33,10 @@ _POOL = {
 }  # fmt: skip
 
 
-def text() -> bytes:
+def metrics_text() -> bytes:
     """Every instance's metrics in the text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Instances())
+    registry.register(_InstancesCollector())
     return generate_latest(registry)
 
 
@@ -44,7 +44,7 @@ Name = tuple[str, str]
 """Of a broker: its instance, and in a group its member's."""
 
 
-class _Instances(Collector):
+class _InstancesCollector(Collector):
     """Collects when asked."""
 
     def collect(self) -> Iterator[Metric]:
@@ -56,7 +56,7 @@ class _Instances(Collector):
             labels=["instance", "member", "which"],
         )
         families: dict[str, Metric] = {}
-        for state in in_force_everywhere():
+        for state in installation_policy_status():
             name = (state["instance"], state["member"])
             revisions.add_metric([*name, "wanted"], state["wanted"])
             revisions.add_metric([*name, "running"], state["running"] or 0)

@@ -28,21 +28,21 @@ from console.models import (
     PolicyRevision,
 )
 from console.queries import live
-from console.queries.clients import Clients
-from console.queries.scoping import visible
-from console.queries.standing import restarts
+from console.queries.client_scope import visible_rows
+from console.queries.clients import ClientSequence
+from console.queries.system_conditions import broker_restarts
 
 HEAT_ROWS: Final = 24
 REST_S: Final = 75
 """A client at rest is sampled once a minute."""
-MOST_MARKS: Final = 40
+MAX_MARKS: Final = 40
 SLOW_MS: Final = (100, 1_000, 5_000)
 """Up to the first a cell is the lightest grey, then darker; beyond the last it is the darkest."""
 LOOK_BACK: Final = 15
 """So many "minutes" forecast.js looks back."""
 
 
-class Range(NamedTuple):
+class PlotRange(NamedTuple):
     """A span that a plot may show. `unit` is what its cells are cut to, `minutes` whether minutes' rows are read."""
 
     key: str
@@ -56,19 +56,19 @@ class Range(NamedTuple):
 RANGES: Final = {
     one.key: one
     for one in (
-        Range("15m", "15 min", timedelta(minutes=15), 10, "second", minutes=False),
-        Range("3h", "3 h", timedelta(hours=3), 120, "minute", minutes=False),
-        Range("24h", "24 h", timedelta(hours=24), 900, "minute", minutes=False),
-        Range("7d", "7 d", timedelta(days=7), 7_200, "hour", minutes=True),
-        Range("14d", "14 d", timedelta(days=14), 14_400, "hour", minutes=True),
-        Range("90d", "90 d", timedelta(days=90), 86_400, "day", minutes=True),
+        PlotRange("15m", "15 min", timedelta(minutes=15), 10, "second", minutes=False),
+        PlotRange("3h", "3 h", timedelta(hours=3), 120, "minute", minutes=False),
+        PlotRange("24h", "24 h", timedelta(hours=24), 900, "minute", minutes=False),
+        PlotRange("7d", "7 d", timedelta(days=7), 7_200, "hour", minutes=True),
+        PlotRange("14d", "14 d", timedelta(days=14), 14_400, "hour", minutes=True),
+        PlotRange("90d", "90 d", timedelta(days=90), 86_400, "day", minutes=True),
     )
 }
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
 """Healths that ask for an act, the worst first."""
 
 
-class Verdict(NamedTuple):
+class OverviewVerdict(NamedTuple):
     """How many clients fare how, and the one to look at first."""
 
     total: int
@@ -86,22 +86,24 @@ class Verdict(NamedTuple):
         return [(health, self.healths[health]) for health in ASKS if self.healths.get(health)]
 
 
-def verdict(patterns: Sequence[str] | None) -> Verdict:
+def current_verdict(patterns: Sequence[str] | None) -> OverviewVerdict:
     """Of now. Raises BrokerUnavailable."""
-    everyone = Clients(patterns=patterns)
+    everyone = ClientSequence(patterns=patterns)
     first = everyone[0:1]
     healths: dict[Health, int] = {
-        health: len(Clients(patterns=patterns, health=health))
+        health: len(ClientSequence(patterns=patterns, health=health))
         for health in Health
         if health is not Health.KEEPS_UP
     }
     total = len(everyone)
     healths[Health.KEEPS_UP] = max(0, total - sum(healths.values()))
     worst = first[0] if first and first[0].health in ASKS else None
-    return Verdict(total, healths, worst)
+    return OverviewVerdict(total, healths, worst)
 
 
-def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[str] | None) -> dict[str, Any]:
+def lag_heatmap(
+    instance: Instance, chosen: PlotRange, now: datetime, patterns: Sequence[str] | None
+) -> dict[str, Any]:
     """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerUnavailable.
 
     Colour is for what is still open: the cells since its oldest waiting record was accepted have the client's health of now;
@@ -110,7 +112,7 @@ def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[st
     end = int(now.timestamp()) // chosen.step_s * chosen.step_s + chosen.step_s
     start = end - int(chosen.span.total_seconds())
     number = (end - start) // chosen.step_s
-    clients = Clients(patterns=patterns)[0:HEAT_ROWS]
+    clients = ClientSequence(patterns=patterns)[0:HEAT_ROWS]
     names = [one.name for one in clients]
     found = _cells(instance, chosen, names, start, end)
     if chosen.unit == "day":
@@ -121,12 +123,12 @@ def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[st
             _row(one, found.get(one.name, {}), number, max(1, REST_S // chosen.step_s), _open_from(one, start, chosen.step_s, now))
             for one in clients
         ],
-        "marks": marks(instance, datetime.fromtimestamp(start, UTC)),
+        "marks": time_marks(instance, datetime.fromtimestamp(start, UTC)),
     }  # fmt: skip
 
 
 def _cells(
-    instance: Instance, chosen: Range, names: list[str], start: int, end: int
+    instance: Instance, chosen: PlotRange, names: list[str], start: int, end: int
 ) -> dict[str, dict[int, tuple[int, bool]]]:
     """By client and cell: the greatest lag in ms, and whether anything of it waited on disk."""
     model = ClientMinute if chosen.minutes else ClientSample
@@ -208,28 +210,31 @@ def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
     return runs
 
 
-def marks(instance: Instance, since: datetime, client: str = "") -> list[dict[str, Any]]:
+def time_marks(instance: Instance, since: datetime, client: str = "") -> list[dict[str, Any]]:
     """Moments that a time axis shows: restarts, revisions, and of one client its decisions; oldest first."""
     found: list[dict[str, Any]] = [
-        {"at": at.timestamp(), "kind": "restart", "label": "restart"} for at in restarts(instance, since)
+        {"at": at.timestamp(), "kind": "restart", "label": "restart"}
+        for at in broker_restarts(instance, since)
     ]
     revisions = PolicyRevision.objects.filter(instance=instance, created_at__gte=since).order_by("-number")
     found += [
         {"at": at.timestamp(), "kind": "revision", "label": f"revision {number}"}
-        for number, at in revisions.values_list("number", "created_at")[:MOST_MARKS]
+        for number, at in revisions.values_list("number", "created_at")[:MAX_MARKS]
     ]
     if client:
         rows = Decision.objects.filter(instance=instance, client=client, at__gte=since).order_by("-at")
         found += [
             {"at": at.timestamp(), "kind": "decision", "label": action, "mode": mode}
-            for at, action, mode in rows.values_list("at", "action", "mode")[:MOST_MARKS]
+            for at, action, mode in rows.values_list("at", "action", "mode")[:MAX_MARKS]
         ]
-    return sorted(found, key=lambda mark: mark["at"])[-MOST_MARKS:]
+    return sorted(found, key=lambda mark: mark["at"])[-MAX_MARKS:]
 
 
-def since_then(instance: Instance, moment: datetime, patterns: Sequence[str] | None) -> list[dict[str, Any]]:
+def events_since(
+    instance: Instance, moment: datetime, patterns: Sequence[str] | None
+) -> list[dict[str, Any]]:
     """What happened since a moment, newest first: decisions by kind, revisions, runs that ended, restarts."""
-    decided = visible(Decision.objects.filter(instance=instance, at__gt=moment), patterns).order_by()
+    decided = visible_rows(Decision.objects.filter(instance=instance, at__gt=moment), patterns).order_by()
     groups = decided.values("action", "mode").annotate(last=Max("at"), number=Count("pk")).order_by("-last")
     found: list[dict[str, Any]] = [
         {
@@ -239,7 +244,7 @@ def since_then(instance: Instance, moment: datetime, patterns: Sequence[str] | N
             "mode": one["mode"],
             "number": one["number"],
         }
-        for one in groups[:MOST_MARKS]
+        for one in groups[:MAX_MARKS]
     ]
     for revision in PolicyRevision.objects.filter(instance=instance, created_at__gt=moment).order_by(
         "-number"
@@ -254,11 +259,11 @@ def since_then(instance: Instance, moment: datetime, patterns: Sequence[str] | N
         )
     for run in ActionRun.objects.filter(instance=instance, ended_at__gt=moment).order_by("-ended_at")[:10]:
         found.append({"at": run.ended_at, "kind": "run", "state": run.state, "text": run.get_kind_display()})
-    found += [{"at": at, "kind": "restart"} for at in restarts(instance, moment)]
+    found += [{"at": at, "kind": "restart"} for at in broker_restarts(instance, moment)]
     return sorted(found, key=lambda one: one["at"], reverse=True)[:12]
 
 
-class History(TypedDict):
+class DiskHistory(TypedDict):
     """How the log came to be so large: `points` are [seconds, bytes], six to a "minute", which is as many seconds as a fifteenth of
     them all; `limit` is the size at which the disk is full. forecast.js makes a cone of it."""
 
@@ -267,7 +272,7 @@ class History(TypedDict):
     limit: int
 
 
-class Disk(NamedTuple):
+class DiskForecast(NamedTuple):
     """How the journal fills its disk. `full_in_s`: None where it can't be said, or it doesn't grow."""
 
     used: int
@@ -275,10 +280,10 @@ class Disk(NamedTuple):
     free: int
     grows_a_day: float
     full_in_s: float | None
-    history: History | None = None
+    history: DiskHistory | None = None
 
 
-def disk(segments: Sequence[SegmentEntry], now: datetime) -> Disk | None:
+def disk_forecast(segments: Sequence[SegmentEntry], now: datetime) -> DiskForecast | None:
     """By what was written since the oldest segment of the last week; None without a journal that can be looked at."""
     kept = [one for one in segments if one.state != "archived"]
     try:
@@ -290,15 +295,15 @@ def disk(segments: Sequence[SegmentEntry], now: datetime) -> Disk | None:
     # The current segment's file is made whole in advance: what is in it can't be told from its size.
     sealed = [one for one in segments if one.state != "current" and one.last_at >= week]
     if not sealed:
-        return Disk(used, space.total, space.free, 0.0, None)
+        return DiskForecast(used, space.total, space.free, 0.0, None)
     span_s = max(600.0, now.timestamp() - min(one.first_at for one in sealed) / 1e9)
     grows = 86_400 * sum(one.bytes for one in sealed) / span_s
-    kept_so = History(
+    kept_so = DiskHistory(
         points=_growth(sealed, used, now.timestamp(), span_s),
         minute=span_s / LOOK_BACK,
         limit=used + space.free,
     )
-    return Disk(used, space.total, space.free, grows, 86_400 * space.free / grows, kept_so)
+    return DiskForecast(used, space.total, space.free, grows, 86_400 * space.free / grows, kept_so)
 
 
 def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float) -> list[tuple[int, int]]:
@@ -320,9 +325,13 @@ def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float
     return [(round(at), int(used - until[-1] + written(at))) for at in moments]
 
 
-def fetch_disk(now: datetime) -> Disk | None:
+def current_disk_forecast(now: datetime) -> DiskForecast | None:
     """The same of the running broker; None while it is away, and of one on another machine: its disk can't be looked at from here."""
     try:
-        return disk(live.journals(), now) if is_on_this_machine(current_instance.instance_name()) else None
+        return (
+            disk_forecast(live.journal_segments(), now)
+            if is_on_this_machine(current_instance.instance_name())
+            else None
+        )
     except SluiceError:
         return None

@@ -41,7 +41,7 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
     return sorted(rows, key=lambda row: int(row["at"]))
 
 
-def hours_in(path: Path) -> pa.Table:
+def read_hours(path: Path) -> pa.Table:
     """Read a file's hours: client, transport, hour and NUMBERS.
 
     Empty when it can't be read: replaced or removed meanwhile, or no file of the lake's.
@@ -57,7 +57,7 @@ def hours_in(path: Path) -> pa.Table:
 
 
 def _hours_in(path: Path, client: str) -> list[dict[str, Any]]:
-    table = hours_in(path)
+    table = read_hours(path)
     if not table.num_rows:
         return []
     mine = table.filter(pc.equal(table.column("client"), client))

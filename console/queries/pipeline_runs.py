@@ -18,15 +18,15 @@ from django.conf import settings
 
 from broker_core.safe_text import to_csv
 
-MOST_LISTED = 500
-MOST_RECORD = 16 * 1024 * 1024
+MAX_LISTED = 500
+MAX_RECORD = 16 * 1024 * 1024
 SHOWN = 200
 """Rows of a table on a page; all of them are in its files."""
-MOST_CELL = 300
+MAX_CELL = 300
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTable:
+class StoredTable:
     """A table of a run, as far as a page shows it."""
 
     name: str
@@ -38,24 +38,24 @@ class KeptTable:
     plots: list[dict[str, str]]
 
 
-def directory() -> Path:
+def runs_directory() -> Path:
     """Where they are."""
     return Path(settings.SLUICE_LAKE_DIRECTORY) / "runs"
 
 
-def kept_runs(job: str = "") -> list[dict[str, Any]]:
+def stored_runs(job: str = "") -> list[dict[str, Any]]:
     """The newest first."""
-    shelf = directory()
+    shelf = runs_directory()
     names = sorted((one.name for one in shelf.iterdir()), reverse=True) if shelf.is_dir() else []
     chosen = [name for name in names if not name.startswith(".") and (not job or f"-{job}-" in name)]
-    return [run for name in chosen[:MOST_LISTED] if (run := kept_run(name)) is not None]
+    return [run for name in chosen[:MAX_LISTED] if (run := stored_run(name)) is not None]
 
 
-def kept_run(identity: str) -> dict[str, Any] | None:
+def stored_run(identity: str) -> dict[str, Any] | None:
     """One run's record; None when there is none of that name."""
     try:
-        path = directory() / identity / "run.json"
-        if path.parent.parent != directory() or path.stat().st_size > MOST_RECORD:
+        path = runs_directory() / identity / "run.json"
+        if path.parent.parent != runs_directory() or path.stat().st_size > MAX_RECORD:
             return None
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -63,13 +63,13 @@ def kept_run(identity: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("id") == identity else None
 
 
-def needs_messages(run: dict[str, Any], table: str = "") -> bool:
+def contains_messages(run: dict[str, Any], table: str = "") -> bool:
     """Whether a run's tables, or one of them, hold what stood in messages."""
     found = [one for one in run["tables"] if not table or one["name"] == table]
     return any("body" in column for one in found for column in one["columns"])
 
 
-def tables_of(run: dict[str, Any]) -> list[KeptTable]:
+def run_tables(run: dict[str, Any]) -> list[StoredTable]:
     """Its tables, each with its first rows."""
     found = []
     for one in run["tables"]:
@@ -78,7 +78,7 @@ def tables_of(run: dict[str, Any]) -> list[KeptTable]:
         plots = [{"file": name.removesuffix(".svg"), "says": says}
                  for name, says in zip(one["plots"], one["captions"], strict=True)]  # fmt: skip
         found.append(
-            KeptTable(one["name"], one["title"], one["columns"], rows, one["rows"], one["cut"], plots)
+            StoredTable(one["name"], one["title"], one["columns"], rows, one["rows"], one["cut"], plots)
         )
     return found
 
@@ -86,32 +86,32 @@ def tables_of(run: dict[str, Any]) -> list[KeptTable]:
 def table_path(run: dict[str, Any], table: str) -> Path | None:
     """A table's file; None when the run has none of that name."""
     known = [one["name"] for one in run["tables"]]
-    path = directory() / run["id"] / f"{table}.parquet"
+    path = runs_directory() / run["id"] / f"{table}.parquet"
     return path if table in known and path.is_file() else None
 
 
-def plot_of(run: dict[str, Any], name: str) -> bytes | None:
+def run_plot(run: dict[str, Any], name: str) -> bytes | None:
     """A plot's SVG; None when the run has none of that name."""
     wide = name.removesuffix(".narrow")
     if f"{wide}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
         return None
     try:
-        return directory().joinpath(run["id"], f"{name}.svg").read_bytes()
+        return runs_directory().joinpath(run["id"], f"{name}.svg").read_bytes()
     except OSError:
         return None
 
 
-def page_of(run: dict[str, Any]) -> bytes | None:
+def run_document(run: dict[str, Any]) -> bytes | None:
     """The document of a run; None when it has none."""
     if not run.get("page"):
         return None
     try:
-        return directory().joinpath(run["id"], "page.html").read_bytes()
+        return runs_directory().joinpath(run["id"], "page.html").read_bytes()
     except OSError:
         return None
 
 
-def csv_of(path: Path) -> Iterator[str]:
+def table_as_csv(path: Path) -> Iterator[str]:
     """The table as CSV, in portions. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
     opened = pq.ParquetFile(path)
     yield to_csv([opened.schema_arrow.names])
@@ -138,4 +138,4 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> Any:
-    return f"{value[:MOST_CELL]}…" if isinstance(value, str) and len(value) > MOST_CELL else value
+    return f"{value[:MAX_CELL]}…" if isinstance(value, str) and len(value) > MAX_CELL else value

@@ -39,7 +39,7 @@ INSTANCE_FIELDS = (
 TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)
 
 
-class InForce(TypedDict):
+class PolicyStatus(TypedDict):
     """Whether a broker runs what is wanted; of a group, `member` does. An empty one is a broker by itself, or all of a group."""
 
     instance: str
@@ -175,7 +175,9 @@ def _entries(instance: Instance) -> dict[str, Any]:
     return found
 
 
-def in_force(instance: Instance, now: datetime | None = None, *, without: Collection[str] = ()) -> InForce:
+def policy_status(
+    instance: Instance, now: datetime | None = None, *, without: Collection[str] = ()
+) -> PolicyStatus:
     """What is wanted against what the broker last reported, and why they differ if they do. Of a group: what all do, or all but some."""
     found = _states(Instance.objects.filter(pk=instance.pk), now)
     if len(found) == 1:
@@ -194,7 +196,7 @@ def in_force(instance: Instance, now: datetime | None = None, *, without: Collec
     }
 
 
-def run_by(instance: Instance, now: datetime | None = None) -> dict[int, list[str]]:
+def running_revisions(instance: Instance, now: datetime | None = None) -> dict[int, list[str]]:
     """The revisions that brokers run, as they last reported. Of a group whose members don't all run the same one: by whom each is run,
     of those that were heard lately."""
     states, least = (
@@ -213,12 +215,12 @@ def run_by(instance: Instance, now: datetime | None = None) -> dict[int, list[st
     return {number: [one for one in known if known[one] == number and one in heard] for number in numbers}
 
 
-def in_force_everywhere(now: datetime | None = None) -> list[InForce]:
+def installation_policy_status(now: datetime | None = None) -> list[PolicyStatus]:
     """Of every broker: "in force on 3 of 3 members". Three queries, however many there are."""
     return _states(Instance.objects.all(), now)
 
 
-def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce]:
+def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyStatus]:
     revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
     rows = list(
         instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
@@ -280,7 +282,7 @@ def _state(
     rollout: StagedRollout | None,
     withdrawn: StagedRollout | None,
     moment: datetime,
-) -> InForce:
+) -> PolicyStatus:
     wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""

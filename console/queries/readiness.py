@@ -31,7 +31,7 @@ DATABASE_OF = "database of broker"
 """Name of the part that says how a broker's database is; with the broker's name where there are several."""
 
 
-class Part(TypedDict):
+class ComponentStatus(TypedDict):
     """State of one part; `problem` is a code, where it has one, and then `fix` says what to do.
 
     `since`: ms UTC. A problem of a group or a link is a part with its `entry`; it isn't ok if it is severe.
@@ -47,7 +47,7 @@ class Part(TypedDict):
     """Of a broker: the newest stall of its event loop."""
 
 
-def readiness(*, write: bool = True) -> list[Part]:
+def check_components(*, write: bool = True) -> list[ComponentStatus]:
     """Ask each part, with short time-outs.
 
     `write=False`: without a write to the database, for pages. Brokers write each ten seconds, and say how that goes.
@@ -56,14 +56,14 @@ def readiness(*, write: bool = True) -> list[Part]:
     return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
 
 
-def _database(*, write: bool = True) -> Part:
+def _database(*, write: bool = True) -> ComponentStatus:
     problem = database_problem() if write else reading_problem()
     if problem is None:
         return {"name": "database", "ok": True, "problem": ""}
     return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}
 
 
-def _redis() -> tuple[Part, Part]:
+def _redis() -> tuple[ComponentStatus, ComponentStatus]:
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
             worker = bool(client.exists(WORKER_KEY))
@@ -73,14 +73,14 @@ def _redis() -> tuple[Part, Part]:
             {"name": "redis", "ok": False, "problem": name},
             {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
         )
-    alive: Part = {"name": "redis", "ok": True, "problem": ""}
+    alive: ComponentStatus = {"name": "redis", "ok": True, "problem": ""}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
     stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)
     return alive, _moving("worker", stuck_s, busy=bool(stuck_s) and _works())
 
 
-def _workers() -> list[Part]:
+def _workers() -> list[ComponentStatus]:
     """Return a part for each queue with a worker of its own: whether one is there, and whether the queue moves."""
     remote = {queue_for_broker(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
     queues = {CHORES_QUEUE: "chores", **remote}
@@ -114,7 +114,7 @@ def _works() -> bool:
         return False
 
 
-def _moving(name: str, stuck_s: int, *, busy: bool = False) -> Part:
+def _moving(name: str, stuck_s: int, *, busy: bool = False) -> ComponentStatus:
     """Say of a worker that is there whether its queue moves. One that is busy with runs is ok all the same."""
     if not stuck_s:
         return {"name": name, "ok": True, "problem": ""}
@@ -124,7 +124,7 @@ def _moving(name: str, stuck_s: int, *, busy: bool = False) -> Part:
     }  # fmt: skip
 
 
-def _brokers() -> list[Part]:
+def _brokers() -> list[ComponentStatus]:
     """Each broker that this process is told of; of one alone there isn't a name."""
     told = ask_brokers(
         [one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0
@@ -135,17 +135,17 @@ def _brokers() -> list[Part]:
     return [*brokers, *databases, *(part for name in instances() for part in _problems(name, told))]
 
 
-def _database_of(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[Part]:
+def _database_of(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
     """Return a part for a broker that can't use the database, or runs the policy on its own disk."""
     entry = told.answer.database if told.answer is not None else None
     if entry is None or not entry.code:
         return []
     name = f"{DATABASE_OF}{f' {told.address.name}' if several else ''}"
-    part: Part = {"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}
+    part: ComponentStatus = {"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}
     return [part if entry.away_since is None else part | {"since": entry.away_since}]
 
 
-def _problems(instance: str, told: list[BrokerAnswer[InstanceStatus]]) -> list[Part]:
+def _problems(instance: str, told: list[BrokerAnswer[InstanceStatus]]) -> list[ComponentStatus]:
     answers = [one.answer for one in told if one.answer is not None and one.address.instance == instance]
     return [
         {
@@ -170,10 +170,10 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
     return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"
 
 
-def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> Part:
+def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
     if told.error is None:
         stall = told.answer.stalls.last if told.answer is not None else None
-        part: Part = {"name": name, "ok": True, "problem": ""}
+        part: ComponentStatus = {"name": name, "ok": True, "problem": ""}
         if stall is not None:
             part["stall"] = stall
         return part

@@ -17,7 +17,7 @@ from console.models import ManagedReplay
 from console.queries.policies import instance_named
 
 
-class KnownReplay(ReplayEntry, frozen=True, kw_only=True):
+class ReplayView(ReplayEntry, frozen=True, kw_only=True):
     """A managed replay with what the control plane knows of it besides."""
 
     reported_at: Annotated[
@@ -26,14 +26,14 @@ class KnownReplay(ReplayEntry, frozen=True, kw_only=True):
     author: Annotated[str, Meta(description="Who made it here; empty: its client did.")]
 
 
-def known(entry: ReplayEntry, *, reported_at: int | None = None, author: str = "") -> KnownReplay:
+def to_replay_view(entry: ReplayEntry, *, reported_at: int | None = None, author: str = "") -> ReplayView:
     """A broker's entry with that."""
-    return KnownReplay(**structs.asdict(entry), reported_at=reported_at, author=author)
+    return ReplayView(**structs.asdict(entry), reported_at=reported_at, author=author)
 
 
 def replays(
     instance_name: str | None = None, *, state: str = "", patterns: Sequence[str] | None = None
-) -> list[KnownReplay]:
+) -> list[ReplayView]:
     """The newest first. `patterns` are the clients that may be seen; None is all of them."""
     instance = instance_named(instance_name)
     rows = {
@@ -43,10 +43,10 @@ def replays(
     authors = {key: row.author for key, row in rows.items()}
     try:
         entries = link_to(instance.name).call(ListReplays())
-        found = [known(one, author=authors.get((one.name, one.created_at), "")) for one in entries]
+        found = [to_replay_view(one, author=authors.get((one.name, one.created_at), "")) for one in entries]
     except BrokerUnavailable:
         found = [
-            known(
+            to_replay_view(
                 msgspec.convert(row.shown, ReplayEntry),
                 reported_at=int(row.reported_at.timestamp() * 1_000),
                 author=row.author,
@@ -60,7 +60,7 @@ def replays(
     ]  # fmt: skip
 
 
-def replay(name: str, instance_name: str | None = None) -> KnownReplay:
+def replay(name: str, instance_name: str | None = None) -> ReplayView:
     """One of them. Raises OperatorError unknown_replay."""
     for one in replays(instance_name):
         if one.name == name:

@@ -31,7 +31,7 @@ _RATE = {10: "rate_out_messages", 60: "rate_out_messages", 3600: "rate_max"}
 """Where rows so many seconds long have a client's rate; of an hour it is the highest."""
 
 
-class Series(TypedDict):
+class TimeSeries(TypedDict):
     """Points oldest first; `at` is seconds UTC, the beginning of a step, of which the highest values are kept."""
 
     of: str
@@ -41,7 +41,7 @@ class Series(TypedDict):
     points: list[dict[str, Any]]
 
 
-def series(
+def time_series(
     instance: Instance,
     of: str,
     name: str,
@@ -50,7 +50,7 @@ def series(
     step: int,
     now: datetime,
     member: str = "",
-) -> Series:
+) -> TimeSeries:
     """The figures in [start, end), of a group of one `member` or of all. The step, in seconds, is made longer where there would be over MAX_POINTS points, and
     where nothing finer is kept or Redis is away. Raises OperatorError bad_range, bad_kind."""
     if of not in KINDS:
@@ -79,10 +79,10 @@ def series(
             "hours",
             -(-least // 3600) * 3600,
         )
-    return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
+    return {"of": of, "name": name, "source": source, "step": least, "points": downsample(found, least)}
 
 
-def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
+def downsample(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
     """One point a step: the highest of each number, and a state other than live if there was one."""
     points: list[dict[str, Any]] = []
     for row in rows:
@@ -126,10 +126,10 @@ def _seconds(
         seconds_ring.read_seconds(format_broker_name(instance.name, one), of, name, since, until)
         for one in ((member,) if member else members_of(instance.name))
     ]
-    return found[0] if len(found) == 1 else list(summed(merge(*found, key=itemgetter("at"))))
+    return found[0] if len(found) == 1 else list(sum_members(merge(*found, key=itemgetter("at"))))
 
 
-def summed(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def sum_members(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of the same moment, of several members, as one: their sum, and of delays the longest. They come in order."""
     held: dict[str, Any] | None = None
     for row in rows:
@@ -160,4 +160,6 @@ def _rows(
     )
     if member:
         places = places.filter(member=member)
-    return summed(places.order_by("at").values("at", *seconds_ring.NUMBERS["place"], *DELAYS).iterator(2_000))
+    return sum_members(
+        places.order_by("at").values("at", *seconds_ring.NUMBERS["place"], *DELAYS).iterator(2_000)
+    )

@@ -27,7 +27,7 @@ from broker_core.safe_text import escape_line, to_mail_header
 from console.broker_link import collect_unreachable
 from console.choices import AlertSubject, MessageState
 from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
-from console.queries import live, standing
+from console.queries import live, system_conditions
 from console.services import audit, bounded_mail, webhooks
 from console.services.actions.webhook_address import check_address
 from console.services.actors import Actor
@@ -107,7 +107,7 @@ def watch(now: datetime) -> None:
         if rule.about in _FITS and name not in found:
             try:
                 with collect_unreachable() as unreached:
-                    found[name] = live.snapshot(name).clients
+                    found[name] = live.instance_snapshot(name).clients
             except SluiceError:
                 found[name] = None
             if unreached:
@@ -129,7 +129,7 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
         )
         found = rows.order_by("-at").values_list("client", "at")[: 4 * MOST_MEMBERS]
         return {client: at.timestamp() for client, at in found if _meant(rule, client)}
-    told = (one for one in standing.standings() if one.key != standing.ALERT)
+    told = (one for one in system_conditions.current_conditions() if one.key != system_conditions.ALERT)
     return {one.word: (one.since or now).timestamp() for one in told}
 
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import transaction
 
 from console.models import ClientHour, ImportedLakeFile, Instance
-from console.queries.pipeline_history import hours_in
+from console.queries.pipeline_history import read_hours
 
 MOST_FILES = 4
 """Taken in by one call; the next takes the next. A file is one day's."""
@@ -57,7 +57,7 @@ def _stamp(path: Path) -> str:
 
 
 def _take(instance: Instance, path: Path, stamp: str) -> int:
-    table, made = hours_in(path), 0
+    table, made = read_hours(path), 0
     for at, rows in _by_hour(table):
         fresh = [_row(instance, at, row) for row in rows]
         # An hour at a time, so that no other writer waits long.

@@ -22,8 +22,8 @@ from console.access.policy_secrets import redact_secrets, restore_secrets
 from console.broker_link import collect_unreachable, link_to
 from console.models import Instance, PolicyDraft, PolicyRevision, StagedRollout
 from console.queries import policies as read
-from console.queries.document_diff import Change as Difference
-from console.queries.document_diff import changes
+from console.queries.document_diff import DocumentChange as Difference
+from console.queries.document_diff import diff_documents
 from console.services import audit, policies, rollouts
 from console.services.actors import Actor
 
@@ -165,7 +165,7 @@ def preview_of(
     if rollout is not None:
         rollouts.validate(rollout)
     newest = policies.newest_of(instance)
-    differences = changes(newest.document, document)
+    differences = diff_documents(newest.document, document)
     try:
         policy = PolicyDocument.from_dict({**document, "revision": newest.number + 1})
     except OperatorError as problem:

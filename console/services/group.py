@@ -15,8 +15,8 @@ from broker_core.documents.requests import (
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX
 from console.broker_link import BrokerAnswer, RequestChannel, ask_all_brokers
-from console.queries.group import group_now
-from console.queries.links import links_now
+from console.queries.group import current_group
+from console.queries.links import current_links
 
 CHANGES: Mapping[str, type[DowngradeMember | UpgradeMember]] = {
     "downgrade": DowngradeMember,
@@ -36,12 +36,12 @@ def is_link(name: str) -> bool:
 def named(instance_name: str, name: str) -> str:
     """Whom an operator means at a terminal: a member by its name, else a link, with or without `link.` before it. BrokerUnavailable."""
     try:
-        members = [one.name for one in group_now(instance_name).members]
+        members = [one.name for one in current_group(instance_name).members]
     except OperatorError as problem:
         if problem.code != "no_group":
             raise
         members = []
-    links = [one.entry.name for one in links_now(instance_name).links]
+    links = [one.entry.name for one in current_links(instance_name).links]
     is_destination = name not in members and (name in links or not members)
     return f"{LINK_PREFIX}{name}" if is_destination and not is_link(name) else name
 

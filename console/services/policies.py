@@ -311,7 +311,7 @@ def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
 def reconcile() -> list[Change]:
     """Tell every broker that reports another revision than the one wanted. Called each minute."""
     behind = [
-        state["instance"] for state in read.in_force_everywhere()
+        state["instance"] for state in read.installation_policy_status()
         if state["running"] is not None and state["running"] != state["wanted"]
     ]  # fmt: skip
     newest = (read.newest_revision(read.instance_named(name)) for name in dict.fromkeys(behind))
@@ -490,7 +490,7 @@ def same_policy(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 def _unchanged(newest: PolicyRevision) -> Change:
     """An edit that changes nothing makes no revision."""
-    running = read.in_force(newest.instance)
+    running = read.policy_status(newest.instance)
     return Change(newest, running["converged"], running["why"])
 
 

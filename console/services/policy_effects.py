@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 
 from broker_core.slow_clients.rules.review import Severity
-from console.queries import effect
+from console.queries import policy_effect
 from console.services.drafts import Preview
 from console.units.format import in_words, size
 
@@ -30,8 +30,8 @@ class PolicyChangeEffect:
     severe    clients are cut off, acted on, or left without records
     """
 
-    lines: list[effect.Line] = field(default_factory=list)
-    changes: list[effect.Line] = field(default_factory=list)
+    lines: list[policy_effect.EffectLine] = field(default_factory=list)
+    changes: list[policy_effect.EffectLine] = field(default_factory=list)
     headline: str = ""
     warnings: list[str] = field(default_factory=list)
     severe: bool = False
@@ -54,7 +54,7 @@ def _effect(found: Preview, document: Mapping[str, Any], warnings: list[str]) ->
     unknown = [found.unknown] if found.unknown else []
     if found.effect is None:
         return PolicyChangeEffect(warnings=[*warnings, *unknown])
-    told = effect.lines(found.effect, _signals(document))
+    told = policy_effect.summarise_effect(found.effect, _signals(document))
     severe = [told.headline] if told.severe else []
     headline = told.headline.rstrip(".") if told.at_once else ""
     warnings = [*warnings, *severe, *unknown]

@@ -14,10 +14,10 @@ from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind, Permission
 from console.models import PendingChange
 from console.queries import clients as client_queries
-from console.queries import effect, ledger
+from console.queries import ledger, policy_effect
 from console.queries import messages as message_queries
 from console.queries import replays as replay_queries
-from console.queries.document_diff import GONE, Change, gathered
+from console.queries.document_diff import GONE, DocumentChange, group_list_changes
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actions import planning
 from console.services.actors import Actor
@@ -162,7 +162,7 @@ def _publish(item: PendingChange, patterns: list[str] | None) -> Told:
     if not getting:
         lines = [plain("Nobody subscribes to it now. If it is journaled it can be replayed.")]
     else:
-        lines = [effect.Line("act", "get it, where their filters let it pass.", getting[:MOST_LINES], max(0, len(getting) - MOST_LINES))]  # fmt: skip
+        lines = [policy_effect.EffectLine("act", "get it, where their filters let it pass.", getting[:MOST_LINES], max(0, len(getting) - MOST_LINES))]  # fmt: skip
     return Told(what, "1 message published", lines)
 
 
@@ -193,7 +193,7 @@ def _journal(item: PendingChange, _: list[str] | None) -> Told:
     what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
     count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
     lines = [
-        effect.Line(
+        policy_effect.EffectLine(
             "act",
             _JOURNAL_SAYS[PendingChangeKind(item.kind)].format(count=count, records=number_exact(records)),
             [],
@@ -274,14 +274,18 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> Told:
 
 def _differences(
     found: drafts.Preview, newest: Mapping[str, Any], document: Mapping[str, Any]
-) -> list[Change]:
+) -> list[DocumentChange]:
     """What differs, with the operators' own rules as sentences."""
     before, after = newest.get("rules") or [], document.get("rules") or []
     told = [
-        one for one in gathered(found.differences) if one.path.partition(" ")[0].partition(".")[0] != "rules"
+        one
+        for one in group_list_changes(found.differences)
+        if one.path.partition(" ")[0].partition(".")[0] != "rules"
     ]
-    told += [Change("rule", words.rule_sentence(rule), GONE) for rule in before if rule not in after]
-    return told + [Change("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before]
+    told += [DocumentChange("rule", words.rule_sentence(rule), GONE) for rule in before if rule not in after]
+    return told + [
+        DocumentChange("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before
+    ]
 
 
 def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:

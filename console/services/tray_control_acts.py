@@ -13,7 +13,7 @@ from console.models import Instance, PendingChange
 from console.queries import actions as action_queries
 from console.queries import policies as policy_queries
 from console.queries import runs as run_queries
-from console.queries.document_diff import changes, gathered
+from console.queries.document_diff import diff_documents, group_list_changes
 from console.services import alerts, drafts, policies, rollouts, runs
 from console.services.actions import editing
 from console.services.actions.schedules import next_firings
@@ -70,8 +70,8 @@ def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], Told]:
             what = f"Give {whom} back revision {base.number}"
             found = drafts.preview_of(item.instance, base.document)
         found = drafts.visible(found, patterns)
-        differences = gathered(
-            changes(base.document, staged.document) if word == "promote" else found.differences
+        differences = group_list_changes(
+            diff_documents(base.document, staged.document) if word == "promote" else found.differences
         )
         told = effect_of_ending_rollout(found, staged.document)
         headline = (
@@ -117,7 +117,7 @@ def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
 def _draft(item: PendingChange, _: list[str] | None) -> Told:
     draft = own_draft(item.instance, int(item.target))
     newest = policies.newest_of(item.instance)
-    differences = gathered(changes(newest.document, draft.document))
+    differences = group_list_changes(diff_documents(newest.document, draft.document))
     lines = [plain("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
     return Told(f"Delete the draft {draft.title}", "1 draft deleted", lines, differences=differences)
 

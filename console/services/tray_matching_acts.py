@@ -14,7 +14,7 @@ from broker_core.errors import OperatorError, SluiceError
 from console.choices import PendingChangeKind, Permission
 from console.models import PendingChange
 from console.queries import clients as client_queries
-from console.queries import effect
+from console.queries import policy_effect
 from console.queries.policies import instance_named
 from console.services import access, clients
 from console.services.actors import Actor
@@ -36,7 +36,7 @@ def matching(
 
     Raises OperatorError nobody_matches, too_many_matching, or BrokerUnavailable.
     """
-    found = client_queries.Clients(search=search, delivery=delivery, health=health, patterns=patterns)
+    found = client_queries.ClientSequence(search=search, delivery=delivery, health=health, patterns=patterns)
     if len(found) > MOST_MATCHING:
         raise OperatorError(
             "too_many_matching",
@@ -59,7 +59,7 @@ def matching(
 
 def _there(item: PendingChange) -> list[ClientEntry]:
     """Those of them who are still connected, in the order in which they stood."""
-    found = client_queries.Clients(search=item.parameters.get("search", ""))
+    found = client_queries.ClientSequence(search=item.parameters.get("search", ""))
     known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
@@ -76,7 +76,11 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
         )
         waiting = f"{number_exact(sum(one.waiting_messages for one in acted))} messages ({size(sum(one.waiting_bytes for one in acted))}) wait for them"
         lines = (
-            [effect.Line("act", f"{says}; {waiting}.", [one.name for one in acted[:MOST_NAMES]], number)]
+            [
+                policy_effect.EffectLine(
+                    "act", f"{says}; {waiting}.", [one.name for one in acted[:MOST_NAMES]], number
+                )
+            ]
             if acted
             else []
         )

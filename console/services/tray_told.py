@@ -8,7 +8,7 @@ from typing import Any
 
 from console.choices import Permission
 from console.models import PendingChange
-from console.queries import effect
+from console.queries import policy_effect
 from console.services.actors import Actor
 
 
@@ -25,7 +25,7 @@ class Told:
 
     what: str
     headline: str = ""
-    lines: list[effect.Line] = field(default_factory=list)
+    lines: list[policy_effect.EffectLine] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     blocked: list[str] = field(default_factory=list)
     severe: bool = False
@@ -47,6 +47,6 @@ class Act:
     about_everything: bool = False
 
 
-def plain(sentence: str, kind: str = "act") -> effect.Line:
+def plain(sentence: str, kind: str = "act") -> policy_effect.EffectLine:
     """A line of an effect that names nobody."""
-    return effect.Line(kind, sentence, [], 0)
+    return policy_effect.EffectLine(kind, sentence, [], 0)

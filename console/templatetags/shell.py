@@ -16,8 +16,8 @@ from broker_core.documents.clients import DeliveryState, Health
 from console import current_instance as viewed
 from console.models import Decision
 from console.queries import brokers
-from console.queries.saving import Saving, saving
-from console.queries.standing import standings as standings_now
+from console.queries.limit_advice import LimitAdvice, limit_advice
+from console.queries.system_conditions import current_conditions as standings_now
 from console.services.actors import access_of_request
 from console.units import handbook, words
 from console.units.format import epoch_ms, size
@@ -169,9 +169,9 @@ def site_zone() -> str:
 
 
 @register.simple_tag
-def saving_of(decision: Decision) -> Saving | None:
+def saving_of(decision: Decision) -> LimitAdvice | None:
     """The smallest change that would have spared its client."""
-    return saving({**decision.details, "at": epoch_ms(decision.at)})
+    return limit_advice({**decision.details, "at": epoch_ms(decision.at)})
 
 
 @register.simple_tag
@@ -212,7 +212,7 @@ def other_instances(context: dict[str, Any]) -> list[str]:
     """The instances that somebody may turn to; none where there is one only."""
     if len(brokers.instances()) < 2:
         return []
-    return brokers.seen_by(access_of_request(context["request"]))
+    return brokers.visible_instances(access_of_request(context["request"]))
 
 
 @register.simple_tag(takes_context=True)

@@ -21,7 +21,7 @@ def choose(request: HttpRequest) -> HttpResponse:
     """From now on those of this session are about another one."""
     audit.changes_nothing(request)
     wanted = request.POST.get("instance", "")
-    if wanted not in brokers.seen_by(access_of_request(request)):
+    if wanted not in brokers.visible_instances(access_of_request(request)):
         raise PermissionDenied("There is no such instance here, or it isn't yours to see.")
     request.session[current_instance.KEY] = wanted
     return redirect("overview")

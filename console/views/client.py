@@ -94,7 +94,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     # While the broker can't say, nobody can know that a client never was.
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
-    last = history.last_sampled(instance, name) if found is None and instance is not None else None
+    last = history.last_sample_time(instance, name) if found is None and instance is not None else None
     asked = request.GET.get("range") or common.preferences(request).range
     chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
     since = _since(request, timezone.now(), chosen.span)
@@ -105,7 +105,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "last_seen": last, "ranges": overview.RANGES.values(), "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
         "several": len(members_of(current_instance.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
-        "marks": overview.marks(instance, since, name) if instance is not None else [],
+        "marks": overview.time_marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)
 
@@ -159,7 +159,7 @@ def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
     if found is None:
         return []
     try:
-        settings_now = read.effective(name)
+        settings_now = read.effective_settings(name)
     except SluiceError:
         return []
     return [

@@ -24,7 +24,7 @@ from console import current_instance
 from console.access.rights import Need, PublicAccess
 from console.choices import Permission
 from console.models import Instance, UserPreferences
-from console.queries import policies, standing
+from console.queries import policies, system_conditions
 from console.services import access
 from console.services.actors import access_of_request, actor_of
 from console.services.preferences import preferences_of
@@ -167,7 +167,7 @@ def in_force() -> dict[str, Any]:
     `overdue`: one that doesn't has had the time to take it up.
     """
     own = current_instance.instance_name()
-    states = [state for state in policies.in_force_everywhere() if state["instance"] == own]
+    states = [state for state in policies.installation_policy_status() if state["instance"] == own]
     converged = sum(state["converged"] for state in states)
     wanted = max((state["wanted"] for state in states), default=0)
     return {
@@ -175,5 +175,5 @@ def in_force() -> dict[str, Any]:
         "counted": "member" if any(state["member"] for state in states) else "instance",
         "set_back": any(state["set_back"] for state in states),
         "converged_all": bool(states) and converged == len(states),
-        "overdue": converged < len(states) and standing.is_overdue(policies.instance_named(own)),
+        "overdue": converged < len(states) and system_conditions.is_overdue(policies.instance_named(own)),
     }  # fmt: skip

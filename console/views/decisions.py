@@ -19,9 +19,9 @@ from console.broker_link import link_to
 from console.choices import Permission
 from console.models import Decision, Instance
 from console.queries import history, incidents
-from console.queries.clients import Clients
+from console.queries.clients import ClientSequence
 from console.queries.filters import DecisionFilter
-from console.queries.standing import restarts
+from console.queries.system_conditions import broker_restarts
 from console.units import words
 from console.views import common
 
@@ -43,12 +43,12 @@ def decisions(request: HttpRequest) -> HttpResponse:
     if instance is not None:
         found = DecisionFilter(chosen, history.decisions(instance, patterns=common.patterns(request))).qs
     now, patterns = timezone.now(), common.patterns(request)
-    newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MOST_READ])
+    newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MAX_READ])
     context = {
         "stalls": _stalls(patterns) if not chosen["client"] else [],
         "storms": _storms(instance, chosen["client"], patterns, newest, now),
-        "incidents": incidents.incidents(newest)[:MOST_INCIDENTS], "cells": incidents.timeline(newest, now), "of_a_day": len(newest),
-        "most_read": incidents.MOST_READ, "begin": now - incidents.SPAN,
+        "incidents": incidents.group_incidents(newest)[:MOST_INCIDENTS], "cells": incidents.decision_timeline(newest, now), "of_a_day": len(newest),
+        "most_read": incidents.MAX_READ, "begin": now - incidents.SPAN,
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
         "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
     }  # fmt: skip
@@ -57,15 +57,17 @@ def decisions(request: HttpRequest) -> HttpResponse:
 
 def _storms(
     instance: Instance | None, client: str, patterns: list[str] | None, newest: list[Decision], now: datetime
-) -> list[incidents.Storm]:
+) -> list[incidents.LogonStorm]:
     """None while the broker is away, which stands at the top of the page, and none where one client is looked for."""
     if instance is None or client:
         return []
     try:
-        everyone = Clients(patterns=patterns, sort="-connected_at")[0:MOST_CLIENTS]
+        everyone = ClientSequence(patterns=patterns, sort="-connected_at")[0:MOST_CLIENTS]
     except SluiceError:
         return []
-    return incidents.storms(everyone, restarts(instance, now - incidents.SPAN), newest, now)[:MOST_INCIDENTS]
+    return incidents.logon_storms(everyone, broker_restarts(instance, now - incidents.SPAN), newest, now)[
+        :MOST_INCIDENTS
+    ]
 
 
 def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:

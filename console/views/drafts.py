@@ -16,8 +16,8 @@ from console.choices import PendingChangeKind, Permission
 from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
 from console.forms.rule import signals_of
 from console.models import PolicyDraft
-from console.queries import effect
 from console.queries import policies as read
+from console.queries import policy_effect
 from console.services import audit, drafts, policies, policy_files, rollouts
 from console.services import tray as tray_service
 from console.views import common, draft_tables, tray
@@ -139,7 +139,7 @@ def shown_preview(request: HttpRequest, found: drafts.Preview, document: Mapping
     """A preview for a page: whom they may see of it, in lines."""
     seen = drafts.visible(found, common.patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
-    told = effect.lines(seen.effect, signals_of(rules)) if seen.effect is not None else None
+    told = policy_effect.summarise_effect(seen.effect, signals_of(rules)) if seen.effect is not None else None
     return {"preview": seen, "effect": told}
 
 

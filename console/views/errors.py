@@ -8,7 +8,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from console.queries.standing import missed_since
+from console.queries.system_conditions import unavailable_since
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -24,5 +24,5 @@ def from_before(request: HttpRequest) -> HttpResponse:
 def failed(request: HttpRequest) -> HttpResponse:
     """Django calls this while the exception is being handled. Nothing on these pages asks the database for anything."""
     if isinstance(sys.exc_info()[1], DatabaseError):
-        return render(None, "503.html", {"since": missed_since("database")}, status=503)
+        return render(None, "503.html", {"since": unavailable_since("database")}, status=503)
     return render(None, "500.html", {"request_id": getattr(request, "request_id", "")}, status=500)

@@ -16,7 +16,7 @@ from console.broker_link import is_on_this_machine, members_of
 from console.choices import PendingChangeKind, Permission
 from console.forms.journals import JournalActionForm
 from console.queries import journal_map, live, overview, runs
-from console.queries.run_scope import segments_shown
+from console.queries.run_redaction import redact_segments
 from console.services import audit
 from console.services import tray as tray_service
 from console.services.actors import access_of_request
@@ -72,8 +72,8 @@ def _show(
     members, away = members_of(current_instance.instance_name()), None
     member = str(form.data.get("member") or request.GET.get("member") or members[0])
     try:
-        seen = segments_shown(
-            live.journals(member=member), current_instance.instance_name(), access_of_request(request)
+        seen = redact_segments(
+            live.journal_segments(member=member), current_instance.instance_name(), access_of_request(request)
         )
         segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
@@ -81,7 +81,7 @@ def _show(
     now, instance = timezone.now(), common.own_instance()
     chosen = request.GET.get("range", "all")
     disk = (
-        overview.disk(segments[::-1], now)
+        overview.disk_forecast(segments[::-1], now)
         if is_on_this_machine(current_instance.instance_name(), member)
         else None
     )
@@ -90,7 +90,7 @@ def _show(
     context = {
         "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": _query(request), "segments": segments,
         "full_in": _full_in(disk), "broker_problem": away, "actions": ACTIONS, "plan_form": form, "disk": disk, "map": log,
-        "kept_bytes": _kept_back(segments), "keeping": journal_map.keeping(segments, disk, now),
+        "kept_bytes": _kept_back(segments), "keeping": journal_map.retention_options(segments, disk, now),
         "range": chosen if chosen in journal_map.RANGES else "all", "ranges": RANGES,
         "total_bytes": sum(segment.bytes for segment in segments),
         "members": members, "member": member,
@@ -105,7 +105,7 @@ def _query(request: HttpRequest) -> str:
     return f"{urlencode(asked)}&" if asked else ""
 
 
-def _full_in(disk: overview.Disk | None) -> str:
+def _full_in(disk: overview.DiskForecast | None) -> str:
     """Until the disk is full, in days where it is days."""
     left = disk.full_in_s if disk is not None else None
     if left is None:

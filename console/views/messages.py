@@ -78,7 +78,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     common.allow(request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic)
     context: dict[str, Any]
     try:
-        come = read.follow(
+        come = read.follow_messages(
             topic, filter=form.cleaned_data["filter"], after=request.GET.get("after", "")[:128]
         )
         context = {"rows": _shown(come.messages), "come": come}
@@ -119,14 +119,14 @@ def _show(
     request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishForm | None = None, status: int = 200
 ) -> HttpResponse:  # fmt: skip
     try:
-        topics = read.topics(readable[:MOST_PATTERNS])
+        topics = read.frequent_topics(readable[:MOST_PATTERNS])
     except SluiceError:
         topics = []  # why is said where the messages would be
     chosen = context.get("topic") or readable[0]
     exact = chosen if not set(chosen) & set("*>~") else ""
     context = {
         "topic": chosen, "readable": readable, "topics": topics, "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
-        "publish_form": publishing or PublishForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MOST_FOLLOWED,
+        "publish_form": publishing or PublishForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MAX_FOLLOWED,
         "topics_from": read.TOPICS_FROM, **context,
     }  # fmt: skip
     return common.page(request, "messages.html", context, status)
@@ -135,12 +135,12 @@ def _show(
 def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
     asked = form.cleaned_data
     if asked["start"] or asked["end"]:
-        page = read.browse(
+        page = read.browse_messages(
             topic, filter=asked["filter"], bookmark=asked["start"] or "0", end=asked["end"], limit=PAGE
         )
         later = "" if page.complete else _query(form, start=page.next)
         return {"rows": _shown(page.messages), "searched": page.searched, "later": later, "forwards": True}
-    found = read.newest(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
+    found = read.newest_messages(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
     earlier = _query(form, before=found.earlier) if found.earlier else ""
     return {
         "rows": _shown(found.messages), "searched": found.searched, "earlier": earlier, "newest": not asked["before"],

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.queries import brokers, history, policies, standing
+from console.queries import brokers, history, policies, system_conditions
 from console.queries import overview as read
 from console.services import audit, handover
 from console.services.actors import access_of_request
@@ -31,7 +31,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     decisions = list(history.decisions(instance, patterns=patterns)[:NEWEST_DECISIONS]) if instance else []
     context = {
         "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
-        "disk": read.fetch_disk(timezone.now()) if instance else None, **_now(request), **common.in_force(),
+        "disk": read.current_disk_forecast(timezone.now()) if instance else None, **_now(request), **common.in_force(),
     }  # fmt: skip
     return common.page(request, "overview.html", context)
 
@@ -53,7 +53,7 @@ def heat(request: HttpRequest) -> HttpResponse:
     try:
         if instance is not None:
             return JsonResponse(
-                read.heat(instance, _range(request), timezone.now(), common.patterns(request))
+                read.lag_heatmap(instance, _range(request), timezone.now(), common.patterns(request))
             )
     except SluiceError:
         pass  # what is wrong stands at the top of the page
@@ -69,7 +69,7 @@ def seen(request: HttpRequest) -> HttpResponse:
     return redirect("overview")
 
 
-def _range(request: HttpRequest) -> read.Range:
+def _range(request: HttpRequest) -> read.PlotRange:
     asked = request.GET.get("range") or common.preferences(request).range
     return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
@@ -79,12 +79,12 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     if instance is None:
         return _brokers(request)
     until = handover.seen_until(common.actor_of(request), timezone.now())
-    since = read.since_then(instance, until, patterns)
+    since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
         "seen_until": until, "since": since, "revisions": sum(one["kind"] == "revision" for one in since),
     }  # fmt: skip
     try:
-        found["verdict"] = read.verdict(patterns)
+        found["verdict"] = read.current_verdict(patterns)
     except SluiceError:
         pass
     return found | _brokers(request)
@@ -94,10 +94,10 @@ def _brokers(request: HttpRequest) -> dict[str, Any]:
     """Where there are several: each with the revision that it is to run, and whether that is overdue."""
     if len(told := brokers.brokers(access_of_request(request))) < 2:
         return {}
-    states = policies.in_force_everywhere()
+    states = policies.installation_policy_status()
     wanted = {state["instance"]: state["wanted"] for state in states}
     behind = {state["instance"] for state in states if not state["converged"]}
-    overdue = {name for name in behind if standing.is_overdue(policies.instance_named(name))}
+    overdue = {name for name in behind if system_conditions.is_overdue(policies.instance_named(name))}
     return {
         "brokers": [(one, wanted.get(one.instance), one.instance in overdue) for one in told],
         "answering": sum(one.answers for one in told), "asked_at": timezone.now(),

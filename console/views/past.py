@@ -17,8 +17,8 @@ from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.models import Instance, PolicyRevision
-from console.queries import past as read
-from console.queries.document_diff import changes
+from console.queries import point_in_time as read
+from console.queries.document_diff import diff_documents
 from console.units import words
 from console.views import common
 
@@ -46,7 +46,7 @@ def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], comm
             if not asked or instance is None:
                 return view(request, *args, **kwargs)
             try:
-                when = read.moment(asked, timezone.now())
+                when = read.parse_point_in_time(asked, timezone.now())
             except OperatorError as problem:
                 common.tell(request, problem)
                 return redirect(request.path)
@@ -57,51 +57,53 @@ def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], comm
     return declare
 
 
-def overview(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+def overview(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """How many were logged on, who was furthest behind, pools and rates, what had been decided."""
     patterns = common.patterns(request)
-    rows = read.clients(instance, when, patterns)
+    rows = read.clients_at(instance, when, patterns)
     return _page(request, instance, when, "past_overview.html", {
-        "total": len(rows), "by_delivery": read.by_delivery(rows), "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
+        "total": len(rows), "by_delivery": read.count_by_delivery(rows), "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
         "worst": [one for one in rows if one["lag_ms"] or one["state"] != "live"][:WORST],
-        "decisions": read.decisions(instance, when, patterns)[:WORST],
+        "decisions": read.decisions_before(instance, when, patterns)[:WORST],
     })  # fmt: skip
 
 
-def clients(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+def clients(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """Who was logged on, the longest lag first."""
     search = request.GET.get("q", "").strip()[:64]
-    rows = read.clients(instance, when, common.patterns(request), search)
+    rows = read.clients_at(instance, when, common.patterns(request), search)
     query = request.GET.copy()
     query.pop("page", None)
     return _page(request, instance, when, "past_clients.html", {
         "page": Paginator(rows, PAGE).get_page(request.GET.get("page")), "total": len(rows), "search": search,
-        "by_delivery": read.by_delivery(rows), "query": f"{query.urlencode()}&" if query else "",
+        "by_delivery": read.count_by_delivery(rows), "query": f"{query.urlencode()}&" if query else "",
     })  # fmt: skip
 
 
-def client(request: HttpRequest, instance: Instance, when: read.Moment, name: str) -> HttpResponse:
+def client(request: HttpRequest, instance: Instance, when: read.PointInTime, name: str) -> HttpResponse:
     """What one client's figures were, the quarter of an hour before, and what had been decided about it."""
-    shown = read.part(when, request.GET.get("from", ""), request.GET.get("to", ""), timezone.now())
-    samples = read.client(instance, when, name)
-    told = samples if shown is None else read.client(instance, when, name, shown)
+    shown = read.parse_timeline_part(
+        when, request.GET.get("from", ""), request.GET.get("to", ""), timezone.now()
+    )
+    samples = read.client_at(instance, when, name)
+    told = samples if shown is None else read.client_at(instance, when, name, shown)
     step_s = 60 if shown is None else shown.step_s
     return _page(request, instance, when, "past_client.html", {
-        "name": name, "then": read.there_then(when, samples), "samples": read.by_span(told, step_s), "shown": shown, "step_ms": 1_000 * step_s,
-        "decisions": read.decisions(instance, when, None, name),
+        "name": name, "then": read.sample_at(when, samples), "samples": read.worst_by_step(told, step_s), "shown": shown, "step_ms": 1_000 * step_s,
+        "decisions": read.decisions_before(instance, when, None, name),
     })  # fmt: skip
 
 
-def policies(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+def policies(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """The revision that was in force, with its limits and rules, and those before it."""
-    found = read.policy(instance, when)
+    found = read.policy_at(instance, when)
     shown = found.running or found.wanted
-    listed = read.revisions(instance, when, REVISIONS + 1)
+    listed = read.revisions_before(instance, when, REVISIONS + 1)
     before = dict(pairwise(listed))
     return _page(request, instance, when, "past_policies.html", {
         "shown": shown, **(_parts(shown) if shown is not None else {}),
         "revisions": [
-            {"revision": one, "changes": changes(before[one].document, one.document) if one in before else []}
+            {"revision": one, "changes": diff_documents(before[one].document, one.document) if one in before else []}
             for one in listed[:REVISIONS]
         ],
     })  # fmt: skip
@@ -134,9 +136,9 @@ def _parts(revision: PolicyRevision) -> Context:
 
 
 def _page(
-    request: HttpRequest, instance: Instance, when: read.Moment, template: str, context: Context
+    request: HttpRequest, instance: Instance, when: read.PointInTime, template: str, context: Context
 ) -> HttpResponse:
-    places = read.places(instance, when)
+    places = read.resources_at(instance, when)
     now = timezone.now()
     steps = [
         (word, _stepped(request, when, seconds))
@@ -144,7 +146,7 @@ def _page(
         if (now - when.at).total_seconds() > seconds
     ]
     return common.page(request, template, {
-        "past": when, "keep": when.query, "steps": steps, "now_path": _now_path(request), "policy_then": read.policy(instance, when),
+        "past": when, "keep": when.query, "steps": steps, "now_path": _now_path(request), "policy_then": read.policy_at(instance, when),
         "instance_then": next(iter(places["instance"]), None), "pools": places["pool"], **context,
     })  # fmt: skip
 
@@ -157,8 +159,8 @@ def _now_path(request: HttpRequest) -> str:
     return request.path + (f"?{query.urlencode()}" if query else "")
 
 
-def _stepped(request: HttpRequest, when: read.Moment, seconds: int) -> str:
+def _stepped(request: HttpRequest, when: read.PointInTime, seconds: int) -> str:
     query = request.GET.copy()
     query.pop("page", None)
-    query["at"] = read.Moment(when.at + timedelta(seconds=seconds), when.minutes).text
+    query["at"] = read.PointInTime(when.at + timedelta(seconds=seconds), when.minutes).text
     return f"?{query.urlencode()}"

@@ -37,7 +37,7 @@ USUALLY = timedelta(days=1)
 def kept_runs(request: HttpRequest) -> HttpResponse:
     """The newest runs, whoever started them, and the jobs there are."""
     job = request.GET.get("job", "").strip()[:64]
-    found = Paginator(read.kept_runs(job), PAGE).get_page(request.GET.get("page"))
+    found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
     told = {
         "page": found,
@@ -109,7 +109,9 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
 def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
     mine = f"draft-{draft.pk}-"
     found = [
-        run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
+        run
+        for run in read.stored_runs("backtest")
+        if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
     asked_for = runs.backtests(draft.instance, draft.pk)
     listed = part_of(request, asked_for)
@@ -121,7 +123,7 @@ def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
 def kept_run(request: HttpRequest, run_id: str) -> HttpResponse:
     """One run with its tables and plots."""
     run = _allowed(request, run_id)
-    return common.page(request, "pipeline_run.html", {"run": run, "tables": read.tables_of(run)})
+    return common.page(request, "pipeline_run.html", {"run": run, "tables": read.run_tables(run)})
 
 
 @common.permitted(Permission.VIEW)
@@ -139,7 +141,7 @@ def taken_away(
         return FileResponse(
             path.open("rb"), as_attachment=True, filename=name, content_type="application/vnd.apache.parquet"
         )
-    answer = StreamingHttpResponse(read.csv_of(path), content_type="text/csv; charset=utf-8")
+    answer = StreamingHttpResponse(read.table_as_csv(path), content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     return answer
 
@@ -148,7 +150,7 @@ def taken_away(
 @require_GET
 def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     """A plot as an image, in which nothing runs."""
-    drawn = read.plot_of(_allowed(request, run_id, name), name)
+    drawn = read.run_plot(_allowed(request, run_id, name), name)
     if drawn is None:
         raise Http404("There is no such plot.")
     return HttpResponse(drawn, content_type="image/svg+xml")
@@ -158,7 +160,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
 @require_GET
 def document(request: HttpRequest, run_id: str) -> HttpResponse:
     """What a run wrote for people, to take away: a file, so that the console's own pages never show another's."""
-    found = read.page_of(_allowed(request, run_id))
+    found = read.run_document(_allowed(request, run_id))
     if found is None:
         raise Http404("There is no such document.")
     answer = HttpResponse(found, content_type="text/html; charset=utf-8")
@@ -170,9 +172,9 @@ def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, An
     """The run, to who may see all clients and, where bodies of messages are in it, read messages."""
     if common.patterns(request) is not None:
         raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
-    run = read.kept_run(run_id)
+    run = read.stored_run(run_id)
     if run is None:
         raise Http404("There is no such run.")
-    if read.needs_messages(run, table.partition(".")[0]):
+    if read.contains_messages(run, table.partition(".")[0]):
         common.allow(request, Permission.READ_MESSAGES, instance=run["instance"])
     return run

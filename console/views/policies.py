@@ -21,7 +21,7 @@ from console.forms.transports import TransportPolicyForm
 from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
-from console.queries.document_diff import Change, changes
+from console.queries.document_diff import DocumentChange, diff_documents
 from console.services import audit, set_back
 from console.services import policies as service
 from console.services import tray as tray_service
@@ -176,7 +176,7 @@ def _pools_now() -> Pools:
     """The running brokers' pools, by their own name and by "transport NAME", each member's; none while they are away."""
     found: Pools = {}
     try:
-        pools = live.status().pools
+        pools = live.instance_status().pools
     except SluiceError:
         return found
     for pool in pools:
@@ -203,7 +203,7 @@ def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pools: list[P
 def _revisions() -> list[dict[str, Any]]:
     """Newest first, each with what it changed against the one before, and whether it is wanted or runs."""
     instance = read.instance_named()
-    state, runs = read.in_force(instance), read.run_by(instance)
+    state, runs = read.policy_status(instance), read.running_revisions(instance)
     found: list[PolicyRevision] = read.revisions(instance, REVISIONS + 1)
     older = {revision.number: revision for revision in found}
     return [
@@ -219,5 +219,5 @@ def _revisions() -> list[dict[str, Any]]:
     ]
 
 
-def _changes(before: PolicyRevision | None, after: PolicyRevision) -> list[Change]:
-    return changes(before.document, after.document) if before is not None else []
+def _changes(before: PolicyRevision | None, after: PolicyRevision) -> list[DocumentChange]:
+    return diff_documents(before.document, after.document) if before is not None else []

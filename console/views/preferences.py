@@ -39,5 +39,5 @@ def save(request: HttpRequest) -> HttpResponse:
 
 
 def _show(request: HttpRequest, form: PreferencesForm, status: int = 200) -> HttpResponse:
-    shown = environment.installation() if common.may(request)["view"] else []
+    shown = environment.environment_settings() if common.may(request)["view"] else []
     return common.page(request, "settings.html", {"form": form, "installation": shown}, status)

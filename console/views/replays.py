@@ -118,7 +118,7 @@ def _list(request: HttpRequest) -> dict[str, Any]:
 class _Row(NamedTuple):
     """A replay in the list."""
 
-    replay: read.KnownReplay
+    replay: read.ReplayView
 
     @property
     def percent(self) -> float:

@@ -16,8 +16,8 @@ from broker_core.errors import SluiceError
 from console import current_instance
 from console.broker_link import link_to
 from console.choices import Permission
-from console.queries.group import PATIENCE_S, seen_group
-from console.queries.links import links_now
+from console.queries.group import PATIENCE_S, group_view
+from console.queries.links import current_links
 from console.views import common
 
 
@@ -39,8 +39,8 @@ def now(request: HttpRequest) -> HttpResponse:
 def _seen() -> dict[str, Any]:
     instance = current_instance.instance_name()
     return {
-        "seen": seen_group(instance),
-        **links_now(instance)._asdict(),
+        "seen": group_view(instance),
+        **current_links(instance)._asdict(),
         "problems": _problems(instance),
         **common.in_force(),
     }

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.errors import SluiceError
 from console.choices import ACTIVE_RUN_STATES, PendingChangeKind, Permission, PipelineJobs, RunKind, RunState
 from console.models import ActionRun
-from console.queries import run_scope
+from console.queries import run_redaction
 from console.queries import runs as read
 from console.queries.filters import RunFilter
 from console.services import audit, pipeline
@@ -86,7 +86,7 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     except SluiceError as problem:
         if problem.code == "plan_needed":
             audit.changes_nothing(request)
-            seen = run_scope.plan_shown(run, problem.details["plan"], access_of_request(request))
+            seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.tell(request, problem)
     else:
@@ -112,7 +112,7 @@ def part_of(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
 def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
     """Runs as lists show them, of what may be seen: with what they do in words, and what can be done with each."""
     access = access_of_request(request)
-    found: list[Any] = [run_scope.shown(run, access) for run in runs]
+    found: list[Any] = [run_redaction.redact_run(run, access) for run in runs]
     for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)

@@ -8,7 +8,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from console.choices import Permission
-from console.queries.standing import standings
+from console.queries.system_conditions import current_conditions
 from console.views import common
 
 
@@ -17,4 +17,4 @@ from console.views import common
 @require_GET
 def standing(request: HttpRequest) -> HttpResponse:
     """The lines at the top of a page; empty when all is well."""
-    return render(request, "components/standings.html", {"found": standings()})
+    return render(request, "components/standings.html", {"found": current_conditions()})

@@ -14,7 +14,7 @@ from broker_core.errors import JournalError
 from console.live.workers import pulse_key_of, worker_key
 from console.models import ActionRun, Instance
 from console.project.celery import refresh_worker_key
-from console.queries import standing
+from console.queries import system_conditions
 from console.queries.readiness import WORKER_KEY
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.tasks import pulse
@@ -64,7 +64,7 @@ def test_readyz_says_when_a_queue_does_not_move(
     (stuck,) = [part for part in answer.json()["parts"] if not part["ok"]]
     assert (answer.status_code, stuck["name"]) == (503, name)
     assert stuck["problem"].startswith("queue_stuck: nothing was taken up for 9") and stuck["fix"]
-    (told,) = [one for one in standing.standings() if one.key == name]
+    (told,) = [one for one in system_conditions.current_conditions() if one.key == name]
     assert "doesn't move" in told.word
     pulse(queue)
     assert client.get("/readyz").status_code == 200
@@ -84,7 +84,7 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
     (part,) = [part for part in answer.json()["parts"] if part["name"] == "worker"]
     assert (answer.status_code, part["ok"]) == (200, True)
     assert part["problem"].startswith("queue_stuck") and "cancel" in part["fix"]
-    (told,) = [one for one in standing.standings() if one.key == "worker"]
+    (told,) = [one for one in system_conditions.current_conditions() if one.key == "worker"]
     assert "doesn't move" in told.word
     ActionRun.objects.filter(pk=run.pk).update(heard_at=timezone.now() - timedelta(minutes=2))
     assert client.get("/readyz").status_code == 503, "its worker is silent"

@@ -24,7 +24,7 @@ from broker_core.errors import OperatorError
 from console import broker_link
 from console.broker_addresses import read_addresses
 from console.broker_link import BrokerUnavailable, BrokerUnreachable, link_to
-from console.queries.readiness import readiness
+from console.queries.readiness import check_components
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import tcp_policy, until
 from tests.support.certificates import Authority
@@ -141,7 +141,7 @@ def test_link_that_is_cut_is_away_for_everybody_at_once_and_comes_back(machine: 
 def test_readiness_names_what_is_wrong_with_the_link(machine: Machine) -> None:
     machine.at(1)
     machine.settings.SLUICE_INSTANCE = "test-1"
-    (told,) = [part for part in readiness() if part["name"].startswith("broker")]
+    (told,) = [part for part in check_components() if part["name"].startswith("broker")]
     assert (told["ok"], told["problem"]) == (False, "broker_away")
 
 

@@ -24,7 +24,7 @@ from console.broker_link import BrokerUnavailable, link_to
 from console.choices import AlertSubject, Role
 from console.models import Action, ActionRun, Alert, AlertRule, Instance, PolicyDraft, RevisionReport
 from console.queries import policies as read
-from console.queries.clients import Clients
+from console.queries.clients import ClientSequence
 from console.queries.policies import REPORT_FRESH
 from console.services import alerts, policies, reports
 from console.services.actions import watching
@@ -65,11 +65,11 @@ def plant(instance: Instance, tmp_path_factory: pytest.TempPathFactory, settings
 
 
 def test_a_page_of_all_members_is_sorted_over_them_and_cut_once(plant: Plant) -> None:
-    found = Clients(sort="-lag_messages")
+    found = ClientSequence(sort="-lag_messages")
     assert [one.name for one in found[0:2]] == ["slower", "slow"]
     assert [one.name for one in found[2:4]] == ["late", "fine"]
     assert len(found) == 4
-    assert [one.name for one in Clients(sort="name", member="b")[0:9]] == ["fine", "slower"]
+    assert [one.name for one in ClientSequence(sort="name", member="b")[0:9]] == ["fine", "slower"]
     assert link_to("sluice-1").call(requests.GetStatus()).clients_by_state["live"] == 4
 
 
@@ -231,11 +231,11 @@ def test_a_policy_is_in_force_when_every_listed_member_runs_it(plant: Plant, ins
     now = timezone.now()
     reports.record_revision(instance, 1, now, member="a")
     reports.record_revision(instance, 1, now, member="gone")  # listed no more: nobody waits for it
-    state = read.in_force(instance)
+    state = read.policy_status(instance)
     assert (state["converged"], state["why"]) == (False, "b: The broker has never reported.")
     reports.record_revision(instance, 1, now, member="b")
-    assert read.in_force(instance)["converged"]
-    assert [one["member"] for one in read.in_force_everywhere(now)] == ["", "a", "b"]
+    assert read.policy_status(instance)["converged"]
+    assert [one["member"] for one in read.installation_policy_status(now)] == ["", "a", "b"]
 
 
 def test_a_member_that_cant_follow_a_policy_says_so_in_the_api_and_on_the_overview(

@@ -18,7 +18,7 @@ from broker_core.documents.requests import GetStatus
 from console.broker_link import link_to
 from console.choices import AlertSubject
 from console.models import Alert, AlertRule, Instance
-from console.queries import readiness, standing
+from console.queries import readiness, system_conditions
 from console.services import alerts, reports
 from tests.console.test_members import Plant, plant
 from tests.support.fake_broker import make_group, make_member
@@ -38,7 +38,7 @@ def redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tuple({"name": name, "ok": True, "problem": ""} for name in ("redis", "worker"))
     monkeypatch.setattr(readiness, "_redis", lambda: parts)
     monkeypatch.setattr(readiness, "_workers", list)
-    monkeypatch.setattr(standing, "_since", {})
+    monkeypatch.setattr(system_conditions, "_since", {})
 
 
 def found_everywhere(page: Client) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from broker_core.stored_stalls import stalls_path, write_stalls
 from console.broker_link import BrokerLink, BrokerUnavailable
 from console.choices import Role
 from console.models import Instance
-from console.queries import readiness, standing
+from console.queries import readiness, system_conditions
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
 
@@ -37,7 +37,7 @@ def redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tuple({"name": name, "ok": True, "problem": ""} for name in ("redis", "worker"))
     monkeypatch.setattr(readiness, "_redis", lambda: parts)
     monkeypatch.setattr(readiness, "_workers", list)
-    monkeypatch.setattr(standing, "_since", {})
+    monkeypatch.setattr(system_conditions, "_since", {})
 
 
 def test_a_stall_stands_at_the_top_for_a_while_and_among_incidents_and_metrics(

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from console.management.commands.pipeline import Command
 from console.models import ClientHour, ClientMinute
 from console.queries.pipeline_history import client_hours
-from console.queries.statistics import series
+from console.queries.statistics import time_series
 from console.services.client_hours import take_in
 from console.services.policies import ensure_instance
 from pipeline.jobs.client_history import write_hours
@@ -118,7 +118,7 @@ def test_hours_of_the_lake_are_taken_into_the_database_once_and_answer_long_rang
     ClientMinute.objects.create(
         instance=instance, client="slow", at=at + timedelta(hours=2), state="live", lag_ms=7
     )
-    found = series(instance, "client", "slow", now - timedelta(days=83), now, 60, now)
+    found = time_series(instance, "client", "slow", now - timedelta(days=83), now, 60, now)
     assert found["source"] == "hours"
     assert [(one["at"] - H // 1_000, one["state"], one["lag_ms"], one["lag_bytes"]) for one in found["points"]] == [
         (0, "offlined", 900, 4), (3_600, "live", 1, 0), (7_200, "live", 7, 0),

@@ -133,7 +133,7 @@ def test_a_staged_revision_acts_on_its_clients_alone(
 
     published = drafts.publish(actor, draft.pk, reason="try", rollout=first)
     assert (published.revision.number, published.applied) == (3, True)
-    assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
+    assert read.policy_status(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
     made = quiet(real)
     assert enforced(made) == {(name, "offline", 3) for name in DESKS}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
@@ -165,7 +165,7 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     back = rollouts.check(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
-    assert (StagedRollout.objects.get().state, read.in_force(wanted)["staged"]) == ("returned", "")
+    assert (StagedRollout.objects.get().state, read.policy_status(wanted)["staged"]) == ("returned", "")
     assert sum(state == "offlined" for state in states(real).values()) == allowed
 
 

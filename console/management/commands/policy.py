@@ -29,7 +29,7 @@ from console.access.policy_secrets import restore_secrets
 from console.management.safe_command import SafeCommand
 from console.models import Action, Instance
 from console.queries import policies as read
-from console.queries.document_diff import changes
+from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
 from console.services.policy_files import MOST_BYTES
@@ -117,7 +117,9 @@ class Command(SafeCommand):
     def _diff(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
         newest = policies.newest_of(instance).document
-        differences = changes(newest, restore_secrets(self._loaded(options, instance).document, newest))
+        differences = diff_documents(
+            newest, restore_secrets(self._loaded(options, instance).document, newest)
+        )
         for one in differences:
             self.stdout.write(f"{one.path}: {one.before} → {one.after}")
         if differences:

@@ -32,8 +32,8 @@ from broker_core.safe_text import escape_json
 from console.broker_link import link_to
 from console.management.replication_text import links_as_json, show_group, show_links
 from console.management.safe_command import SafeCommand, SafeConsole
-from console.queries.group import group_now, is_well
-from console.queries.links import links_now
+from console.queries.group import current_group, is_group_healthy
+from console.queries.links import current_links
 from console.services.group import change_link, change_member, forget_member, is_link, named
 from console.services.journal_places import accept_log, directories_now, known_group, known_log_now
 
@@ -175,12 +175,12 @@ class Command(SafeCommand):
 
     def _status(self, instance: str, json: bool, **options: Any) -> None:
         try:
-            status = group_now(instance)
+            status = current_group(instance)
         except OperatorError as problem:
             if problem.code != "no_group":
                 raise
             status = None
-        links = links_now(instance)
+        links = current_links(instance)
         if json:
             said = (
                 {"instance": instance, "state": BY_ITSELF} if status is None else msgspec.to_builtins(status)
@@ -193,11 +193,11 @@ class Command(SafeCommand):
             )
             if links.links or links.away or status is None:
                 show_links(links, console)
-        if not (links.is_well and (status is None or is_well(status))):
+        if not (links.is_well and (status is None or is_group_healthy(status))):
             sys.exit(1)
 
     def _links(self, instance: str, json: bool, **options: Any) -> None:
-        links = links_now(instance)
+        links = current_links(instance)
         self._line(links_as_json(links)) if json else show_links(links, self._console())
         if not links.is_well:
             sys.exit(1)
@@ -207,7 +207,7 @@ class Command(SafeCommand):
         name = named(instance, member)
         if is_link(name):
             links = change_link(brokers, change, name, by)
-            self._line(links) if json else show_links(links_now(instance), self._console())
+            self._line(links) if json else show_links(current_links(instance), self._console())
         else:
             status = change_member(brokers, change, name, by)
             self._line(status) if json else show_group(status, self._console())

@@ -7,7 +7,7 @@ from rest_framework.test import APIClient
 
 from broker_core.control.requests.clients import sort_clients
 from broker_core.errors import OperatorError
-from console.queries.clients import Clients
+from console.queries.clients import ClientSequence
 from tests.support.calls import counted
 from tests.support.fake_broker import FakeBroker, make_client
 
@@ -17,14 +17,14 @@ def names(found: Any) -> list[object]:
 
 
 def test_clients_are_filtered_by_state_transport_and_part_of_the_name(broker: FakeBroker) -> None:
-    assert names(Clients(state="offlined")[:10]) == ["board-jfk"]
-    assert names(Clients(transport="websocket", search="LAKE")[:10]) == ["lake-loader"]
-    assert names(Clients(patterns=["board-*", "lake-loader"])[:10]) == ["board-jfk", "lake-loader"]
-    assert names(Clients(patterns=[])[:10]) == []
+    assert names(ClientSequence(state="offlined")[:10]) == ["board-jfk"]
+    assert names(ClientSequence(transport="websocket", search="LAKE")[:10]) == ["lake-loader"]
+    assert names(ClientSequence(patterns=["board-*", "lake-loader"])[:10]) == ["board-jfk", "lake-loader"]
+    assert names(ClientSequence(patterns=[])[:10]) == []
 
 
 def test_only_the_page_is_asked_of_the_broker_and_once(broker: FakeBroker) -> None:
-    found = Clients(sort="-name")
+    found = ClientSequence(sort="-name")
     assert (len(found), names(found[15:18])) == (18, ["carrier-as", "carrier-aa", "board-jfk"])
     asked = [one for one in broker.asked if one["do"] == "clients_page"]
     assert [(one.get("offset", 0), one.get("limit", 100)) for one in asked] == [(0, 100)]
@@ -46,13 +46,13 @@ def test_the_worst_health_comes_first_then_the_greatest_lag(broker: FakeBroker) 
         make_client("fine"), make_client("paused", "paused"), make_client("late", lag=5, health="falling behind"),
         make_client("later", lag=9, health="falling behind"), make_client("stuck", lag=1, health="stalled"),
     ]  # fmt: skip
-    assert names(Clients()[:10]) == ["stuck", "later", "late", "paused", "fine"]
+    assert names(ClientSequence()[:10]) == ["stuck", "later", "late", "paused", "fine"]
 
 
 def test_delivery_and_health_filter_each(broker: FakeBroker) -> None:
-    assert names(Clients(delivery="draining")[:10]) == ["delay-mailer"]
-    assert names(Clients(health="stalled", delivery="offlined")[:10]) == ["board-jfk"]
-    assert names(Clients(health="stalled", delivery="draining")[:10]) == []
+    assert names(ClientSequence(delivery="draining")[:10]) == ["delay-mailer"]
+    assert names(ClientSequence(health="stalled", delivery="offlined")[:10]) == ["board-jfk"]
+    assert names(ClientSequence(health="stalled", delivery="draining")[:10]) == []
 
 
 def test_an_order_that_there_is_not_is_refused() -> None:

@@ -8,8 +8,16 @@ from typing import Any
 from broker_core.documents.journals import SegmentEntry
 from broker_core.journal.open_segments import PIN_KINDS
 from console.models import ActionRun
-from console.queries.journal_map import BINS, HEIGHT, KINDS, WIDTH, groups, journal_map, keeping
-from console.queries.overview import Disk
+from console.queries.journal_map import (
+    BINS,
+    HEIGHT,
+    KINDS,
+    WIDTH,
+    holders_by_kind,
+    journal_map,
+    retention_options,
+)
+from console.queries.overview import DiskForecast
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DAY = 86_400
@@ -62,11 +70,11 @@ def test_a_range_leaves_out_what_is_older_and_a_removal_is_a_tier() -> None:
 def test_an_empty_log_has_an_empty_map() -> None:
     found = journal_map([], [], "all", NOW)
     assert (found.holders, found.oldest, [tier.bars for tier in found.tiers]) == ([], None, [[], [], [], []])
-    assert keeping([], None, NOW)[0].segments == 0
+    assert retention_options([], None, NOW)[0].segments == 0
 
 
 def test_holders_are_grouped_the_oldest_first_with_what_they_keep() -> None:
-    found = groups([
+    found = holders_by_kind([
         segment(0, 9, "spool of stuck-0", "durable subscription night of auditor"),
         segment(1, 4, "spool of stuck-0", "spool of stuck-1", "durable subscription night of auditor", "pipeline lake until 2026"),
     ])  # fmt: skip
@@ -83,8 +91,8 @@ def test_holders_are_grouped_the_oldest_first_with_what_they_keep() -> None:
 
 def test_keeping_says_what_is_free_who_keeps_the_rest_and_where_it_comes_to_rest() -> None:
     log = [segment(0, 20), segment(1, 8, "spool of a"), segment(2, 2), segment(3, 0, state="current")]
-    disk = Disk(used=4_000, total=20_000, free=6_000, grows_a_day=1_000.0, full_in_s=6 * DAY)
-    rows = {row.word: row for row in keeping(log, disk, NOW)}
+    disk = DiskForecast(used=4_000, total=20_000, free=6_000, grows_a_day=1_000.0, full_in_s=6 * DAY)
+    rows = {row.word: row for row in retention_options(log, disk, NOW)}
     assert [(rows[age].segments, rows[age].held_bytes) for age in ("1 day", "7 days", "14 days", "30 days")] == [
         (2, 1_000), (1, 1_000), (1, 0), (0, 0),
     ]  # fmt: skip

@@ -45,15 +45,15 @@ def test_the_newest_come_first_and_earlier_goes_on_without_a_gap(
     rare = [("rare", {"n": n}) for n in range(6)]
     publish(real, *rare[:3], *(("often", {"n": n}) for n in range(300)), *rare[3:])
     seen: list[object] = []
-    found = messages.newest("often", limit=7)
+    found = messages.newest_messages("often", limit=7)
     while True:
         seen += numbers(found.messages)
         if not found.earlier:
             break
-        found = messages.newest("often", before=found.earlier, limit=7)
+        found = messages.newest_messages("often", before=found.earlier, limit=7)
     assert seen == list(range(299, -1, -1))
-    assert numbers(messages.newest("rare", limit=50).messages) == [5, 4, 3, 2, 1, 0]
-    assert numbers(messages.newest("often", filter="/n < 2", limit=5).messages) == [1, 0]
+    assert numbers(messages.newest_messages("rare", limit=50).messages) == [5, 4, 3, 2, 1, 0]
+    assert numbers(messages.newest_messages("often", filter="/n < 2", limit=5).messages) == [1, 0]
 
 
 def test_searching_for_what_is_rare_ends_and_says_where_to_go_on(
@@ -61,12 +61,12 @@ def test_searching_for_what_is_rare_ends_and_says_where_to_go_on(
 ) -> None:
     monkeypatch.setattr(messages, "MOST_PIECES", 2)
     publish(real, ("rare", {"n": 0}), *(("often", {"n": n}) for n in range(200)))
-    found = messages.newest("rare", limit=5)
+    found = messages.newest_messages("rare", limit=5)
     assert found.messages == [] and found.earlier and found.searched == 25
     for _ in range(9):
         if found.messages:
             break
-        found = messages.newest("rare", before=found.earlier, limit=5)
+        found = messages.newest_messages("rare", before=found.earlier, limit=5)
     assert numbers(found.messages) == [0]
 
 
@@ -75,29 +75,29 @@ def test_following_gives_each_once_and_says_what_passed(
 ) -> None:
     monkeypatch.setattr(messages, "MOST_FOLLOWED", 10)
     publish(real, ("t", {"n": -1}))
-    begin = messages.follow("t")
+    begin = messages.follow_messages("t")
     assert begin.messages == []
     publish(real, *(("t", {"n": n}) for n in range(3)))
-    come = messages.follow("t", after=begin.after)
+    come = messages.follow_messages("t", after=begin.after)
     assert (numbers(come.messages), come.passed) == ([2, 1, 0], 0)
-    assert messages.follow("t", after=come.after).messages == []
+    assert messages.follow_messages("t", after=come.after).messages == []
     publish(real, *(("t", {"n": n}) for n in range(50)))
-    much = messages.follow("t", after=come.after)
+    much = messages.follow_messages("t", after=come.after)
     assert numbers(much.messages) == list(range(9, -1, -1)) and much.passed >= 40
-    assert messages.follow("t", after=much.after).messages == []
+    assert messages.follow_messages("t", after=much.after).messages == []
 
 
 def test_topics_are_those_of_the_newest_messages(real: BrokerThread) -> None:
     publish(real, ("a.x", 1), ("a.y", 1), ("a.y", 1), ("b", 1))
-    assert {one.name: one.messages for one in messages.topics([">"])} == {"a.y": 2, "a.x": 1, "b": 1}
-    assert messages.topics([">"])[0].name == "a.y"
-    assert [one.name for one in messages.topics(["a.>"])] == ["a.y", "a.x"]
+    assert {one.name: one.messages for one in messages.frequent_topics([">"])} == {"a.y": 2, "a.x": 1, "b": 1}
+    assert messages.frequent_topics([">"])[0].name == "a.y"
+    assert [one.name for one in messages.frequent_topics(["a.>"])] == ["a.y", "a.x"]
 
 
 def test_an_empty_log_has_no_messages_and_a_bad_filter_is_said(real: BrokerThread) -> None:
-    found = messages.newest("t")
+    found = messages.newest_messages("t")
     assert (found.messages, found.earlier) == ([], "")
     publish(real, ("t", 1))
     with pytest.raises(SluiceError) as caught:
-        messages.newest("t", filter="/a >")
+        messages.newest_messages("t", filter="/a >")
     assert caught.value.code == "bad_filter"

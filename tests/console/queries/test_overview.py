@@ -35,14 +35,14 @@ def row(found: dict[str, Any], name: str) -> list[list[int]]:
 def test_the_verdict_counts_who_asks_for_an_act_and_names_the_worst(
     broker: FakeBroker, instance: Instance
 ) -> None:
-    found = overview.verdict(None)
+    found = overview.current_verdict(None)
     assert found.asking == [(Health.STALLED, 1)]
     assert found.worst is not None and found.worst.name == "board-jfk"
     assert found.total == len(broker.clients) == sum(found.healths.values())
 
 
 def test_a_verdict_is_of_the_clients_one_may_see(broker: FakeBroker, instance: Instance) -> None:
-    found = overview.verdict(["carrier-*"])
+    found = overview.current_verdict(["carrier-*"])
     assert (found.asking, found.worst) == ([], None)
     assert found.keeping_up == found.total == 14
 
@@ -55,7 +55,7 @@ def test_what_is_over_is_grey_and_what_is_open_has_the_colour_of_now(
     sample(instance, "board-jfk", 570, 0)
     for ago in (25, 15, 5):
         sample(instance, "board-jfk", ago, 30_000)
-    runs = row(overview.heat(instance, QUARTER, NOW, None), "board-jfk")
+    runs = row(overview.lag_heatmap(instance, QUARTER, NOW, None), "board-jfk")
     levels = [level for _, level, _ in runs]
     assert sum(length for length, _, _ in runs) == 90
     assert levels[0] == -1, "before its first sample nothing is known"
@@ -72,14 +72,14 @@ def test_days_of_some_lag_are_grey_for_a_client_that_is_stalled_since_minutes(
         for ago in range(5)
     ]  # fmt: skip
     ClientMinute.objects.bulk_create(rows)
-    levels = [level for _, level, _ in row(overview.heat(instance, days, NOW, None), "board-jfk")]
+    levels = [level for _, level, _ in row(overview.lag_heatmap(instance, days, NOW, None), "board-jfk")]
     assert levels == [-1, 3, 5], "of five days alike the last alone is open"
 
 
 def test_a_client_that_keeps_up_now_is_grey_whatever_it_was(broker: FakeBroker, instance: Instance) -> None:
     broker.clients = [make_client("calm")]
     sample(instance, "calm", 5, 30_000)
-    runs = row(overview.heat(instance, QUARTER, NOW, None), "calm")
+    runs = row(overview.lag_heatmap(instance, QUARTER, NOW, None), "calm")
     assert {level for _, level, _ in runs} == {-1, 3}
 
 
@@ -88,11 +88,11 @@ def test_marks_are_revisions_and_of_one_client_its_decisions(instance: Instance,
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
     at = datetime.now(UTC)
     Decision.objects.create(instance=instance, at=at, client="a", action="offline", mode="shadow", reason="x")
-    assert [mark["label"] for mark in overview.marks(instance, since)] == ["revision 1", "revision 2"]
-    assert overview.marks(instance, since, "a")[-1] == {
+    assert [mark["label"] for mark in overview.time_marks(instance, since)] == ["revision 1", "revision 2"]
+    assert overview.time_marks(instance, since, "a")[-1] == {
         "at": at.timestamp(), "kind": "decision", "label": "offline", "mode": "shadow",
     }  # fmt: skip
-    assert overview.marks(instance, since, "b")[-1]["kind"] == "revision"
+    assert overview.time_marks(instance, since, "b")[-1]["kind"] == "revision"
 
 
 def test_since_then_groups_decisions_and_leaves_out_those_one_may_not_see(instance: Instance) -> None:
@@ -103,14 +103,14 @@ def test_since_then_groups_decisions_and_leaves_out_those_one_may_not_see(instan
         )
     before = at - timedelta(minutes=1)
     assert [
-        one["number"] for one in overview.since_then(instance, before, None) if one["kind"] == "decision"
+        one["number"] for one in overview.events_since(instance, before, None) if one["kind"] == "decision"
     ] == [3]
     assert [
         one["number"]
-        for one in overview.since_then(instance, before, ["desk-*"])
+        for one in overview.events_since(instance, before, ["desk-*"])
         if one["kind"] == "decision"
     ] == [2]
-    assert overview.since_then(instance, at + timedelta(minutes=1), None) == []
+    assert overview.events_since(instance, at + timedelta(minutes=1), None) == []
 
 
 def segment(tmp_path: Path, days_ago: float, state: str = "sealed", size: int = 2**20) -> SegmentEntry:
@@ -122,7 +122,7 @@ def segment(tmp_path: Path, days_ago: float, state: str = "sealed", size: int = 
 
 
 def test_the_disk_lasts_as_long_as_it_takes_to_fill_at_this_weeks_pace(tmp_path: Path) -> None:
-    found = overview.disk([segment(tmp_path, 30), segment(tmp_path, 2), segment(tmp_path, 1)], NOW)
+    found = overview.disk_forecast([segment(tmp_path, 30), segment(tmp_path, 2), segment(tmp_path, 1)], NOW)
     assert found is not None
     assert found.grows_a_day == 2**20
     assert found.full_in_s == 86_400 * found.free / 2**20
@@ -130,7 +130,7 @@ def test_the_disk_lasts_as_long_as_it_takes_to_fill_at_this_weeks_pace(tmp_path:
 
 def test_what_the_forecast_is_made_of_is_what_segments_held_at_even_moments(tmp_path: Path) -> None:
     slow = replace(segment(tmp_path, 2), last_at=segment(tmp_path, 1).last_at)
-    found = overview.disk([segment(tmp_path, 30), slow], NOW)
+    found = overview.disk_forecast([segment(tmp_path, 30), slow], NOW)
     assert found is not None and found.history is not None
     points, minute = found.history["points"], found.history["minute"]
     assert found.history["limit"] == found.used + found.free
@@ -144,6 +144,6 @@ def test_what_the_forecast_is_made_of_is_what_segments_held_at_even_moments(tmp_
 
 
 def test_without_a_sealed_segment_no_time_is_said(tmp_path: Path) -> None:
-    found = overview.disk([segment(tmp_path, 0.1, "current")], NOW)
+    found = overview.disk_forecast([segment(tmp_path, 0.1, "current")], NOW)
     assert found is not None and found.full_in_s is None
-    assert overview.disk([], NOW) is None
+    assert overview.disk_forecast([], NOW) is None

@@ -12,7 +12,7 @@ from console.services import reports
 
 
 def test_instance_that_never_reported_is_not_converged(instance: Instance) -> None:
-    state = policies.in_force(instance)
+    state = policies.policy_status(instance)
     assert (state["wanted"], state["running"], state["converged"]) == (1, None, False)
     assert "never" in state["why"]
 
@@ -20,14 +20,14 @@ def test_instance_that_never_reported_is_not_converged(instance: Instance) -> No
 def test_silent_broker_is_taken_for_away(instance: Instance) -> None:
     now = timezone.now()
     reports.record_revision(instance, 1, now - timedelta(minutes=1))
-    state = policies.in_force(instance, now)
+    state = policies.policy_status(instance, now)
     assert not state["converged"]
     assert "last heard" in state["why"]
 
 
 def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:
     reports.record_revision(instance, 9, timezone.now())
-    state = policies.in_force(instance)
+    state = policies.policy_status(instance)
     assert not state["converged"]
     assert "revision 9" in state["why"]
 
@@ -40,7 +40,7 @@ def test_many_instances_take_no_more_queries_than_one(
         other = services.ensure_instance(f"sluice-{number}")
         reports.record_revision(other, 1, now)
     with django_assert_num_queries(3):
-        states = policies.in_force_everywhere(now)
+        states = policies.installation_policy_status(now)
     assert [state["instance"] for state in states] == [f"sluice-{number}" for number in range(1, 7)]
     assert [state["converged"] for state in states] == [False, True, True, True, True, True]
     assert [state["wanted"] for state in states] == [1] * 6

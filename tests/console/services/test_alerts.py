@@ -17,7 +17,7 @@ from msgspec import structs
 from broker_core.documents.clients import Health
 from console.choices import AlertSubject, MessageState
 from console.models import Alert, AlertMessage, AlertRule, AuditEvent, Decision, Instance
-from console.queries import standing
+from console.queries import system_conditions
 from console.services import alerts
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
@@ -155,14 +155,14 @@ def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rule
     actor: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule(actor, instance, AlertSubject.STANDING, for_s=0)
-    told = standing.Standing("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
-    monkeypatch.setattr(alerts.standing, "standings", lambda: [told])
+    told = system_conditions.SystemCondition("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
+    monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [told])
     alerts.watch(NOW)
     monkeypatch.undo()
     assert "Redis doesn't answer" in Alert.objects.get().sentence
-    (shown,) = [one for one in standing.standings() if one.key == standing.ALERT]
+    (shown,) = [one for one in system_conditions.current_conditions() if one.key == system_conditions.ALERT]
     assert shown.word == "Alert: standing"
-    monkeypatch.setattr(alerts.standing, "standings", lambda: [shown])
+    monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [shown])
     alerts.watch(after(10))
     assert Alert.objects.get().closed_at is not None  # an alert is no reason for one
 

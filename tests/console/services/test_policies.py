@@ -29,7 +29,7 @@ def test_change_makes_a_revision_that_the_broker_takes_up(broker: FakeBroker, ac
     assert sent == [change.revision.document]
     assert sent[0]["transports"][0]["pool"]["message_memory_limit"] == 1_000_000
     assert RevisionReport.objects.get().number == 2
-    state = read.in_force(change.revision.instance)
+    state = read.policy_status(change.revision.instance)
     assert state["converged"] and state["why"] == ""
 
 

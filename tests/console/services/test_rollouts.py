@@ -13,7 +13,7 @@ from console.choices import AlertSubject
 from console.management import startup
 from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, StagedRollout
 from console.queries import policies as read
-from console.queries import standing
+from console.queries import system_conditions
 from console.services import alerts, drafts, policies, rollouts, tray
 from console.services.actions import planning
 from console.services.actors import Actor, access_of
@@ -49,7 +49,7 @@ def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(
     assert sent["staged"]["policy"]["revision"] == 2
     assert sent["staged"]["client"] == "desk-*"
     assert (change.revision.number, change.applied) == (2, True)
-    assert read.in_force(instance)["converged"]
+    assert read.policy_status(instance)["converged"]
     assert policies.orders(instance.name)["staged"]["policy"]["revision"] == 2
 
 
@@ -191,7 +191,7 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
     decide(instance, 2, 2)
     rollouts.check(instance)
     assert [one.number for one in read.revisions(instance) if one.withdrawn] == [2]
-    (told,) = [one for one in standing.standings() if one.key == "rollout"]
+    (told,) = [one for one in system_conditions.current_conditions() if one.key == "rollout"]
     assert told.word == "Staged revision 2 was withdrawn"
     assert "1 decision was allowed, and 2 carried out" in told.sentence
     with pytest.raises(OperatorError) as caught:
@@ -199,7 +199,7 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
     assert caught.value.code == "revision_withdrawn"
     tray.roll_back(actor, 1)
     publish_another(actor)
-    assert [one for one in standing.standings() if one.key == "rollout"] == []
+    assert [one for one in system_conditions.current_conditions() if one.key == "rollout"] == []
 
 
 def test_a_return_opens_the_alert_about_what_stands_at_the_top(

@@ -7,7 +7,7 @@ import pytest
 
 from broker_core.documents.clients import ClientEntry
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
-from console.queries.statistics import series
+from console.queries.statistics import time_series
 from console.services import reports, rollup
 from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
 
@@ -35,7 +35,9 @@ def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(
     place = ResourceSample.objects.get(kind="instance", seconds=60)
     assert (place.messages_in, place.memory_used, place.lag_messages) == (25.0, 50, 150)
     assert (place.delay_p50_ms, place.delay_p99_ms) == (1.0, 50.0)
-    points = series(instance, "instance", "sluice-1", START, START + MINUTE, 10, START + MINUTE)["points"]
+    points = time_series(instance, "instance", "sluice-1", START, START + MINUTE, 10, START + MINUTE)[
+        "points"
+    ]
     assert [point["delay_p99_ms"] for point in points] == [None, 10, 20, 30, 40, 50]
 
 
@@ -97,17 +99,17 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
             report(60 * minute + second, make_client("one", lag=10 * minute + second + 1))
     now = START + 4 * MINUTE
     rollup.roll_up(now)
-    fine = series(instance, "client", "one", START, now, 10, now)
+    fine = time_series(instance, "client", "one", START, now, 10, now)
     assert (fine["source"], [point["lag_messages"] for point in fine["points"]]) == (
         "samples",
         [1, 11, 11, 21, 21, 31],
     )
-    coarse = series(instance, "client", "one", START, now, 60, now)
+    coarse = time_series(instance, "client", "one", START, now, 60, now)
     assert (coarse["source"], [point["lag_messages"] for point in coarse["points"]]) == (
         "minutes",
         [11, 21, 31],
     )
-    old = series(instance, "pool", "instance", START - timedelta(days=10), now, 10, now)
+    old = time_series(instance, "pool", "instance", START - timedelta(days=10), now, 10, now)
     assert (old["source"], old["step"] >= 432, len(old["points"])) == ("minutes", True, 1)
 
 
@@ -117,6 +119,6 @@ def test_without_redis_seconds_are_answered_from_samples(
     settings.REDIS_URL = "redis://127.0.0.1:1"
     monkeypatch.setattr("console.live.redis_link._link", None)
     report(0, make_client("one", lag=5))
-    found = series(instance, "client", "one", START, START + MINUTE, 1, START + MINUTE)
+    found = time_series(instance, "client", "one", START, START + MINUTE, 1, START + MINUTE)
     assert (found["source"], found["step"], len(found["points"])) == ("samples", 10, 1)
     monkeypatch.setattr("console.live.redis_link._link", None)

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console.models import Instance, RevisionReport
-from console.queries import standing
+from console.queries import system_conditions
 from console.queries.policies import REPORT_FRESH
 from console.services import policies, reports
 from console.services.actors import Actor
@@ -96,7 +96,7 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
     assert newest.number == 2
     machines.take_up(2)
     machines.play("refused c")
-    monkeypatch.setattr(standing, "TAKES_UP", timedelta(0))
+    monkeypatch.setattr(system_conditions, "TAKES_UP", timedelta(0))
     for one in machines.members.values():
         reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from console.models import Decision, Instance, PendingChange, PolicyDraft, PolicyRevision
 from console.queries import policies as read
-from console.queries.document_diff import changes
+from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, rollouts
 from console.services.actors import Actor
 from tests.console.views.test_client import apply
@@ -175,14 +175,14 @@ def test_a_diff_names_what_changed_in_the_words_of_the_page() -> None:
         "pool": {"message_memory_limit": 2**30},
         "transports": [{"name": "tcp", "enabled": False, "port": 1}],
     }
-    assert [tuple(change) for change in changes(before, after)] == [
+    assert [tuple(change) for change in diff_documents(before, after)] == [
         ("pool.message_memory_limit", "default", "1.00 GiB"),
         ("tcp.enabled", "true", "false"),
     ]
 
 
 def test_a_transport_that_is_new_shows_as_not_there_before() -> None:
-    found = changes({"transports": []}, {"transports": [{"name": "ws", "port": 9008}]})
+    found = diff_documents({"transports": []}, {"transports": [{"name": "ws", "port": 9008}]})
     assert [tuple(change) for change in found] == [("ws.port", "not there", "9008")]
 
 
@@ -196,7 +196,7 @@ def test_an_entry_is_known_by_what_it_is_for_and_a_secret_only_by_being_set() ->
         "rules": [{"name": "new", "limit": 2}, {"name": "behind", "limit": 1, "ladder": ladder}],
         "access": {"users": [{"name": "m", "password": "scrypt$new", "token": "sha256$x"}]},
     }
-    assert [tuple(change) for change in changes(before, after)] == [
+    assert [tuple(change) for change in diff_documents(before, after)] == [
         ("rules new.limit", "not there", "2"),
         ("rules behind.ladder", "not there", "warn it, then disconnect and refuse it for 30.0 s"),
         ("access.users m.password", "set", "set anew"),

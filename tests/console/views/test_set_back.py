@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 
 from console.models import Instance
 from console.queries import policies as read
-from console.queries import standing
+from console.queries import system_conditions
 from console.services import policies, reports
 from console.services.actors import Actor
 from tests.console.services.test_set_back import keep
@@ -20,12 +20,12 @@ def test_it_is_said_everywhere_also_where_the_numbers_are_equal(
 ) -> None:
     keep(broker, 1)
     reports.record_report(broker.snapshot())
-    state = read.in_force(instance)
+    state = read.policy_status(instance)
     assert (state["running"], state["wanted"], state["converged"], state["set_back"]) == (1, 1, False, True)
-    assert "doesn't have" in state["why"] and read.run_by(instance) == {}
+    assert "doesn't have" in state["why"] and read.running_revisions(instance) == {}
     change = policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 9}})
     assert not change.applied and "keeps revision 1" in change.problem
-    found = {one.key: one for one in standing.standings()}
+    found = {one.key: one for one in system_conditions.current_conditions()}
     assert found["policy_set_back policy.stored"].severe
     parts = {one["name"]: one for one in client.get("/readyz").json()["parts"]}
     assert not parts["policy sluice-1"]["ok"] and parts["policy sluice-1"]["problem"] == "policy_set_back"

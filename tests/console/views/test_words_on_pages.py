@@ -12,8 +12,8 @@ from django.test import Client
 from django.utils import timezone
 
 from console.models import AuditEvent, Decision, Instance, StagedRollout
-from console.queries import standing
-from console.queries.standing import Standing
+from console.queries import system_conditions
+from console.queries.system_conditions import SystemCondition
 from console.services import drafts, rollouts, second_factor
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
@@ -64,7 +64,7 @@ def test_the_reason_of_a_withdrawn_rollout_names_the_settings_label(
     ("is_event", "said"), [(True, "withdrawn</b> (<time"), (False, "withdrawn</b> since <time")]
 )
 def test_an_event_is_told_with_its_moment_and_a_state_with_its_beginning(is_event: bool, said: str) -> None:
-    one = Standing(
+    one = SystemCondition(
         "rollout", "Staged revision 2 was withdrawn", "", "", timezone.now(), False, is_event=is_event
     )
     assert said in render_to_string("components/standings.html", {"found": [one]})
@@ -98,5 +98,5 @@ def test_an_overdue_revision_is_red_wherever_it_is_shown(
 ) -> None:
     client.force_login(operator)
     for patience, colour in ((timedelta(hours=1), "state-warn"), (timedelta(0), "state-bad")):
-        monkeypatch.setattr(standing, "TAKES_UP", patience)
+        monkeypatch.setattr(system_conditions, "TAKES_UP", patience)
         assert colour in client.get("/policies/in-force/").content.decode()

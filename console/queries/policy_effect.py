@@ -19,7 +19,7 @@ from console.units import words
 
 NOT_SET: Final = "not set"
 """The origin of what another policy doesn't have (slow_clients.rules.compare)."""
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Named of a group; the others are counted."""
 CUT_OFF = {
     "transport_closed": "transport taken away, disabled or moved",
@@ -27,7 +27,7 @@ CUT_OFF = {
 }
 
 
-class Line(NamedTuple):
+class EffectLine(NamedTuple):
     """Line of an effect: clients to whom the same happens for the same reason. `count` may be more than
     `names`.
 
@@ -52,11 +52,11 @@ class Line(NamedTuple):
         return self.count - len(self.names)
 
 
-class Effect(NamedTuple):
+class EffectSummary(NamedTuple):
     """A preview's effect: what happens at once, worst first, what changes, and for how many clients."""
 
-    at_once: list[Line]
-    changes: list[Line]
+    at_once: list[EffectLine]
+    changes: list[EffectLine]
     clients: int
     touched: int
 
@@ -89,13 +89,15 @@ _READERS: Final = {
 }  # fmt: skip
 
 
-def lines(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> Effect:
+def summarise_effect(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> EffectSummary:
     """The effect in lines. `signals` are those of the rules by name: a limit is in its signal's unit."""
     at_once = [*_cut_off(effect), *_unrecorded(effect), *_acted_on(effect)]
-    return Effect(at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all)
+    return EffectSummary(
+        at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all
+    )
 
 
-def _cut_off(effect: PolicyEffect) -> list[Line]:
+def _cut_off(effect: PolicyEffect) -> list[EffectLine]:
     by_code: dict[str, list[ClosedConnectionEntry]] = {}
     for one in effect.cut_off:
         by_code.setdefault(one.code, []).append(one)
@@ -103,13 +105,13 @@ def _cut_off(effect: PolicyEffect) -> list[Line]:
     made = []
     for place, (code, entries) in enumerate(by_code.items()):
         count = len(entries) + (unlisted if place == 0 else 0)
-        made.append(Line("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
+        made.append(EffectLine("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
     if not made and unlisted:
-        made.append(Line("cut_off", "cut off", [], unlisted))
+        made.append(EffectLine("cut_off", "cut off", [], unlisted))
     return made
 
 
-def _unrecorded(effect: PolicyEffect) -> list[Line]:
+def _unrecorded(effect: PolicyEffect) -> list[EffectLine]:
     """A line for each topic that is no longer journaled and that somebody reads from the log, the worst
     first."""
     groups: dict[tuple[str, str, str], list[LogSubscriberEntry]] = {}
@@ -121,11 +123,13 @@ def _unrecorded(effect: PolicyEffect) -> list[Line]:
         gets, what = ("gets nothing more", "it") if extent == "all" else ("gets only a part", "all of it")
         count = len(entries) + (unlisted if place == 0 else 0)
         told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {what}"
-        made.append(Line("unrecorded" if extent == "all" else "part_recorded", told, _names(entries), count))
+        made.append(
+            EffectLine("unrecorded" if extent == "all" else "part_recorded", told, _names(entries), count)
+        )
     return made
 
 
-def _acted_on(effect: PolicyEffect) -> list[Line]:
+def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
     """Return a line for each rule and act. Unlisted decisions are counted with the first line of their fate."""
     groups: dict[tuple[str, str, str], list[DecisionEntry]] = {}
     in_all = {
@@ -141,14 +145,16 @@ def _acted_on(effect: PolicyEffect) -> list[Line]:
     for (fate, action, _), entries in groups.items():
         unlisted, in_all[fate] = max(0, in_all[fate]), 0
         shadow = fate == "recorded"
-        made.append(Line(
+        made.append(EffectLine(
             "held" if fate == "held" else _kind(action), _sentence(entries, fate), _names(entries),
             len(entries) + unlisted, shadow,
         ))  # fmt: skip
     for fate, unlisted in in_all.items():
         if unlisted > 0:  # all of them are clients that this person may not see
             made.append(
-                Line("held" if fate == "held" else "act", _UNSEEN[fate], [], unlisted, fate == "recorded")
+                EffectLine(
+                    "held" if fate == "held" else "act", _UNSEEN[fate], [], unlisted, fate == "recorded"
+                )
             )
     order = list(_HEADS)
     return sorted(made, key=lambda line: (line.recorded_only, order.index(line.kind), -line.count))
@@ -181,7 +187,7 @@ def _sentence(entries: list[DecisionEntry], fate: str) -> str:
     return f"{by}: the rollout may make {most:,} decision{'' if most == 1 else 's'} here"
 
 
-def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[Line]:
+def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[EffectLine]:
     """A line for each set of equal changes, the one that most clients have first."""
     groups: dict[str, list[AffectedEntry]] = {}
     for one in touched:
@@ -189,7 +195,7 @@ def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[L
     made = []
     for sentence, entries in groups.items():
         names = list(dict.fromkeys(one.client for one in entries))
-        made.append(Line("change", sentence, names[:MOST_NAMES], len(names)))
+        made.append(EffectLine("change", sentence, names[:MAX_NAMES], len(names)))
     return sorted(made, key=lambda line: -line.count)
 
 
@@ -223,7 +229,7 @@ def _kind(action: str) -> str:
 
 
 def _names(entries: Iterable[ClosedConnectionEntry | DecisionEntry | LogSubscriberEntry]) -> list[str]:
-    return list(dict.fromkeys(one.client for one in entries))[:MOST_NAMES]
+    return list(dict.fromkeys(one.client for one in entries))[:MAX_NAMES]
 
 
 def _clients(count: int) -> str:

@@ -26,10 +26,10 @@ MESSAGES, CLIENTS = "messages", "clients"
 NEEDED_BY = "needed by "
 
 
-def shown(run: ActionRun, access: EffectiveAccess) -> ActionRun:
+def redact_run(run: ActionRun, access: EffectiveAccess) -> ActionRun:
     """A copy of the run, not to be saved; `withheld` says which of MESSAGES and CLIENTS are left out of it."""
     made = copy.copy(run)
-    made.withheld = withheld(run, access)  # type: ignore[attr-defined]
+    made.withheld = withheld_parts(run, access)  # type: ignore[attr-defined]
     if CLIENTS in made.withheld:  # type: ignore[attr-defined]
         _without_clients(made)
     if MESSAGES in made.withheld:  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def shown(run: ActionRun, access: EffectiveAccess) -> ActionRun:
     return made
 
 
-def withheld(run: ActionRun, access: EffectiveAccess) -> list[str]:
+def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
     """What of a run may not be seen."""
     instance, variables = run.instance.name, _variables(run)
     found = []
@@ -56,10 +56,10 @@ def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
     """A plan of what a run has still to do, of what may be seen of it."""
     made = copy.copy(run)
     made.plan = plan
-    return shown(made, access).plan
+    return redact_run(made, access).plan
 
 
-def segments_shown(
+def redact_segments(
     segments: Iterable[SegmentEntry], instance: str, access: EffectiveAccess
 ) -> list[SegmentEntry]:
     """Segments with who needs each; of clients out of scope only that somebody does."""

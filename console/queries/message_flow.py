@@ -20,12 +20,12 @@ from broker_core.documents.instance import Snapshot
 from broker_core.names import name_matches
 from console.access.rights import topic_within
 
-MOST_PUBLISHERS: Final = 12
-MOST_TOPICS: Final = 12
-MOST_SLOW: Final = 12
-MOST_GROUPS: Final = 14
-LOOKS: Final = 6
-LEAST_MS, MOST_MS = 900, 12_000
+MAX_PUBLISHERS: Final = 12
+MAX_TOPICS: Final = 12
+MAX_SLOW: Final = 12
+MAX_GROUPS: Final = 14
+SAMPLES: Final = 6
+LEAST_MS, MAX_MS = 900, 12_000
 """How far two looks are apart: nearer ones say too little, and what is longer ago isn't now."""
 OTHERS: Final = "others"
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
@@ -74,7 +74,7 @@ Key = tuple[str, int, str]
 """A client's name, since when it is connected, and a topic or a subscription."""
 
 
-class Look(NamedTuple):
+class FlowTotals(NamedTuple):
     """Totals of the accounts at one moment: published by client and topic, handed over by client and subscription."""
 
     at: int
@@ -82,7 +82,7 @@ class Look(NamedTuple):
     handed: Mapping[Key, int]
 
 
-class Rates(NamedTuple):
+class FlowRates(NamedTuple):
     """Messages a second, by the same keys. `span_ms` is None while there is nothing to compare with."""
 
     span_ms: int | None
@@ -90,7 +90,7 @@ class Rates(NamedTuple):
     handed: Mapping[Key, float]
 
 
-def look_at(snapshot: Snapshot) -> Look:
+def flow_totals(snapshot: Snapshot) -> FlowTotals:
     """The totals of a snapshot."""
     published: dict[Key, int] = {}
     handed: dict[Key, int] = {}
@@ -99,26 +99,26 @@ def look_at(snapshot: Snapshot) -> Look:
             published[one.name, one.connected_at, topic] = number
         for subscription in one.subscriptions:
             handed[one.name, one.connected_at, subscription.id] = subscription.delivered_messages
-    return Look(snapshot.at, published, handed)
+    return FlowTotals(snapshot.at, published, handed)
 
 
-class Meter:
+class FlowMeter:
     """The last looks of this process, made only while somebody asks. A rate is over the longest span that they have."""
 
     def __init__(self) -> None:
-        self._looks: deque[Look] = deque(maxlen=LOOKS)
+        self._looks: deque[FlowTotals] = deque(maxlen=SAMPLES)
 
-    def rates(self, snapshot: Snapshot) -> Rates:
+    def rates(self, snapshot: Snapshot) -> FlowRates:
         """How fast the accounts grew until this snapshot."""
-        now, looks = look_at(snapshot), self._looks
-        while looks and not 0 <= now.at - looks[0].at <= MOST_MS:
+        now, looks = flow_totals(snapshot), self._looks
+        while looks and not 0 <= now.at - looks[0].at <= MAX_MS:
             looks.popleft()
         first = looks[0] if looks else None
         if not looks or now.at - looks[-1].at >= LEAST_MS:
             looks.append(now)
         if first is None or (span := now.at - first.at) < LEAST_MS:
-            return Rates(None, dict.fromkeys(now.published, 0.0), dict.fromkeys(now.handed, 0.0))
-        return Rates(
+            return FlowRates(None, dict.fromkeys(now.published, 0.0), dict.fromkeys(now.handed, 0.0))
+        return FlowRates(
             span, _grown(first.published, now.published, span), _grown(first.handed, now.handed, span)
         )
 
@@ -128,14 +128,14 @@ def _grown(before: Mapping[Key, int], now: Mapping[Key, int], span_ms: int) -> d
     return {key: max(0, number - before.get(key, 0)) * 1_000 / span_ms for key, number in now.items()}
 
 
-class Box(NamedTuple):
+class FlowGroup(NamedTuple):
     """A group in the making: its name, what belongs to it, and its place in the order."""
 
     name: str
     members: tuple[str, ...]
 
 
-def flow(snapshot: Snapshot, rates: Rates, patterns: Sequence[str] | None) -> Flow:
+def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | None) -> Flow:
     """The graph of the clients whose names fit one of the patterns; None is all."""
     clients = [
         one
@@ -145,16 +145,16 @@ def flow(snapshot: Snapshot, rates: Rates, patterns: Sequence[str] | None) -> Fl
     publishing = [one for one in clients if one.published_topics]
     subscribing = [one for one in clients if one.subscriptions]
     topics, at_topic = _topics(publishing, subscribing, rates)
-    publishers, at_publisher = _boxed(_grouped([one.name for one in publishing], MOST_PUBLISHERS))
+    publishers, at_publisher = _boxed(_grouped([one.name for one in publishing], MAX_PUBLISHERS))
     slow = sorted(
         (one for one in subscribing if one.health in ASKS), key=lambda one: (ASKS.index(one.health), -one.seconds_behind, one.name)
     )  # fmt: skip
-    singled = {one.name: one for one in slow[:MOST_SLOW]}
-    more = tuple(one.name for one in slow[MOST_SLOW:])
+    singled = {one.name: one for one in slow[:MAX_SLOW]}
+    more = tuple(one.name for one in slow[MAX_SLOW:])
     usual = [one.name for one in subscribing if one.health not in ASKS]
-    groups = [Box(name, (name,)) for name in singled]
-    groups += [Box("more slow", more)] if more else []
-    receivers, at_receiver = _boxed([*groups, *_grouped(usual, MOST_GROUPS)])
+    groups = [FlowGroup(name, (name,)) for name in singled]
+    groups += [FlowGroup("more slow", more)] if more else []
+    receivers, at_receiver = _boxed([*groups, *_grouped(usual, MAX_GROUPS)])
 
     incoming, published = [0.0] * len(topics), dict[tuple[int, int], float]()
     for one in publishing:
@@ -188,7 +188,7 @@ def flow(snapshot: Snapshot, rates: Rates, patterns: Sequence[str] | None) -> Fl
 
 
 def _nodes(
-    boxes: Sequence[Box], rates: Sequence[float], singled: Mapping[str, ClientEntry] | None = None
+    boxes: Sequence[FlowGroup], rates: Sequence[float], singled: Mapping[str, ClientEntry] | None = None
 ) -> list[FlowNode]:
     made = []
     for box, rate in zip(boxes, rates, strict=True):
@@ -221,10 +221,10 @@ def _short(rate: float) -> float:
 # Topics.
 
 
-class _Places:
+class _TopicMembership:
     """Which boxes a topic or a pattern belongs to, and how its messages are divided between them."""
 
-    def __init__(self, boxes: Sequence[Box]) -> None:
+    def __init__(self, boxes: Sequence[FlowGroup]) -> None:
         self._boxes = boxes
         self._own = {member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)}
         self._found: dict[str, list[int]] = {}
@@ -249,15 +249,15 @@ class _Places:
 
 
 def _topics(
-    publishing: Iterable[ClientEntry], subscribing: Iterable[ClientEntry], rates: Rates
-) -> tuple[list[Box], _Places]:
+    publishing: Iterable[ClientEntry], subscribing: Iterable[ClientEntry], rates: FlowRates
+) -> tuple[list[FlowGroup], _TopicMembership]:
     """The boxes of topics: those that are published to, and patterns subscribed to that none of them meets."""
     weights: dict[str, float] = {}
     for one in publishing:
         for topic in one.published_topics:
             rate = rates.published.get((one.name, one.connected_at, topic), 0.0)
             weights[topic] = weights.get(topic, 0.0) + rate
-    if len(weights) > 4 * MOST_TOPICS:
+    if len(weights) > 4 * MAX_TOPICS:
         weights = _by_first_word(weights)
     known = tuple(weights)
     wanted = {subscription.topic for one in subscribing for subscription in one.subscriptions}
@@ -265,21 +265,21 @@ def _topics(
         if pattern not in weights and not any(_meet(pattern, topic) for topic in known):
             weights[pattern] = 0.0
     members = {topic: (topic,) for topic in weights}
-    if len(weights) > MOST_TOPICS:
+    if len(weights) > MAX_TOPICS:
         members = {}
         for topic in weights:
             word = _first_word(topic)
             members[word] = (*members.get(word, ()), topic)
         weights = _by_first_word(weights)
     names = sorted(weights, key=lambda topic: (-weights[topic], topic))
-    boxes = [Box(name, members[name]) for name in sorted(names[: MOST_TOPICS - 1])]
-    rest = names[MOST_TOPICS - 1 :]
+    boxes = [FlowGroup(name, members[name]) for name in sorted(names[: MAX_TOPICS - 1])]
+    rest = names[MAX_TOPICS - 1 :]
     if rest:
         single = len(rest) == 1
         boxes.append(
-            Box(rest[0] if single else OTHERS, tuple(topic for name in rest for topic in members[name]))
+            FlowGroup(rest[0] if single else OTHERS, tuple(topic for name in rest for topic in members[name]))
         )
-    return boxes, _Places(boxes)
+    return boxes, _TopicMembership(boxes)
 
 
 def _by_first_word(weights: Mapping[str, float]) -> dict[str, float]:
@@ -304,14 +304,14 @@ def _meet(pattern: str, other: str) -> bool:
 # Names.
 
 
-def _boxed(boxes: list[Box]) -> tuple[list[Box], dict[str, int]]:
+def _boxed(boxes: list[FlowGroup]) -> tuple[list[FlowGroup], dict[str, int]]:
     return boxes, {member: place for place, box in enumerate(boxes) for member in box.members}
 
 
-def _grouped(names: Sequence[str], most: int) -> list[Box]:
+def _grouped(names: Sequence[str], most: int) -> list[FlowGroup]:
     """Each by itself while they are few, else by how they begin: the finest way that makes no more than so many groups."""
     if len(names) <= most:
-        return [Box(name, (name,)) for name in sorted(names)]
+        return [FlowGroup(name, (name,)) for name in sorted(names)]
     groups: dict[str, list[str]] = {}
     for cut in (_before_last, _before_first):
         groups = {}
@@ -322,12 +322,12 @@ def _grouped(names: Sequence[str], most: int) -> list[Box]:
     largest = sorted(groups, key=lambda key: (-len(groups[key]), key))
     boxes = [_box(key, groups[key]) for key in largest[: most if len(largest) <= most else most - 1]]
     if len(largest) > most:
-        boxes.append(Box(OTHERS, tuple(name for key in largest[most - 1 :] for name in groups[key])))
+        boxes.append(FlowGroup(OTHERS, tuple(name for key in largest[most - 1 :] for name in groups[key])))
     return boxes
 
 
-def _box(key: str, names: list[str]) -> Box:
-    return Box(names[0], (names[0],)) if len(names) == 1 else Box(f"{key}*", tuple(sorted(names)))
+def _box(key: str, names: list[str]) -> FlowGroup:
+    return FlowGroup(names[0], (names[0],)) if len(names) == 1 else FlowGroup(f"{key}*", tuple(sorted(names)))
 
 
 def _before_last(name: str) -> str:
@@ -343,5 +343,5 @@ def _before_first(name: str) -> str:
     return name[: min(places) + 1] if places else (name.rstrip("0123456789") or name)
 
 
-METER: Final = Meter()
+METER: Final = FlowMeter()
 """This process's."""

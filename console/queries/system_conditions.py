@@ -15,7 +15,7 @@ from broker_core.documents.stalls import CAUSES, StallEntry
 from console import current_instance
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import DATABASE_OF, Part, problem_name, readiness
+from console.queries.readiness import DATABASE_OF, ComponentStatus, check_components, problem_name
 from console.units import format as formats
 
 RESTART_TOLD = timedelta(minutes=15)
@@ -24,12 +24,12 @@ TAKES_UP = timedelta(seconds=5)
 """How long a broker may take to take up a revision before anybody is told that it hasn't."""
 ALERT = "alert"
 STUCK = "queue_stuck"
-MOST_ALERTS = 5
+MAX_ALERTS = 5
 _since: dict[str, float] = {}
 """Since when this process has missed Redis, worker or broker, in seconds since 1970: nobody else notes it."""
 
 
-class Standing(NamedTuple):
+class SystemCondition(NamedTuple):
     """One thing that isn't as it should be.
 
     since     when it began, or for an event (`is_event`) when it happened
@@ -82,11 +82,11 @@ _DATABASE_OF_BROKER = {
 }
 
 
-def standings() -> list[Standing]:
+def current_conditions() -> list[SystemCondition]:
     """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
     instance = Instance.objects.filter(name=current_instance.instance_name()).first()
-    parts, own = readiness(write=False), current_instance.instance_name()
-    forget("database")  # it answered above
+    parts, own = check_components(write=False), current_instance.instance_name()
+    mark_available("database")  # it answered above
     missed = [
         part
         for part in parts
@@ -115,7 +115,7 @@ def standings() -> list[Standing]:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
-    state = policies.in_force(instance, without=away)
+    state = policies.policy_status(instance, without=away)
     return [
         *found,
         *_restarted(instance),
@@ -128,39 +128,41 @@ def standings() -> list[Standing]:
 def _missed(name: str, *, ok: bool) -> bool:
     """Whether it is away; remembers since when."""
     if ok:
-        forget(name)
+        mark_available(name)
     else:
-        missed_since(name)
+        unavailable_since(name)
     return not ok
 
 
-def missed_since(name: str) -> datetime:
+def unavailable_since(name: str) -> datetime:
     """Since when a part has been missed; now, when it was there a moment ago."""
     return datetime.fromtimestamp(_since.setdefault(name, time.time()), UTC)
 
 
-def forget(name: str) -> None:
+def mark_available(name: str) -> None:
     """It is there again."""
     _since.pop(name, None)
 
 
-def _away(name: str, instance: Instance | None) -> Standing:
+def _away(name: str, instance: Instance | None) -> SystemCondition:
     word, sentence, fix = _PARTS[name]
-    since = missed_since(name)
+    since = unavailable_since(name)
     if name == "broker" and instance is not None:
-        since = min(since, last_heard(instance) or since)
-    return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
+        since = min(since, last_report_time(instance) or since)
+    return SystemCondition(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
-def _member_of(part: Part) -> str:
+def _member_of(part: ComponentStatus) -> str:
     return part["name"].removeprefix("broker ").partition("/")[2]
 
 
-def _one_of_several(part: Part, instance: Instance, member: str, *, blind: bool) -> Standing:
+def _one_of_several(
+    part: ComponentStatus, instance: Instance, member: str, *, blind: bool
+) -> SystemCondition:
     """Of a group, or of brokers on several machines."""
-    name, missed = part["name"].removeprefix("broker "), missed_since(part["name"])
-    since = min(missed, last_heard(instance, member) or missed)
-    return Standing(
+    name, missed = part["name"].removeprefix("broker "), unavailable_since(part["name"])
+    since = min(missed, last_report_time(instance, member) or missed)
+    return SystemCondition(
         part["name"], f"The broker {name} doesn't answer ({part['problem']})",
         "Its clients can't be seen or acted on, and aren't in what is shown of all.", part.get("fix", ""),
         since, severe=True, blind=blind,
@@ -175,10 +177,10 @@ def _is_recent(stall: StallEntry | None) -> bool:
     return timezone.now() - ended < RESTART_TOLD
 
 
-def _stood_still(part: Part) -> Standing:
+def _stood_still(part: ComponentStatus) -> SystemCondition:
     stall, member = part["stall"], _member_of(part)
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
-    return Standing(
+    return SystemCondition(
         f"stall {member}".rstrip(),
         f"{who} stood still for {formats.duration(stall.lasted_ms)} ({stall.cause})",
         text.meaning,
@@ -189,15 +191,15 @@ def _stood_still(part: Part) -> Standing:
     )
 
 
-def _is_of(part: Part, instance: str) -> bool:
+def _is_of(part: ComponentStatus, instance: str) -> bool:
     return part["name"] == problem_name(instance, part["entry"])
 
 
-def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list[Standing]:
+def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list[SystemCondition]:
     """Return the lines of a group and its links. A member that doesn't answer the console either is named
     once."""
     return [
-        Standing(
+        SystemCondition(
             f"{one.code} {one.subject}".rstrip(), f"{one.title} ({one.code})", one.message, one.fix,
             datetime.fromtimestamp(one.since / 1_000, UTC), severe=one.severe,
         )
@@ -206,7 +208,7 @@ def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list
     ]  # fmt: skip
 
 
-def _no_worker(part: Part) -> Standing:
+def _no_worker(part: ComponentStatus) -> SystemCondition:
     name = part["name"].removeprefix("worker ")
     whose = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (
@@ -214,41 +216,43 @@ def _no_worker(part: Part) -> Standing:
         if name == "chores"
         else "What is to be done with its segments waits."
     )
-    return Standing(
+    return SystemCondition(
         part["name"], f"No worker serves {whose}", waits,
-        part.get("fix", ""), missed_since(part["name"]), severe=False,
+        part.get("fix", ""), unavailable_since(part["name"]), severe=False,
     )  # fmt: skip
 
 
-def _no_database(part: Part, own: str) -> Standing:
+def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
     """Return the entry of a broker that can't use the database, or runs the policy on its own disk."""
     name = part["name"].removeprefix(DATABASE_OF).strip() or own
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
     since = (
-        datetime.fromtimestamp(part["since"] / 1_000, UTC) if "since" in part else missed_since(part["name"])
+        datetime.fromtimestamp(part["since"] / 1_000, UTC)
+        if "since" in part
+        else unavailable_since(part["name"])
     )
-    return Standing(
+    return SystemCondition(
         part["name"], word.format(name), sentence, part.get("fix", ""), since, severe=True,
     )  # fmt: skip
 
 
-def _stuck(part: Part, what: str) -> Standing:
+def _stuck(part: ComponentStatus, what: str) -> SystemCondition:
     """Say that a worker is there, and takes nothing up."""
-    return Standing(
+    return SystemCondition(
         part["name"], f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
-        f"{what} wait: its slots are all taken.", part.get("fix", ""), missed_since(part["name"]),
+        f"{what} wait: its slots are all taken.", part.get("fix", ""), unavailable_since(part["name"]),
         severe=False,
     )  # fmt: skip
 
 
-def last_heard(instance: Instance, member: str = "") -> datetime | None:
+def last_report_time(instance: Instance, member: str = "") -> datetime | None:
     """When its broker, or that member of its group, last reported."""
     rows = RevisionReport.objects.filter(instance=instance, **({"member": member} if member else {}))
     newest = rows.order_by("-seen_at").first()
     return newest.seen_at if newest is not None else None
 
 
-def restarts(instance: Instance, since: datetime) -> list[datetime]:
+def broker_restarts(instance: Instance, since: datetime) -> list[datetime]:
     """When its broker began to report from another process than before; its first start isn't one."""
     rows = RevisionReport.objects.filter(instance=instance).order_by("reported_at", "pk")
     before = rows.filter(reported_at__lt=since)
@@ -263,10 +267,10 @@ def restarts(instance: Instance, since: datetime) -> list[datetime]:
     return found
 
 
-def _restarted(instance: Instance) -> list[Standing]:
-    newest = restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
+def _restarted(instance: Instance) -> list[SystemCondition]:
+    newest = broker_restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
     return [
-        Standing(
+        SystemCondition(
             "restart", "The broker was restarted",
             "Clients log on again; what was only in memory, such as accounts and health, began anew.",
             "", at, severe=False, is_event=True,
@@ -275,23 +279,23 @@ def _restarted(instance: Instance) -> list[Standing]:
     ]  # fmt: skip
 
 
-def _alerts(instance: Instance) -> list[Standing]:
+def _alerts(instance: Instance) -> list[SystemCondition]:
     """Open ones, by their rules' names alone: not everybody may see every client."""
     rows = Alert.objects.filter(rule__instance=instance, closed_at=None).exclude(opened_at=None)
     return [
-        Standing(ALERT, f"Alert: {alert.rule.name}", f"{alert.rule.get_about_display().capitalize()}.", "See Alerts.", alert.begun_at, severe=False)
-        for alert in rows.select_related("rule")[:MOST_ALERTS]
+        SystemCondition(ALERT, f"Alert: {alert.rule.name}", f"{alert.rule.get_about_display().capitalize()}.", "See Alerts.", alert.begun_at, severe=False)
+        for alert in rows.select_related("rule")[:MAX_ALERTS]
     ]  # fmt: skip
 
 
-def _withdrawn(state: policies.InForce) -> list[Standing]:
+def _withdrawn(state: policies.PolicyStatus) -> list[SystemCondition]:
     """Say that a staged revision returned by itself, until the policy changes again."""
     rollout = state["withdrawn"]
     if rollout is None:
         return []
     number, base = rollout.revision.number, rollout.base.number
     return [
-        Standing(
+        SystemCondition(
             "rollout", f"Staged revision {number} was withdrawn",
             f"{rollout.why} Revision {base} is back for all.",
             "See Policies and the decisions.", rollout.ended_at, severe=False, is_event=True,
@@ -305,12 +309,12 @@ def is_overdue(instance: Instance) -> bool:
     return wanted is None or timezone.now() - wanted.created_at >= TAKES_UP
 
 
-def _not_in_force(instance: Instance, state: policies.InForce) -> list[Standing]:
+def _not_in_force(instance: Instance, state: policies.PolicyStatus) -> list[SystemCondition]:
     """Say that the wanted revision isn't in force; members that don't answer are told of already."""
     if state["converged"] or not is_overdue(instance):
         return []
     wanted = policies.newest_revision(instance)
     since = wanted.created_at if wanted is not None else None
     return [
-        Standing("policy", f"Revision {state['wanted']} isn't in force", state["why"], "See Policies.", since, severe=True)
+        SystemCondition("policy", f"Revision {state['wanted']} isn't in force", state["why"], "See Policies.", since, severe=True)
     ]  # fmt: skip

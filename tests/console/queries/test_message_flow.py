@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_core.documents.clients import ClientEntry, Health
-from console.queries.flow import MOST_GROUPS, MOST_SLOW, MOST_TOPICS, Flow, Meter, flow
+from console.queries.message_flow import MAX_GROUPS, MAX_SLOW, MAX_TOPICS, Flow, FlowMeter, build_flow
 from tests.support.fake_broker import make_client, make_snapshot, make_subscription
 
 DESKS, SLOW = 470, 30
@@ -24,11 +24,11 @@ def desk(
 
 
 def seen(*moments: list[ClientEntry], patterns: list[str] | None = None) -> Flow:
-    meter = Meter()
+    meter = FlowMeter()
     for second, everyone in enumerate(moments):
         snapshot = make_snapshot(2_000 * second, *everyone)
         rates = meter.rates(snapshot)
-    return flow(snapshot, rates, patterns)
+    return build_flow(snapshot, rates, patterns)
 
 
 def five_hundred(factor: int) -> list[ClientEntry]:
@@ -43,7 +43,7 @@ def five_hundred(factor: int) -> list[ClientEntry]:
 
 def test_five_hundred_clients_are_a_few_boxes_and_the_slow_stand_by_themselves_in_front() -> None:
     found = seen(five_hundred(1), five_hundred(2))
-    assert len(found.clients) <= MOST_SLOW + 1 + MOST_GROUPS
+    assert len(found.clients) <= MAX_SLOW + 1 + MAX_GROUPS
     assert sum(one.members for one in found.clients) == DESKS + SLOW
     first = found.clients[0]
     assert (first.name, first.health, first.members) == ("desk-029", "stalled", 1), "the worst in front"
@@ -72,7 +72,7 @@ def test_many_topics_are_grouped_by_their_first_word_and_who_may_see_a_part_sees
         desk("desk-1", 5, topic="other.>"),
     ]
     found = seen(everyone, everyone)
-    assert len(found.topics) <= MOST_TOPICS
+    assert len(found.topics) <= MAX_TOPICS
     assert {one.name: one.members for one in found.topics}["w3.>"] == 1
     mine = seen(everyone, everyone, patterns=["risk-*"])
     assert ([one.name for one in mine.clients], mine.publishers) == (["risk-1"], [])

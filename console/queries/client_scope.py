@@ -9,7 +9,7 @@ from django.db.models import CharField, Lookup, Q, QuerySet
 
 
 @CharField.register_lookup
-class Glob(Lookup):
+class GlobLookup(Lookup):
     """`client__glob="desk-*"`: `*` stands for any run of characters; case matters. For names, which have no other signs."""
 
     lookup_name = "glob"
@@ -35,7 +35,7 @@ class Glob(Lookup):
         return f"{left} {operator} %s", (*parameters, pattern)
 
 
-def visible(rows: QuerySet[Any], patterns: Sequence[str] | None, field: str = "client") -> QuerySet[Any]:
+def visible_rows(rows: QuerySet[Any], patterns: Sequence[str] | None, field: str = "client") -> QuerySet[Any]:
     """The rows whose client's name fits one of the patterns; None is all rows, an empty list is none."""
     if patterns is None:
         return rows

@@ -25,21 +25,21 @@ from console.models import (
     ResourceSample,
     RevisionReport,
 )
-from console.queries.scoping import visible
+from console.queries.client_scope import visible_rows
 
 BUSY: Final = timedelta(seconds=25)
 """A client for which something waits is sampled each ten seconds: one without a sample for so long had left."""
 RESTING: Final = timedelta(seconds=75)
 """A client at rest is sampled each minute."""
 AROUND: Final = timedelta(minutes=15)
-MOST_DECISIONS: Final = 20
-MOST_ROWS: Final = 60
-MOST_SAMPLES: Final = 25_000
+MAX_DECISIONS: Final = 20
+MAX_ROWS: Final = 60
+MAX_SAMPLES: Final = 25_000
 """Two weeks of minutes, and more than a day of ten seconds."""
 NUMBERS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 
 
-class Moment(NamedTuple):
+class PointInTime(NamedTuple):
     """A moment that is over. `minutes`: only the worst of each minute is left of it."""
 
     at: datetime
@@ -56,7 +56,7 @@ class Moment(NamedTuple):
         return self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(text: str, now: datetime) -> Moment:
+def parse_point_in_time(text: str, now: datetime) -> PointInTime:
     """What an address asks for; without a zone it is UTC. Raises OperatorError bad_moment."""
     fix = "Write at=2026-11-22T13:45:00Z, at most as long ago as minutes are kept."
     try:
@@ -68,11 +68,11 @@ def moment(text: str, now: datetime) -> Moment:
         raise OperatorError("bad_moment", "That time is in the future.", fix)
     if at < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
         raise OperatorError("bad_moment", "Nothing about clients is kept from that time any more.", fix)
-    return Moment(at, at < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS))
+    return PointInTime(at, at < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS))
 
 
-def clients(
-    instance: Instance, when: Moment, patterns: Sequence[str] | None, search: str = ""
+def clients_at(
+    instance: Instance, when: PointInTime, patterns: Sequence[str] | None, search: str = ""
 ) -> list[dict[str, Any]]:
     """The clients that were logged on, the longest lag first: the newest sample of each."""
     rows = _samples(instance, when, patterns).filter(at__gt=when.at - RESTING, at__lte=when.at)
@@ -85,7 +85,7 @@ def clients(
     return sorted(there, key=lambda one: (-one["lag_ms"], -one["lag_messages"], one["client"]))
 
 
-class Part(NamedTuple):
+class TimelinePart(NamedTuple):
     """A part of the time until a moment, in rows of so many seconds. `minutes`: only the worst of each is left of its beginning."""
 
     since: datetime
@@ -95,10 +95,10 @@ class Part(NamedTuple):
     @property
     def step_s(self) -> int:
         """Whole minutes, so that there are no more than MOST_ROWS."""
-        return 60 * max(1, -(-int((self.until - self.since).total_seconds()) // (60 * MOST_ROWS)))
+        return 60 * max(1, -(-int((self.until - self.since).total_seconds()) // (60 * MAX_ROWS)))
 
 
-def part(when: Moment, since: str, until: str, now: datetime) -> Part | None:
+def parse_timeline_part(when: PointInTime, since: str, until: str, now: datetime) -> TimelinePart | None:
     """The part that an address shows of a timeline (`from`, `to` in seconds), up to the moment; None when it has none."""
     if not (since.isdecimal() and until.isdecimal() and max(len(since), len(until)) <= 10):
         return None
@@ -106,19 +106,21 @@ def part(when: Moment, since: str, until: str, now: datetime) -> Part | None:
     ends = min(ends, when.at)
     begins = max(begins, now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS))
     coarse = begins < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
-    return Part(begins, ends, coarse) if begins < ends else None
+    return TimelinePart(begins, ends, coarse) if begins < ends else None
 
 
-def client(instance: Instance, when: Moment, name: str, shown: Part | None = None) -> list[dict[str, Any]]:
+def client_at(
+    instance: Instance, when: PointInTime, name: str, shown: TimelinePart | None = None
+) -> list[dict[str, Any]]:
     """A client's samples of the quarter of an hour until then, or of a part of its time, the newest first."""
-    span = shown or Part(when.at - AROUND, when.at, when.minutes)
-    rows = _samples(instance, Moment(span.until, span.minutes), None).filter(
+    span = shown or TimelinePart(when.at - AROUND, when.at, when.minutes)
+    rows = _samples(instance, PointInTime(span.until, span.minutes), None).filter(
         client=name, at__gt=span.since, at__lte=span.until
     )
-    return list(rows.order_by("-at").values("client", "at", "state", *NUMBERS)[:MOST_SAMPLES])
+    return list(rows.order_by("-at").values("client", "at", "state", *NUMBERS)[:MAX_SAMPLES])
 
 
-def by_span(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[dict[str, Any]]:
+def worst_by_step(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[dict[str, Any]]:
     """The worst of each minute, or of a longer step, the newest first."""
     found: dict[int, dict[str, Any]] = {}
     for one in samples:
@@ -129,7 +131,7 @@ def by_span(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[dict[st
     return list(found.values())
 
 
-def there_then(when: Moment, samples: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def sample_at(when: PointInTime, samples: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The sample that holds at the moment; None: it wasn't logged on, or nothing was recorded."""
     for one in samples[:1]:
         if one["at"] > when.at - (RESTING if when.minutes or _idle(one) else BUSY):
@@ -137,7 +139,7 @@ def there_then(when: Moment, samples: Sequence[dict[str, Any]]) -> dict[str, Any
     return None
 
 
-def by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+def count_by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
     """How many were in each delivery state that asks to be said."""
     count = Counter(one["state"] for one in rows)
     return [
@@ -145,7 +147,7 @@ def by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
     ]
 
 
-def places(instance: Instance, when: Moment) -> dict[str, list[ResourceSample]]:
+def resources_at(instance: Instance, when: PointInTime) -> dict[str, list[ResourceSample]]:
     """The instance, transports and pools as they were last recorded; nothing where the broker didn't report. Of a group members'
     figures are added, but for pools: each has its own."""
     step = 60 if when.minutes else 10
@@ -164,41 +166,41 @@ def places(instance: Instance, when: Moment) -> dict[str, list[ResourceSample]]:
     return found
 
 
-def decisions(
-    instance: Instance, when: Moment, patterns: Sequence[str] | None, name: str = ""
+def decisions_before(
+    instance: Instance, when: PointInTime, patterns: Sequence[str] | None, name: str = ""
 ) -> list[Decision]:
     """The newest until then."""
-    rows = visible(Decision.objects.filter(instance=instance, at__lte=when.at), patterns)
-    return list((rows.filter(client=name) if name else rows).select_related("instance")[:MOST_DECISIONS])
+    rows = visible_rows(Decision.objects.filter(instance=instance, at__lte=when.at), patterns)
+    return list((rows.filter(client=name) if name else rows).select_related("instance")[:MAX_DECISIONS])
 
 
-class Policy(NamedTuple):
+class PolicyAtTime(NamedTuple):
     """Which revision was wanted then, and which the broker ran; None where that isn't known."""
 
     wanted: PolicyRevision | None
     running: PolicyRevision | None
 
 
-def policy(instance: Instance, when: Moment) -> Policy:
+def policy_at(instance: Instance, when: PointInTime) -> PolicyAtTime:
     """Of revisions, which are kept for good, and of what the broker reported."""
     revisions = PolicyRevision.objects.filter(instance=instance)
     reports = RevisionReport.objects.filter(instance=instance, reported_at__lte=when.at, seen_at__gte=when.at)
     report = reports.order_by("-reported_at").first()
     known = report is not None and not report.set_back  # else that number names another policy here
     running = revisions.filter(number=report.number).first() if report is not None and known else None
-    return Policy(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
+    return PolicyAtTime(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
 
 
-def revisions(instance: Instance, when: Moment, most: int) -> list[PolicyRevision]:
+def revisions_before(instance: Instance, when: PointInTime, most: int) -> list[PolicyRevision]:
     """Those that were there, the newest first."""
     return list(
         PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:most]
     )
 
 
-def _samples(instance: Instance, when: Moment, patterns: Sequence[str] | None) -> Any:
+def _samples(instance: Instance, when: PointInTime, patterns: Sequence[str] | None) -> Any:
     model = ClientMinute if when.minutes else ClientSample
-    return visible(model._default_manager.filter(instance=instance), patterns)
+    return visible_rows(model._default_manager.filter(instance=instance), patterns)
 
 
 def _idle(row: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ class MissingMember(Document, frozen=True, kw_only=True):
     ] = None
 
 
-def unreached(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]:
+def unreachable_members(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]:
     """Those that were asked and didn't answer (`broker_link.noting_unreached`), by name."""
     return [
         MissingMember(member=at.member, code=away.code, problem=away.sentence, fix=away.fix)
@@ -38,7 +38,7 @@ def unreached(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]
     ]
 
 
-def silent(instance: Instance, now: datetime, member: str = "") -> list[MissingMember]:
+def members_without_reports(instance: Instance, now: datetime, member: str = "") -> list[MissingMember]:
     """Of what members store themselves: those that haven't reported lately, all or `member`; none of a broker by itself."""
     listed = members_of(instance.name)
     if len(listed) == 1:

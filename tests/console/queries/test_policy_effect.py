@@ -13,7 +13,7 @@ from broker_core.documents.instance import (
     SettingValue,
 )
 from broker_core.documents.system_records import DecisionEntry
-from console.queries import effect
+from console.queries import policy_effect
 
 
 def change(
@@ -46,13 +46,15 @@ def made(**parts: object) -> PolicyEffect:
 
 def test_clients_with_equal_changes_are_one_line() -> None:
     same = change("amps.client_max_capacity", 50, 5)
-    told = effect.lines(made(touched=[touched(f"desk-{n}", same) for n in range(30)], touched_in_all=30))
+    told = policy_effect.summarise_effect(
+        made(touched=[touched(f"desk-{n}", same) for n in range(30)], touched_in_all=30)
+    )
     (line,) = told.changes
     assert (line.sentence, line.count, line.more) == ("ClientMaxCapacity 50 % → 5 %, from instance", 30, 25)
 
 
 def test_values_have_the_units_people_write() -> None:
-    told = effect.lines(made(touched=[
+    told = policy_effect.summarise_effect(made(touched=[
         touched("a", change("amps.message_memory_limit", None, 8 << 20), change("amps.client_message_age_limit_ms", None, 600_000)),
     ]))  # fmt: skip
     assert told.changes[0].sentence == (
@@ -62,11 +64,11 @@ def test_values_have_the_units_people_write() -> None:
 
 def test_a_rule_that_comes_is_said_once_and_its_limit_is_in_its_signals_unit() -> None:
     came = [
-        change(f"age.{field}", None, value, "rule age", effect.NOT_SET)
+        change(f"age.{field}", None, value, "rule age", policy_effect.NOT_SET)
         for field, value in (("limit", 20_000), ("mode", "shadow"))
     ]
     moved = change("old.limit", 1_000, 20_000, "rule old", "rule old")
-    told = effect.lines(made(touched=[touched("a", *came, moved)]), {"old": "oldest_age"})
+    told = policy_effect.summarise_effect(made(touched=[touched("a", *came, moved)]), {"old": "oldest_age"})
     assert (
         told.changes[0].sentence
         == "comes under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
@@ -74,7 +76,7 @@ def test_a_rule_that_comes_is_said_once_and_its_limit_is_in_its_signals_unit() -
 
 
 def test_what_would_only_be_recorded_is_counted_apart() -> None:
-    told = effect.lines(
+    told = policy_effect.summarise_effect(
         made(acted_on=[decided("a"), decided("b", mode="shadow"), decided("c", mode="shadow")])
     )
     assert told.headline == "1 client offlined, 2 clients would be acted on (recorded only)."
@@ -89,7 +91,9 @@ def test_who_is_cut_off_comes_first_and_those_not_listed_are_counted() -> None:
         ClosedConnectionEntry(client=f"web-{n}", transport="websocket", code="transport_closed")
         for n in range(6)
     ]
-    told = effect.lines(made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")]))
+    told = policy_effect.summarise_effect(
+        made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")])
+    )
     assert told.headline == "120 clients cut off, 1 client disconnected."
     assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].more) == ("cut_off", 120, 115)
 
@@ -114,7 +118,7 @@ def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:
         connected=True,
         extent="part",
     )
-    told = effect.lines(made(unrecorded=[*lost, part], unrecorded_in_all=9))
+    told = policy_effect.summarise_effect(made(unrecorded=[*lost, part], unrecorded_in_all=9))
     assert told.headline == "8 clients left without new records, 1 client left with a part of their records."
     assert [(line.kind, line.names, line.count, line.recorded_only) for line in told.at_once] == [
         ("unrecorded", ["desk-0", "desk-1"], 8, False),
@@ -127,7 +131,7 @@ def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:
 
 def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confirmed() -> None:
     held = [msgspec.structs.replace(decided(name, mode="shadow"), held_at=1) for name in ("b", "c", "d")]
-    told = effect.lines(made(acted_on=[decided("a"), *held]))
+    told = policy_effect.summarise_effect(made(acted_on=[decided("a"), *held]))
     assert (
         told.headline
         == "1 client offlined, 3 more would match than is allowed: the revision is withdrawn at once."
@@ -138,11 +142,13 @@ def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confir
     assert (
         told.at_once[1].sentence == "not offlined by ClientMaxCapacity: the rollout may make 1 decision here"
     )
-    assert effect.lines(made(acted_on=held)).severe
+    assert policy_effect.summarise_effect(made(acted_on=held)).severe
 
 
 def test_clients_that_somebody_may_not_see_are_counted_and_must_be_confirmed() -> None:
-    told = effect.lines(made(acted_on=[], acted_on_in_all=3, enforced_in_all=2, cut_off_in_all=4))
+    told = policy_effect.summarise_effect(
+        made(acted_on=[], acted_on_in_all=3, enforced_in_all=2, cut_off_in_all=4)
+    )
     assert [(line.kind, line.count, line.names, line.recorded_only) for line in told.at_once] == [
         ("cut_off", 4, [], False), ("act", 2, [], False), ("act", 1, [], True),
     ]  # fmt: skip
@@ -150,4 +156,4 @@ def test_clients_that_somebody_may_not_see_are_counted_and_must_be_confirmed() -
 
 
 def test_a_change_without_an_effect_says_so() -> None:
-    assert effect.lines(made()).headline == "Nobody is cut off or acted on."
+    assert policy_effect.summarise_effect(made()).headline == "Nobody is cut off or acted on."

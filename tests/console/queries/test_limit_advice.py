@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.queries.saving import saving
+from console.queries.limit_advice import limit_advice
 
 MIB = 2**20
 
@@ -21,7 +21,7 @@ def decided(**other: Any) -> dict[str, Any]:
 
 
 def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> None:
-    found = saving(decided())
+    found = limit_advice(decided())
     assert found is not None
     assert 960 * MIB <= found.limit < 966 * MIB
     assert (found.was, found.hold_ms) == (950 * MIB, None)
@@ -29,14 +29,14 @@ def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> N
 
 def test_a_rule_of_ones_own_could_have_waited_longer() -> None:
     # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and 9 s not.
-    found = saving(decided(rule="mine", shape="hard", limit=800 * MIB, hold_ms=5_000))
+    found = limit_advice(decided(rule="mine", shape="hard", limit=800 * MIB, hold_ms=5_000))
     assert found is not None
     assert 960 * MIB <= found.limit < 966 * MIB
     assert found.hold_ms == 10_000
 
 
 def test_of_a_pool_it_is_the_pools_limit() -> None:
-    found = saving(
+    found = limit_advice(
         decided(signal="pool_memory", shape="largest_when_pool_over", observed=2_000 * MIB, limit=1_999 * MIB)
     )
     assert found is not None
@@ -45,6 +45,6 @@ def test_of_a_pool_it_is_the_pools_limit() -> None:
 
 
 def test_nothing_is_said_where_the_minute_doesnt_come_to_the_act() -> None:
-    assert saving(decided(limit=970 * MIB)) is None
-    assert saving(decided(signal="drain_rate", shape="rate_below")) is None
-    assert saving({}) is None
+    assert limit_advice(decided(limit=970 * MIB)) is None
+    assert limit_advice(decided(signal="drain_rate", shape="rate_below")) is None
+    assert limit_advice({}) is None

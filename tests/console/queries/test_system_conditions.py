@@ -12,8 +12,8 @@ from rest_framework.test import APIClient
 
 from broker_core.documents.instance import DatabaseEntry
 from console.models import Instance, RevisionReport
-from console.queries import standing
-from console.queries.readiness import Part
+from console.queries import system_conditions
+from console.queries.readiness import ComponentStatus
 from console.services import policies
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
@@ -23,13 +23,13 @@ ALL = ("database", "redis", "worker", "broker")
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "_since", {})
+    monkeypatch.setattr(system_conditions, "_since", {})
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
     """Everything answers but these."""
-    parts: list[Part] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
-    monkeypatch.setattr(standing, "readiness", lambda *, write: parts)
+    parts: list[ComponentStatus] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
+    monkeypatch.setattr(system_conditions, "readiness", lambda *, write: parts)
 
 
 def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number: int = 1) -> None:
@@ -40,13 +40,13 @@ def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number:
 def test_nothing_is_said_when_all_is_well(instance: Instance, monkeypatch: Any) -> None:
     only(monkeypatch)
     heard(instance, pid=1)
-    assert standing.standings() == []
+    assert system_conditions.current_conditions() == []
 
 
 def test_a_dead_broker_is_said_since_it_was_last_heard(instance: Instance, monkeypatch: Any) -> None:
     only(monkeypatch, "broker")
     heard(instance, pid=1, ago=timedelta(minutes=40))
-    (found,) = standing.standings()
+    (found,) = system_conditions.current_conditions()
     assert (found.key, found.severe, found.blind) == ("broker", True, True)
     assert found.since is not None and timezone.now() - found.since >= timedelta(minutes=40)
 
@@ -54,24 +54,27 @@ def test_a_dead_broker_is_said_since_it_was_last_heard(instance: Instance, monke
 def test_what_is_away_keeps_its_beginning_until_it_is_back(instance: Instance, monkeypatch: Any) -> None:
     only(monkeypatch, "redis")
     heard(instance, pid=1)
-    first, again = standing.standings()[0].since, standing.standings()[0].since
+    first, again = (
+        system_conditions.current_conditions()[0].since,
+        system_conditions.current_conditions()[0].since,
+    )
     assert first == again
     only(monkeypatch)
-    assert standing.standings() == []
+    assert system_conditions.current_conditions() == []
     only(monkeypatch, "redis")
-    assert standing.standings()[0].since != first
+    assert system_conditions.current_conditions()[0].since != first
 
 
 def test_a_restart_is_said_for_a_while_and_a_first_start_never(instance: Instance, monkeypatch: Any) -> None:
     only(monkeypatch)
     heard(instance, pid=1, ago=timedelta(minutes=10))
-    assert standing.standings() == []
+    assert system_conditions.current_conditions() == []
     heard(instance, pid=2, ago=timedelta(minutes=5))
     heard(instance, pid=2)
-    (found,) = standing.standings()
+    (found,) = system_conditions.current_conditions()
     assert (found.key, found.severe) == ("restart", False)
     since = timezone.now() - timedelta(days=90)
-    assert standing.restarts(instance, since) == [found.since]
+    assert system_conditions.broker_restarts(instance, since) == [found.since]
 
 
 def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
@@ -80,9 +83,9 @@ def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
     only(monkeypatch)
     heard(instance, pid=1)
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
-    assert standing.standings() == []
-    monkeypatch.setattr(standing, "TAKES_UP", timedelta())
-    (found,) = standing.standings()
+    assert system_conditions.current_conditions() == []
+    monkeypatch.setattr(system_conditions, "TAKES_UP", timedelta())
+    (found,) = system_conditions.current_conditions()
     assert found.word == "Revision 2 isn't in force"
     assert "runs revision 1" in found.sentence
 
@@ -98,7 +101,7 @@ def test_a_broker_that_runs_the_policy_on_its_own_disk_is_said_everywhere(
         fix="Start it.",
         policy="disk",
     )
-    (found,) = [one for one in standing.standings() if one.key == "database of broker"]
+    (found,) = [one for one in system_conditions.current_conditions() if one.key == "database of broker"]
     assert "runs the policy on its own disk" in found.word and found.severe and found.fix == "Start it."
     assert found.since == datetime.fromtimestamp(0.001, UTC), "as the broker says, also after a restart here"
     parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}

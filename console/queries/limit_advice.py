@@ -32,7 +32,7 @@ _COLUMN: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST
 """Which figure of a look a signal is; of others the decision has the last alone."""
 
 
-class Saving(NamedTuple):
+class LimitAdvice(NamedTuple):
     """The smallest limit in `unit`, and the smallest hold in ms (None where the rule has none), either of which would have done."""
 
     limit: int
@@ -47,7 +47,7 @@ class Saving(NamedTuple):
 
 
 @dataclass
-class _Look:
+class _RecordedSample:
     """A client and its backlog at one look; what no look recorded is none."""
 
     at: int
@@ -75,7 +75,7 @@ class _Look:
     subscriptions: tuple[()] = ()
 
     @property
-    def backlog(self) -> _Look:
+    def backlog(self) -> _RecordedSample:
         return self
 
     def look(self) -> None:
@@ -91,19 +91,19 @@ class _Look:
         return ()
 
 
-def _aged(attribute: str) -> Callable[[_Look, int], None]:
+def _aged(attribute: str) -> Callable[[_RecordedSample, int], None]:
     return lambda look, value: setattr(look, attribute, look.at - value * _MS)
 
 
-def _set(attribute: str) -> Callable[[_Look, int], None]:
+def _set(attribute: str) -> Callable[[_RecordedSample, int], None]:
     return lambda look, value: setattr(look, attribute, value)
 
 
-def _spooled_for(look: _Look, value: int) -> None:
+def _spooled_for(look: _RecordedSample, value: int) -> None:
     look.offlined, look.offlined_at = True, look.at - value * _MS
 
 
-_WRITERS: Final[Mapping[Signal, Callable[[_Look, int], None]]] = {
+_WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
     Signal.OUTBOUND_BYTES: _set("memory"), Signal.OUTBOUND_MESSAGES: _set("messages"), Signal.SPOOL_BYTES: _set("disk"),
     Signal.CONFLATION_BYTES: _set("conflation_bytes"), Signal.BACKLOG_BYTES: _set("owed_bytes"), Signal.BACKLOG_MESSAGES: _set("owed_messages"),
     Signal.OLDEST_AGE: _aged("oldest_at"), Signal.WRITE_BLOCKED: _aged("blocked_since"), Signal.SPOOL_AGE: _spooled_for,
@@ -112,7 +112,7 @@ _WRITERS: Final[Mapping[Signal, Callable[[_Look, int], None]]] = {
 }  # fmt: skip
 
 
-def saving(details: Mapping[str, Any]) -> Saving | None:
+def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
     """Of a decision as it is stored (`DecisionEntry`, times in ms); None where its minute can't be judged again."""
     rule = _rule(details)
     if rule is None:
@@ -130,7 +130,7 @@ def saving(details: Mapping[str, Any]) -> Saving | None:
     if not _preset(rule.name) and rule.signal not in POOL_SIGNALS:
         holds = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
         hold = _least(holds, lambda tried: not _acts(replace(rule, hold_ms=tried), minute, details))
-    return Saving(-(-limit // step) * step, rule.limit, rule.unit, hold and -(-hold // 1_000) * 1_000)
+    return LimitAdvice(-(-limit // step) * step, rule.limit, rule.unit, hold and -(-hold // 1_000) * 1_000)
 
 
 def _preset(name: str) -> bool:
@@ -178,7 +178,7 @@ def _acts(
         if not holds and not pool_holds and not needs_check(rule, value):
             continue
         now = at_ms * _MS
-        client = _Look(now, name, str(details.get("transport", "")), pool, holds=holds)
+        client = _RecordedSample(now, name, str(details.get("transport", "")), pool, holds=holds)
         _WRITERS[rule.signal](client, int(details.get("used") or value) if of_pool else value)
         pools = [
             PoolSignals(pool, memory_used=value, disk_used=value, holds=pool_holds)
