@@ -24,10 +24,10 @@ class TokenAuthentication(BaseAuthentication):
             return None
         if len(words) != 2:
             raise AuthenticationFailed("The Authorization header must be `Bearer TOKEN`.")
-        found = operators.token_of(words[1].decode("ascii", "replace"))
+        found = operators.find_token(words[1].decode("ascii", "replace"))
         if found is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
-        if not operators.may_come_from(found, str(request.META.get("REMOTE_ADDR") or "")):
+        if not operators.is_address_allowed(found, str(request.META.get("REMOTE_ADDR") or "")):
             raise AuthenticationFailed("The token may not be used from this address.")
         return found.user, found
 

@@ -21,7 +21,7 @@ from console.services.policy_effects import (
 
 
 def guard_publishing(
-    request: Request, *, confirmed: bool, rollout: rollouts.Plan | None = None
+    request: Request, *, confirmed: bool, rollout: rollouts.RolloutPlan | None = None
 ) -> Guard | None:
     """Return what refuses a document with warnings; None when the request has confirmed them.
 
@@ -37,12 +37,12 @@ def guard_ending_rollout(request: Request, *, confirmed: bool) -> Guard | None:
 
 def _guard(
     request: Request,
-    effect_of: Callable[[drafts.Preview, Mapping[str, Any]], PolicyChangeEffect],
-    rollout: rollouts.Plan | None,
+    effect_of: Callable[[drafts.DraftPreview, Mapping[str, Any]], PolicyChangeEffect],
+    rollout: rollouts.RolloutPlan | None,
 ) -> Guard:
     def refuse_unconfirmed(instance: Instance, document: Mapping[str, Any]) -> None:
         patterns = access_of_request(request).client_patterns(instance.name)
-        preview = drafts.visible(drafts.preview_of(instance, document, rollout), patterns)
+        preview = drafts.restrict_preview(drafts.preview_document(instance, document, rollout), patterns)
         if warnings := effect_of(preview, document).warnings:
             raise OperatorError(
                 "confirm_needed",
@@ -59,7 +59,7 @@ def _sentence(words: str) -> str:
     return words if words.endswith(".") else f"{words}."
 
 
-def preview_document(preview: drafts.Preview) -> dict[str, Any]:
+def preview_document(preview: drafts.DraftPreview) -> dict[str, Any]:
     """Return a preview as JSON."""
     return {
         "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],

@@ -37,7 +37,7 @@ class Permitted(BasePermission):
             instance = (
                 "" if whole else request.query_params.get("instance") or current_instance.instance_name()
             )
-            access.require(actor_of(request), need, **{"instance": instance, **kwargs})
+            access.require_permission(actor_of(request), need, **{"instance": instance, **kwargs})
         return True
 
 
@@ -54,4 +54,4 @@ def allow(
 ) -> None:
     """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""
     about = instance or request.query_params.get("instance") or current_instance.instance_name()
-    access.require(actor_of(request), permission, instance=about, client=client, topic=topic)
+    access.require_permission(actor_of(request), permission, instance=about, client=client, topic=topic)

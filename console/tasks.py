@@ -13,49 +13,49 @@ from console.services import (
     alerts,
     audit,
     audit_export,
-    client_hours,
+    client_hours_import,
     execution,
-    ledger,
+    loss_ledger,
     operators,
     policies,
     rollup,
     runs,
 )
-from console.services.actions import schedules
+from console.services.actions import scheduler
 
 
 @shared_task(name="console.tasks.execute_run")
 def execute_run(run_id: str) -> None:
     """Carry out a run."""
-    execution.execute(run_id)
+    execution.execute_run(run_id)
 
 
 @shared_task(name="console.tasks.tick")
 def tick() -> None:
     """Each minute: start what is due, find lost runs, tell brokers that run another revision, take in new hours of the lake, forget old samples, note used tokens."""
     now = timezone.now()
-    runs.find_lost(now)
-    schedules.fire_due(now)
+    runs.mark_lost_runs(now)
+    scheduler.start_due_runs(now)
     policies.reconcile()
     rollup.roll_up(now)
-    client_hours.take_in(now)
-    rollup.forget_old(now)
-    ledger.forget_old(now)
-    audit.forget_expired(now)
-    operators.store_used()
-    alerts.forget_old(now)
+    client_hours_import.import_new_hours(now)
+    rollup.delete_old_samples(now)
+    loss_ledger.delete_old(now)
+    audit.delete_expired(now)
+    operators.store_token_uses()
+    alerts.delete_old_alerts(now)
 
 
 @shared_task(name="console.tasks.watch")
 def watch() -> None:
     """Every ten seconds: open and close alerts."""
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
 
 
 @shared_task(name="console.tasks.send_alerts")
 def send_alerts() -> None:
     """Every ten seconds: send what is due of alerts. Other hosts are called, so chores don't wait for it."""
-    alerts.send_due(timezone.now())
+    alerts.send_due_messages(timezone.now())
 
 
 @shared_task(name="console.tasks.pulse")
@@ -64,14 +64,14 @@ def pulse(queue: str) -> None:
     note_pulse(redis_connection(), queue)
 
 
-@shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MOST_TRIES - 1)
+@shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MAX_TRIES - 1)
 def export_audit(self: Any, event_id: int) -> None:
     """Send an audit event to the log host and the webhook; again after 5 s, 10 s, … when one can't be reached."""
     try:
-        audit_export.send(event_id)
+        audit_export.export_event(event_id)
     except audit_export.FAILURES as problem:
         tries = self.request.retries
-        if tries >= audit_export.MOST_TRIES - 1:
+        if tries >= audit_export.MAX_TRIES - 1:
             audit_export.logger.error("audit event %s isn't sent: %s", event_id, problem)
             return
         raise self.retry(exc=problem, countdown=audit_export.FIRST_WAIT_S * 2**tries) from problem

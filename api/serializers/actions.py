@@ -13,7 +13,7 @@ from api.serializers.policies import StrictSerializer
 from console.choices import MissedRunPolicy
 from console.models import Action
 from console.services.actions.definition import is_destructive
-from console.services.actions.schedules import next_firings, triggers_of
+from console.services.actions.scheduler import action_schedules, next_firings
 
 
 class PartField(serializers.DictField):
@@ -84,7 +84,7 @@ class ScheduleSerializer(serializers.ModelSerializer[Action]):
 
     def get_every(self, action: Action) -> list[str]:
         """The schedules as they were written."""
-        return [trigger["every"] for trigger, _ in triggers_of(action)]
+        return [trigger["every"] for trigger, _ in action_schedules(action)]
 
     def get_next_due_at(self, action: Action) -> datetime | None:
         """The next firing, null while switched off."""

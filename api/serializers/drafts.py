@@ -10,7 +10,7 @@ from api.documents import serializer_of
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.documents.instance import PolicyEffect
-from console.services.policy_files import MOST_SENT, SYSTEMS
+from console.services.policy_files import MAX_SENT, SYSTEMS
 
 
 class DraftSummarySerializer(serializers.Serializer[Any]):
@@ -50,7 +50,7 @@ class ImportSerializer(StrictSerializer):
     """A configuration file: `yaml` is Sluice's own, the others are laid over the newest revision."""
 
     system = serializers.ChoiceField(choices=SYSTEMS)
-    text = serializers.CharField(max_length=MOST_SENT, trim_whitespace=False)
+    text = serializers.CharField(max_length=MAX_SENT, trim_whitespace=False)
     title = serializers.CharField(max_length=200, required=False, default="")
 
 

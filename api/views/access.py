@@ -27,7 +27,7 @@ from console.access.rights import PublicAccess
 from console.choices import Permission
 from console.models import ApiToken
 from console.services import operators, proof, second_factor
-from console.services.access import allows, require
+from console.services.access import is_allowed, require_permission
 from console.services.actors import access_of, require_user
 from console.units.ages import parse_age
 
@@ -58,9 +58,9 @@ class LoginView(ApiView):
 
 def _second_factor(request: Any, user: Any, code: str) -> None:
     """Raise OperatorError unless the code is right, or none is asked of this account."""
-    if not second_factor.is_asked_of(user):
+    if not second_factor.is_required(user):
         return
-    if not second_factor.has_one(user):
+    if not second_factor.is_enabled(user):
         raise OperatorError(
             "second_factor_missing",
             "A second factor is required here.",
@@ -112,7 +112,7 @@ class TokensView(PagedView):
         """The caller's tokens, or everybody's, without their secrets."""
         found = ApiToken.objects.select_related("user")
         if request.query_params.get("everyone") == "yes":
-            require(actor_of(request), Permission.MANAGE_ACCESS)
+            require_permission(actor_of(request), Permission.MANAGE_ACCESS)
         else:
             found = found.filter(user=require_user(request))
         return self.page(found, TokenSerializer)
@@ -148,7 +148,7 @@ class TokenView(ApiView):
         """Revoke a token of one's own, an administrator anybody's; a token may revoke itself."""
         found = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).first()
         own = found is not None and found.user_id == request.user.pk
-        theirs = found if own or allows(actor_of(request), Permission.MANAGE_ACCESS) else None
+        theirs = found if own or is_allowed(actor_of(request), Permission.MANAGE_ACCESS) else None
         if theirs is None or (isinstance(request.auth, ApiToken) and request.auth.pk != theirs.pk):
             raise OperatorError(
                 "unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens."

@@ -36,7 +36,7 @@ from console.models import Action
 from console.queries import actions as queries
 from console.queries.policies import instance_named
 from console.services import audit
-from console.services.actions import asking, editing, schedule
+from console.services.actions import editor, run_requests, schedule
 
 
 def _action(request: Request, action_id: int) -> Action:
@@ -61,7 +61,7 @@ class ActionsView(PagedView):
     def post(self, request: Request) -> Response:
         """Make an action."""
         asked = read(ActionWriteSerializer, request.data)
-        made = editing.create(actor_of(request), instance_named(instance_name(request)), asked)
+        made = editor.create(actor_of(request), instance_named(instance_name(request)), asked)
         answer = _shown(made, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:action", args=[made.pk])
         return answer
@@ -82,13 +82,13 @@ class ActionView(ApiView):
         """Change what is given. If-Match is needed: the action's ETag, or *."""
         asked = read(ActionPatchSerializer, request.data)
         return _shown(
-            editing.change(actor_of(request), _action(request, action_id), asked, needed_revision(request))
+            editor.change(actor_of(request), _action(request, action_id), asked, needed_revision(request))
         )
 
     @extend_schema(request=None, responses={204: None})
     def delete(self, request: Request, action_id: int) -> Response:
         """Delete it; its runs stay."""
-        editing.delete(actor_of(request), _action(request, action_id))
+        editor.delete(actor_of(request), _action(request, action_id))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -100,9 +100,9 @@ class ActionPlanView(ApiView):
     @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, action_id: int) -> Response:
         """What the action would do now, and the plan's hash. Changes nothing."""
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         asked = read(RunAskSerializer, request.data)
-        return Response(asking.plan(_action(request, action_id), asked["parameters"]))
+        return Response(run_requests.plan_action(_action(request, action_id), asked["parameters"]))
 
 
 class ActionApplyView(ApiView):
@@ -114,7 +114,7 @@ class ActionApplyView(ApiView):
     def post(self, request: Request, action_id: int) -> Response:
         """Run it: 202 and a run. 409 plan_changed when it would no longer do what the plan said."""
         asked, action = read(RunAskSerializer, request.data), _action(request, action_id)
-        run = asking.apply(
+        run = run_requests.apply_action(
             actor_of(request),
             action,
             asked["parameters"],
@@ -132,10 +132,12 @@ class RequestPlanView(ApiView):
     @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, path: str) -> Response:
         """What a request at this path would do now. Changes nothing."""
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         asked = read(RunAskSerializer, request.data)
-        action, _ = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
-        return Response(asking.plan(action, asked["parameters"]))
+        action, _ = run_requests.action_at_path(
+            instance_named(instance_name(request)), path, asked["parameters"]
+        )
+        return Response(run_requests.plan_action(action, asked["parameters"]))
 
 
 class RequestView(ApiView):
@@ -147,11 +149,13 @@ class RequestView(ApiView):
     def post(self, request: Request, path: str) -> Response:
         """Run the action whose trigger names this path: 202 and a run. 400 when a required parameter is missing."""
         asked = read(RunAskSerializer, request.data)
-        action, trigger = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
+        action, trigger = run_requests.action_at_path(
+            instance_named(instance_name(request)), path, asked["parameters"]
+        )
         key = once(request, "at", path, asked)
         return accepted(
             request,
-            asking.apply(
+            run_requests.apply_action(
                 actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
             ),
         )
@@ -165,9 +169,11 @@ class EventPlanView(ApiView):
     @extend_schema(request=RunAskSerializer, responses=EventPlanSerializer)
     def post(self, request: Request, name: str) -> Response:
         """Plan the actions that wait for this event, with one hash of all plans. Changes nothing."""
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         asked = read(RunAskSerializer, request.data)
-        return Response(asking.event_plan(instance_named(instance_name(request)), name, asked["parameters"]))
+        return Response(
+            run_requests.event_plan(instance_named(instance_name(request)), name, asked["parameters"])
+        )
 
 
 class EventView(ApiView):
@@ -183,7 +189,7 @@ class EventView(ApiView):
         do something else now."""
         asked = read(RunAskSerializer, request.data)
         instance = instance_named(instance_name(request))
-        runs = asking.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
+        runs = run_requests.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
         return Response(
             RunSerializer(runs, many=True, context={"request": request}).data, status=status.HTTP_202_ACCEPTED
         )
@@ -200,7 +206,10 @@ class FiringsView(ApiView):
         asked: dict[str, Any] = read(FiringsQuerySerializer, request.query_params)
         zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
         return Response(
-            {"zone": str(zone), "firings": schedule.firings(schedule.parse(asked["every"], zone), now, now)}
+            {
+                "zone": str(zone),
+                "firings": schedule.next_firings(schedule.parse_schedule(asked["every"], zone), now, now),
+            }
         )
 
 

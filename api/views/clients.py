@@ -157,7 +157,9 @@ class ActView(ApiView):
         asked = read(ActSerializer, request.data)
         only = {} if self.word == "offline" else {"subscription": asked["subscription"]}
         act = services.ACTS[self.word](name=name, **only)
-        return Response(plain(services.act(actor_of(request), act, asked["reason"], instance_name(request))))
+        return Response(
+            plain(services.act_on_client(actor_of(request), act, asked["reason"], instance_name(request)))
+        )
 
 
 class ClientHistoryView(ApiView):

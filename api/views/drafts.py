@@ -60,7 +60,7 @@ class DraftsView(PagedView):
     def post(self, request: Request) -> Response:
         """Make a draft of the newest revision, of an older one, or of a document."""
         asked = read(DraftWriteSerializer, request.data)
-        draft = drafts.make(
+        draft = drafts.create_draft(
             actor_of(request), asked["title"], document=asked.get("document"), revision=asked.get("revision"),
             instance_name=instance_name(request),
         )  # fmt: skip
@@ -103,7 +103,7 @@ class DraftView(ApiView):
         """Lay changes over a draft. If-Match is needed: the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPatchSerializer, request.data)
-        draft = drafts.edit(
+        draft = drafts.edit_draft(
             actor_of(request),
             draft_id,
             asked["changes"],
@@ -129,12 +129,12 @@ class DraftPreviewView(ApiView):
     def post(self, request: Request, draft_id: int) -> Response:
         """Whom it touches, with effective values before and after, and who would be acted on at once; with `rollout` as if it
         were published for some clients first."""
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         draft = _draft(request, draft_id, Permission.VIEW)
         patterns = access_of_request(request).client_patterns(draft.instance.name)
         asked = read(DraftPreviewSerializer, request.data)
-        plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
-        return Response(preview_document(drafts.visible(drafts.preview(draft, plan), patterns)))
+        plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
+        return Response(preview_document(drafts.restrict_preview(drafts.preview(draft, plan), patterns)))
 
 
 class DraftPublishView(ApiView):
@@ -149,7 +149,7 @@ class DraftPublishView(ApiView):
         If-Match is needed. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPublishSerializer, request.data)
-        plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
+        plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
         change = drafts.publish(
             actor_of(request),
             draft_id,

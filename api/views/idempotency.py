@@ -6,11 +6,11 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from console.services.runs import Once
+from console.services.runs import IdempotencyKey
 
 
-def once(request: Request, *asked: Any) -> Once | None:
+def once(request: Request, *asked: Any) -> IdempotencyKey | None:
     """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
-    return Once.of(
+    return IdempotencyKey.of(
         request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked
     )

@@ -30,7 +30,7 @@ class MetricsView(ApiView):
         if not _is_local(request):
             if not request.user.is_authenticated:
                 raise NotAuthenticated("From another machine, send a token that may view.")
-            access.require(actor_of(request), Permission.VIEW)
+            access.require_permission(actor_of(request), Permission.VIEW)
         return HttpResponse(metrics.metrics_text(), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -56,7 +56,7 @@ class PersonView(ApiView):
     @extend_schema(responses=PersonSerializer)
     def get(self, request: Request, name: str) -> Response:
         """An account with its grants."""
-        return Response(PersonSerializer(people.person_named(name)).data)
+        return Response(PersonSerializer(people.get_person(name)).data)
 
     @extend_schema(request=PersonChangeSerializer, responses=PersonSerializer)
     def patch(self, request: Request, name: str) -> Response:
@@ -64,7 +64,7 @@ class PersonView(ApiView):
 
         Opening takes one's own password.
         """
-        wanted, user = read(PersonChangeSerializer, request.data), people.person_named(name)
+        wanted, user = read(PersonChangeSerializer, request.data), people.get_person(name)
         if wanted["is_active"]:
             proof.prove_person(request._request, wanted["own_password"])
         people.set_active(actor_of(request), user, wanted["is_active"])
@@ -84,7 +84,7 @@ class PersonPasswordView(ApiView):
         Takes one's own password.
         """
         proof.prove_person(request._request, read(PasswordResetSerializer, request.data)["own_password"])
-        user = people.person_named(name)
+        user = people.get_person(name)
         password = operators.reset_password(user.get_username(), actor_of(request))
         return _password(user.get_username(), password, status.HTTP_200_OK)
 
@@ -103,7 +103,7 @@ class PersonGrantsView(ApiView):
         """
         wanted = read(NewGrantSerializer, request.data)
         proof.prove_person(request._request, wanted.pop("own_password"))
-        made = people.grant(actor_of(request), people.person_named(name), **wanted)
+        made = people.grant(actor_of(request), people.get_person(name), **wanted)
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
 
 

@@ -73,14 +73,14 @@ class ReplayView(ApiView):
         """Change its rate from now on; null lifts it."""
         author = _allow(request, name)
         asked = SetReplayRate(name=name, **read(RateSerializer, request.data))
-        made = services.steer(actor_of(request), asked, instance_name(request))
+        made = services.control_replay(actor_of(request), asked, instance_name(request))
         return Response(plain(queries.to_replay_view(made, author=author)))
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
         """Take an ended one off the list."""
         _allow(request, name)
-        services.forget(actor_of(request), name, instance_name(request))
+        services.forget_replay(actor_of(request), name, instance_name(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -94,7 +94,9 @@ class SteerReplayView(ApiView):
     def post(self, request: Request, name: str) -> Response:
         """Pause it, let it go on, or end it; a cancelled one holds the log no longer and its client is told."""
         author = _allow(request, name)
-        made = services.steer(actor_of(request), services.STEER[self.word](name=name), instance_name(request))
+        made = services.control_replay(
+            actor_of(request), services.STEER[self.word](name=name), instance_name(request)
+        )
         return Response(plain(queries.to_replay_view(made, author=author)))
 
 

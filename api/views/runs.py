@@ -35,7 +35,7 @@ from console.queries import runs as queries
 from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
 from console.services import audit, pipeline, runs
-from console.services.actions import asking, planning
+from console.services.actions import planner, run_requests
 from console.services.actors import access_of_request
 
 
@@ -71,12 +71,12 @@ class JournalActionView(ApiView):
         `remove` needs the `plan`'s hash: 409 plan_needed without, plan_changed when other segments would go now."""
         asked = read(JournalActionSerializer, request.data)
         if asked["dry_run"]:
-            audit.changes_nothing(request)
+            audit.mark_read_only(request)
             return Response(_plan(request, action, asked))
         key = once(request, "journals", action, asked)
         return accepted(
             request,
-            asking.journals_run(
+            run_requests.request_journal_run(
                 actor_of(request),
                 action,
                 asked["age"],
@@ -90,7 +90,7 @@ class JournalActionView(ApiView):
 
 
 def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
-    return planning.journal_plan(
+    return planner.journal_plan(
         action, asked["age"], instance_name(request), in_lake=asked["in_lake"], member=member_name(request)
     )
 
@@ -104,7 +104,7 @@ class JournalPlanView(ApiView):
     @extend_schema(request=JournalActionSerializer, responses=PlanSerializer)
     def post(self, request: Request, action: str) -> Response:
         """What the action would do, and the plan's hash. Changes nothing."""
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         asked = read(JournalActionSerializer, request.data)
         return Response(_plan(request, action, asked))
 
@@ -122,7 +122,7 @@ class JournalApplyView(ApiView):
         key = once(request, "journals.apply", action, asked)
         return accepted(
             request,
-            asking.apply_journals(
+            run_requests.apply_journal_plan(
                 actor_of(request),
                 action,
                 asked["age"],
@@ -213,7 +213,7 @@ class RepeatView(ApiView):
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
         asked = read(RepeatSerializer, request.data)
         try:
-            return accepted(request, asking.repeat(actor_of(request), run, asked["plan"]))
+            return accepted(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
                 seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))

@@ -12,7 +12,7 @@ from console.access.rights import is_name_pattern
 from console.forms.fields import dress
 from console.models import AlertRule, Instance
 from console.services.actions.webhook_address import check_address
-from console.services.alerts import MOST_RULES
+from console.services.alerts import MAX_RULES
 
 MOST_HOLD_S = 86_400
 
@@ -71,6 +71,6 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         rows = AlertRule.objects.filter(instance_id=self.instance.instance_id)
         if rows.filter(name=clean.get("name")).exists():
             self.add_error("name", "There is an alert of this name.")
-        if rows.count() >= MOST_RULES:
-            self.add_error(None, f"There are {MOST_RULES} alerts; delete some.")
+        if rows.count() >= MAX_RULES:
+            self.add_error(None, f"There are {MAX_RULES} alerts; delete some.")
         return clean

@@ -8,8 +8,8 @@ from django import forms
 
 from broker_core.errors import OperatorError
 from console.forms.fields import dress
-from console.services.policy_files import MOST_SENT, SYSTEMS, decode_file
-from console.services.rollouts import Plan
+from console.services.policy_files import MAX_SENT, SYSTEMS, decode_file
+from console.services.rollouts import RolloutPlan
 
 _NAMES = {
     "yaml": "Sluice (YAML)",
@@ -49,7 +49,7 @@ class ImportForm(_Dressed):
     text = forms.CharField(
         label="The text",
         required=False,
-        max_length=MOST_SENT,
+        max_length=MAX_SENT,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 6}),
         help_text="Or upload it below. At most 1 MiB.",
@@ -60,7 +60,7 @@ class ImportForm(_Dressed):
         """One of the two, as text."""
         clean: dict[str, Any] = super().clean() or {}
         file = clean.get("file")
-        if file is not None and file.size > MOST_SENT:
+        if file is not None and file.size > MAX_SENT:
             self.add_error("file", "The file is over 1 MiB.")
         elif file is not None:
             try:
@@ -96,10 +96,10 @@ class PublishForm(_Dressed):
             self.add_error(whom, "Say which clients are first.")
         return clean
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> RolloutPlan | None:
         """The rollout that was chosen; None is for everybody at once."""
         clean = self.cleaned_data
         most = clean["most_decisions"] or 0
         if clean["whom"] == "client":
-            return Plan(client=clean["client"], most_decisions=most)
-        return Plan(share=clean["share"], most_decisions=most) if clean["whom"] == "share" else None
+            return RolloutPlan(client=clean["client"], most_decisions=most)
+        return RolloutPlan(share=clean["share"], most_decisions=most) if clean["whom"] == "share" else None

@@ -27,7 +27,7 @@ from console.management import banner
 from console.queue_names import journal_queue
 from console.services import policies, rollouts
 from console.services.actors import SYSTEM
-from console.services.journal_places import policy_file
+from console.services.journal_directories import policy_file
 from console.supervisor import ports, ready, redis_source, sockets
 from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import Supervisor

@@ -33,9 +33,9 @@ from console.queries.policies import instance_named
 from console.reporters.database_thread import DatabaseThread
 from console.reporters.events import EventReporter
 from console.reporters.start import policy_from_disk
-from console.services import policies, reports, rollouts
-from console.services.ledger import record_losses
-from console.services.logons import record_refused
+from console.services import broker_reports, policies, rollouts
+from console.services.loss_ledger import record_losses
+from console.services.refused_logons import record_refused_logons
 
 LIVE_GROUP = "live"
 MINUTE_MS = 60_000
@@ -148,7 +148,7 @@ class BrokerReporter:
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
-        await asyncio.to_thread(reports.record_second, snapshot)  # into Redis
+        await asyncio.to_thread(broker_reports.record_second, snapshot)  # into Redis
         try:
             await self._store_rows(snapshot)
         except Error as problem:
@@ -163,15 +163,15 @@ class BrokerReporter:
         made, decisions = engine.decisions.made, self._new_decisions(self._kept)
         if self._database.away_since is not None:
             await self._reconcile()  # first: the operators' word counts before anything is reported
-        await run(reports.record_report, snapshot)
-        await run(reports.record_decisions, decisions, engine.instance, member)
+        await run(broker_reports.record_report, snapshot)
+        await run(broker_reports.record_decisions, decisions, engine.instance, member)
         self._count_dropped("decisions", made - self._kept - len(decisions))
         self._kept = made
         await self._store_losses()
         await self._store_refused(snapshot.at // MINUTE_MS)
         withdrawn = engine.guard.withdrawn
         if decisions or withdrawn:
-            await run(lambda: rollouts.check(instance_named(engine.instance), withdrawn))
+            await run(lambda: rollouts.stop_if_exceeded(instance_named(engine.instance), withdrawn))
         if self._ticks % RECONCILE_EVERY == 0:
             await self._reconcile()
 
@@ -256,7 +256,7 @@ class BrokerReporter:
         refusals, instance = self._broker.engine.logons.refusals, self._broker.engine.instance
         if refused := refusals.take(minute):
             try:
-                await self._thread.run(record_refused, refused, instance)
+                await self._thread.run(record_refused_logons, refused, instance)
             except Exception:
                 refusals.put_back(refused)
                 raise
@@ -264,7 +264,7 @@ class BrokerReporter:
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
         engine, guard = self._broker.engine, self._broker.engine.guard
-        wanted = await self._thread.run(policies.orders, engine.instance)
+        wanted = await self._thread.run(policies.policy_orders, engine.instance)
         policy = PolicyDocument.from_dict(wanted["policy"])
         stage = parse_stage(wanted["staged"], self._broker.member)
         # Whole documents: another database may have another policy under the same number. A database that

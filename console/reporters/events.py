@@ -15,8 +15,8 @@ import structlog
 from broker_core.broker import Broker
 from broker_core.control.event_watch import BrokerEvent, EventWatch, MessageWatch
 from console.reporters.database_thread import DatabaseThread
-from console.services.actions import watching
-from console.services.actions.triggers import Event, crossed
+from console.services.actions import event_interest
+from console.services.actions.triggers import TriggerEvent, has_crossed
 
 LOOK_EVERY = 5
 """Ticks between two looks at which actions there are, and at file systems."""
@@ -42,7 +42,7 @@ class EventReporter:
         self._told_dropped = 0
         self._segments = self._sealed()
         self._above: dict[tuple[str, str], bool] = {}
-        self._wanted = watching.Wanted()
+        self._wanted = event_interest.EventInterest()
 
     async def started(self) -> None:
         """Start the runs of actions on the broker's start. While the database is away, `tick` tries again."""
@@ -85,7 +85,9 @@ class EventReporter:
         self._thread.close()
 
     async def _start(self) -> None:
-        self._wanted = await self._thread.run(watching.begin, self._engine.instance, self._member)
+        self._wanted = await self._thread.run(
+            event_interest.on_broker_started, self._engine.instance, self._member
+        )
         self._begun = True
         self._listen()
 
@@ -94,7 +96,7 @@ class EventReporter:
             await self._start()
         self._ticks += 1
         if self._ticks % LOOK_EVERY == 0:
-            self._wanted = await self._thread.run(watching.wanted, self._engine.instance)
+            self._wanted = await self._thread.run(event_interest.event_interest, self._engine.instance)
             self._listen()
             self._look_at_segments()
             await self._look_at_file_systems()
@@ -110,7 +112,9 @@ class EventReporter:
             # Taken out first: what is under way must not be started again by whoever closes.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
             try:
-                await self._thread.run(watching.happened, self._engine.instance, _events(part), self._member)
+                await self._thread.run(
+                    event_interest.start_runs_for_events, self._engine.instance, _events(part), self._member
+                )
             except Exception:
                 self._waiting = part + self._waiting
                 raise
@@ -133,9 +137,9 @@ class EventReporter:
         }
 
     async def _look_at_file_systems(self) -> None:
-        found = await asyncio.to_thread(watching.fullness, self._wanted.file_systems)
+        found = await asyncio.to_thread(event_interest.disk_usage_percent, self._wanted.file_systems)
         for (place, above), used in found.items():
-            fires, self._above[place, above] = crossed(
+            fires, self._above[place, above] = has_crossed(
                 used, float(above), self._above.get((place, above), False)
             )
             if fires:
@@ -149,5 +153,5 @@ class EventReporter:
             log.warning("events_not_stored", why=repr(problem))
 
 
-def _events(happened: Iterable[BrokerEvent]) -> list[Event]:
-    return [Event(*one) for one in happened]
+def _events(happened: Iterable[BrokerEvent]) -> list[TriggerEvent]:
+    return [TriggerEvent(*one) for one in happened]

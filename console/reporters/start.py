@@ -29,15 +29,15 @@ from broker_core.journal.segment import find_segment_files
 from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from console.database_limits import database_error
 from console.reporters.database_thread import DatabaseThread
-from console.services.journal_places import (
-    Directories,
+from console.services.journal_directories import (
+    JournalDirectories,
     default_directories,
     directories_to_open,
     elsewhere,
     known_group,
     known_log,
 )
-from console.services.policies import has_policy, orders
+from console.services.policies import has_policy, policy_orders
 
 START_TIMEOUT_S: Final = 15.0
 """How long a start waits for the database before it takes the stored policy."""
@@ -53,7 +53,7 @@ class StartOrders:
 
     policy: PolicyDocument
     stage: StagedRevision | None
-    directories: Directories
+    directories: JournalDirectories
     known: KnownLog | None
     group: KnownGroup
     database: DatabaseEntry
@@ -110,7 +110,7 @@ def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
 
 
 def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> StartOrders:
-    ordered = orders(instance)
+    ordered = policy_orders(instance)
     policy, stage = PolicyDocument.from_dict(ordered["policy"]), parse_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
     if stored is not None:
@@ -144,7 +144,7 @@ def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
 
 def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
     policy, default = stored.document, default_directories()
-    directories = Directories(
+    directories = JournalDirectories(
         Path(policy.instance.journal_directory or default.journal),
         Path(policy.instance.archive_directory or default.archive),
     )

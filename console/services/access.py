@@ -14,7 +14,7 @@ from console.services.actors import Actor
 _TRUSTED = (ActorKind.SYSTEM, ActorKind.SCHEDULE, ActorKind.ACTION)
 
 
-def allows(
+def is_allowed(
     actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
 ) -> bool:
     """Whether the actor may do it. Schedules and the system act for those who set them up, who were asked then."""
@@ -25,7 +25,7 @@ def allows(
     )
 
 
-def require(
+def require_permission(
     actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
 ) -> None:
     """Raise OperatorError not_allowed unless the actor may do it.
@@ -33,7 +33,7 @@ def require(
     `instance` is empty for what concerns the whole installation (people, the audit); `client` is a client's name and
     `topic` a topic or topic pattern, when it is about one.
     """
-    if allows(actor, permission, instance=instance, client=client, topic=topic):
+    if is_allowed(actor, permission, instance=instance, client=client, topic=topic):
         return
     about = {"instance": instance, "client": client, "topic": topic}
     words = " of ".join(f"{key} {value}" for key, value in reversed(about.items()) if value)

@@ -1,7 +1,7 @@
 """Alerts: rules over what the broker says of clients, over decisions and over what stands at the top of every page.
 
 `watch` opens and closes them every ten seconds, one for each rule however many clients it is about, so that four hundred stalled
-clients are one message. `send_due` sends what is to be told, each at most MOST_ATTEMPTS times; whoever takes a message up puts its
+clients are one message. `send_due_messages` sends what is to be told, each at most MOST_ATTEMPTS times; whoever takes a message up puts its
 next attempt off first, so that one that dies on the way is tried again and none is sent by two at once.
 """
 
@@ -33,20 +33,20 @@ from console.services.actions.webhook_address import check_address
 from console.services.actors import Actor
 from console.services.bounded_call import call_within
 
-MOST_RULES: Final = 50
-MOST_MEMBERS: Final = 500
+MAX_RULES: Final = 50
+MAX_MEMBERS: Final = 500
 """Of an alert that are remembered by name."""
-MOST_NAMED: Final = 5
-MOST_ATTEMPTS: Final = 6
+MAX_NAMED: Final = 5
+MAX_ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = timedelta(seconds=10)
 """Before a second attempt; each further pause is three times as long: 10 s, 30 s, and so on to 13 min."""
-MOST_AT_ONCE: Final = 20
+MAX_AT_ONCE: Final = 20
 SENDING_S: Final = 30.0
 EMAIL_DEADLINE_S: Final = 30.0
 """Of one e-mail, from the look-up of the mail server to its last answer."""
 DECISION_LASTS: Final = timedelta(minutes=10)
 """How long an act on a client counts as going on."""
-LIMIT_WITHIN_MS: Final = 300_000
+LIMIT_TIMEOUT_MS: Final = 300_000
 KEPT: Final = timedelta(days=30)
 EMAIL, WEBHOOK = "email", "webhook"
 _ASKS = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
@@ -57,7 +57,7 @@ _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
         one.forecast is not None
         and one.forecast.mode == EnforcementMode.ENFORCE
         and one.forecast.fires_in_ms is not None
-        and one.forecast.fires_in_ms <= LIMIT_WITHIN_MS
+        and one.forecast.fires_in_ms <= LIMIT_TIMEOUT_MS
     ),
 }
 _WORDS: Mapping[str, tuple[str, str]] = {
@@ -71,7 +71,7 @@ Members = dict[str, float]
 """Who, and since when."""
 
 
-def rule_numbered(instance: Instance, number: str | int) -> AlertRule:
+def get_rule(instance: Instance, number: str | int) -> AlertRule:
     """One rule. Raises OperatorError unknown_alert."""
     text = str(number)
     found = AlertRule.objects.filter(instance=instance, pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None  # fmt: skip
@@ -97,12 +97,12 @@ def delete(actor: Actor, rule: AlertRule, reason: str) -> None:
         rule.delete()
 
 
-def watch(now: datetime) -> None:
+def evaluate_alerts(now: datetime) -> None:
     """Open and close alerts by what is the case now. What can't be known (the broker is away, or a member of a group is, which may have
     the client) changes nothing."""
     found: dict[str, Sequence[ClientEntry] | None] = {}
     partly: set[str] = set()
-    for rule in AlertRule.objects.select_related("instance").order_by("pk")[:MOST_RULES]:
+    for rule in AlertRule.objects.select_related("instance").order_by("pk")[:MAX_RULES]:
         name = rule.instance.name
         if rule.about in _FITS and name not in found:
             try:
@@ -127,7 +127,7 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
         rows = Decision.objects.filter(
             instance=rule.instance, at__gte=now - DECISION_LASTS, mode=EnforcementMode.ENFORCE
         )
-        found = rows.order_by("-at").values_list("client", "at")[: 4 * MOST_MEMBERS]
+        found = rows.order_by("-at").values_list("client", "at")[: 4 * MAX_MEMBERS]
         return {client: at.timestamp() for client, at in found if _meant(rule, client)}
     told = (one for one in system_conditions.current_conditions() if one.key != system_conditions.ALERT)
     return {one.word: (one.since or now).timestamp() for one in told}
@@ -154,12 +154,12 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
         if alert is None:
             alert = Alert(rule=rule, begun_at=now)
         before: Members = alert.members
-        kept = list(found.items())[:MOST_MEMBERS]
+        kept = list(found.items())[:MAX_MEMBERS]
         alert.members = {name: min(since, before.get(name, since)) for name, since in kept}
         hold = 0 if rule.about == AlertSubject.DECISION else rule.for_s
         firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
         if firing:
-            alert.sentence = sentence(rule.about, firing, len(found) - len(kept))
+            alert.sentence = alert_sentence(rule.about, firing, len(found) - len(kept))
             alert.begun_at = min(alert.begun_at, datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo))  # fmt: skip
         opens = bool(firing) and alert.opened_at is None
         if opens:
@@ -169,15 +169,15 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
             _tell(alert, now, over=False)
 
 
-def sentence(about: str, names: Sequence[str], more: int = 0) -> str:
+def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     """ "3 clients are stalled: a, b and c"."""
     one, many = _WORDS[about]
     number = len(names) + more
     if number == 1:
         return f"{names[0]} {one}."
     what = "things" if about == AlertSubject.STANDING else "clients"
-    named = ", ".join(sorted(names)[:MOST_NAMED])
-    rest = f" and {number - MOST_NAMED:,} more" if number > MOST_NAMED else ""
+    named = ", ".join(sorted(names)[:MAX_NAMED])
+    rest = f" and {number - MAX_NAMED:,} more" if number > MAX_NAMED else ""
     return f"{number:,} {what} {many}: {named}{rest}."
 
 
@@ -190,11 +190,11 @@ def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
     )
 
 
-def send_due(now: datetime) -> int:
+def send_due_messages(now: datetime) -> int:
     """Send what is due, for SENDING_S at most, and return how many were tried. The next call sends the rest."""
     due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
     tried, began = 0, time.monotonic()
-    for message in due.select_related("alert__rule__instance")[:MOST_AT_ONCE]:
+    for message in due.select_related("alert__rule__instance")[:MAX_AT_ONCE]:
         if time.monotonic() - began > SENDING_S:
             break
         pause = FIRST_PAUSE * 3**message.attempts
@@ -216,7 +216,7 @@ def _attempt(message: AlertMessage) -> None:
         said = (
             problem.sentence if isinstance(problem, SluiceError) else f"{type(problem).__name__}: {problem}"
         )
-        given_up = message.attempts + 1 >= MOST_ATTEMPTS
+        given_up = message.attempts + 1 >= MAX_ATTEMPTS
         row.update(problem=said[:500], state=MessageState.FAILED if given_up else MessageState.WAITING)
     else:
         row.update(state=MessageState.SENT, problem="")
@@ -239,12 +239,14 @@ def _call_webhook(message: AlertMessage) -> None:
     alert, rule = message.alert, message.alert.rule
     body = {
         "instance": rule.instance.name, "alert": rule.name, "about": rule.about, "state": "over" if message.over else "open",
-        "sentence": alert.sentence, "since": alert.begun_at.isoformat(), "members": sorted(alert.members)[:MOST_MEMBERS],
+        "sentence": alert.sentence, "since": alert.begun_at.isoformat(), "members": sorted(alert.members)[:MAX_MEMBERS],
     }  # fmt: skip
     address = check_address(message.target)
-    webhooks.post(address, json.dumps(body).encode(), "application/json", f"alert-message-{message.pk}")
+    webhooks.post_webhook(
+        address, json.dumps(body).encode(), "application/json", f"alert-message-{message.pk}"
+    )
 
 
-def forget_old(now: datetime) -> None:
+def delete_old_alerts(now: datetime) -> None:
     """Alerts that were over long ago."""
     Alert.objects.filter(closed_at__lt=now - KEPT).delete()

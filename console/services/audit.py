@@ -44,12 +44,12 @@ def record(
         message=_text(message, 1000),
         source=_text(actor.source, 64),
         request_id=_text(actor.request_id, 64),
-        expires_at=expiry(action, now),
+        expires_at=event_expiry(action, now),
     )
     with transaction.atomic():
         event.save()
-        audit_chain.append(event)
-        audit_export.later(event)
+        audit_chain.append_link(event)
+        audit_export.schedule_export(event)
     return event
 
 
@@ -58,7 +58,7 @@ def _text(text: str, most: int) -> str:
     return text[:most].replace("\x00", "\ufffd")
 
 
-def expiry(action: str, now: datetime) -> datetime | None:
+def event_expiry(action: str, now: datetime) -> datetime | None:
     """When an event of this action may be forgotten; None is never. The longest prefix of SLUICE_AUDIT_RETENTION_DAYS rules."""
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
     fitting = [
@@ -68,12 +68,12 @@ def expiry(action: str, now: datetime) -> datetime | None:
     return now + timedelta(days=kept) if kept else None
 
 
-def changes_nothing(request: Any) -> None:
+def mark_read_only(request: Any) -> None:
     """Say of a POST that it only looks (a plan, a preview): it needs no event unless it was refused."""
     getattr(request, "_request", request).sluice_changes_nothing = True
 
 
-def counted_elsewhere(request: Any) -> None:
+def mark_audited_elsewhere(request: Any) -> None:
     """Say of a refusal that another event counts for it too: whoever guesses can't fill the database."""
     getattr(request, "_request", request).sluice_counted_elsewhere = True
 
@@ -95,7 +95,7 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
     )  # fmt: skip
 
 
-def forget_expired(now: datetime) -> int:
+def delete_expired(now: datetime) -> int:
     """Delete events past their retention, some at a time; the database refuses to delete any other. Returns how many."""
     chosen = (
         AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
@@ -104,7 +104,7 @@ def forget_expired(now: datetime) -> int:
     # Past ImmutableQuerySet, which is there for everybody else.
     gone = int(expired._raw_delete(expired.db) or 0)
     if gone:
-        audit_chain.forget_leading()
+        audit_chain.delete_expired_links()
     return gone
 
 

@@ -33,7 +33,7 @@ FIELDS = (
 AT_ONCE = 2_000
 
 
-class Broken(NamedTuple):
+class ChainBreak(NamedTuple):
     """Where the chain doesn't hold."""
 
     number: int
@@ -41,29 +41,29 @@ class Broken(NamedTuple):
     why: str
 
 
-class Verified(NamedTuple):
+class ChainReport(NamedTuple):
     """What a look through the chain found; `broken` is the first, None when it holds."""
 
     events: int
     links: int
     head: str
-    broken: Broken | None
+    broken: ChainBreak | None
 
 
-def append(event: AuditEvent) -> AuditChainLink:
+def append_link(event: AuditEvent) -> AuditChainLink:
     """Link an event that has just been stored, in the same transaction."""
     AuditChainHead.objects.get_or_create(only=1)
     head = AuditChainHead.objects.select_for_update().get(only=1)
-    content = content_of(event)
+    content = event_digest(event)
     link = AuditChainLink.objects.create(
         number=head.number + 1, event_id=event.pk, content=content, former=head.digest,
-        digest=digest_of(head.digest, content), expires_at=event.expires_at,
+        digest=link_digest(head.digest, content), expires_at=event.expires_at,
     )  # fmt: skip
     AuditChainHead.objects.filter(only=1).update(number=link.number, digest=link.digest)
     return link
 
 
-def content_of(event: Any) -> str:
+def event_digest(event: Any) -> str:
     """SHA-256 over what an event says, the same whatever database has kept it."""
     said = {name: _plain(getattr(event, name)) for name in FIELDS}
     said |= {"id": event.pk, "at": _moment(event.at), "expires_at": _moment(event.expires_at)}
@@ -71,12 +71,12 @@ def content_of(event: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def digest_of(former: str, content: str) -> str:
+def link_digest(former: str, content: str) -> str:
     """A link's digest."""
     return hashlib.sha256(f"{former}\n{content}".encode()).hexdigest()
 
 
-def verify(now: datetime) -> Verified:
+def verify_chain(now: datetime) -> ChainReport:
     """Look through the whole chain, some events at a time."""
     head = AuditChainHead.objects.filter(only=1).first()
     number, digest, events, links = None, None, 0, 0
@@ -87,7 +87,7 @@ def verify(now: datetime) -> Verified:
             event = found.get(link.event_id)
             events += event is not None
             if why := _wrong(link, event, number, digest, now):
-                return Verified(events, links, _digest(head), Broken(link.number, link.event_id, why))
+                return ChainReport(events, links, _digest(head), ChainBreak(link.number, link.event_id, why))
             number, digest = link.number, link.digest
     unlinked = (
         AuditEvent.objects.filter(~Exists(AuditChainLink.objects.filter(event_id=OuterRef("pk"))))
@@ -95,24 +95,24 @@ def verify(now: datetime) -> Verified:
         .first()
     )
     if unlinked is not None:
-        return Verified(
-            events, links, _digest(head), Broken(0, unlinked.pk, "the event was put in past the chain")
+        return ChainReport(
+            events, links, _digest(head), ChainBreak(0, unlinked.pk, "the event was put in past the chain")
         )
     if (
         (head.number, head.digest) != (number, digest)
         if head is not None and head.number
         else number is not None
     ):
-        return Verified(
+        return ChainReport(
             events,
             links,
             _digest(head),
-            Broken(head.number if head else 0, 0, "the newest links are missing"),
+            ChainBreak(head.number if head else 0, 0, "the newest links are missing"),
         )
-    return Verified(events, links, _digest(head), None)
+    return ChainReport(events, links, _digest(head), None)
 
 
-def forget_leading() -> int:
+def delete_expired_links() -> int:
     """Delete links from the beginning whose events have all expired and gone; the next one's `former` stays as the anchor."""
     oldest = (
         AuditChainLink.objects.filter(Exists(AuditEvent.objects.filter(pk=OuterRef("event_id"))))
@@ -129,7 +129,7 @@ def _wrong(
         return f"link {number + 1} is missing"
     if digest is not None and link.former != digest:
         return "it doesn't follow from the one before"
-    if link.digest != digest_of(link.former, link.content):
+    if link.digest != link_digest(link.former, link.content):
         return "its digest isn't that of its content"
     if event is None:
         return (
@@ -137,7 +137,7 @@ def _wrong(
             if link.expires_at is not None and link.expires_at <= now
             else "the event is missing before its time"
         )
-    if event.expires_at != link.expires_at or content_of(event) != link.content:
+    if event.expires_at != link.expires_at or event_digest(event) != link.content:
         return "the event isn't what was written"
     return ""
 

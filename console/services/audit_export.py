@@ -28,10 +28,10 @@ from console.services.bounded_call import CallSockets, call_within
 TASK = "console.tasks.export_audit"
 DEADLINE_S = 10.0
 """Of one whole call."""
-MOST_TRIES = 6
+MAX_TRIES = 6
 FIRST_WAIT_S = 5
 """Doubled at each try: five tries again within three minutes."""
-MOST_BYTES = 8_192
+MAX_BYTES = 8_192
 """Of one syslog message; what is longer has its before and after left out."""
 AUDIT_FACILITY, NOTICE, WARNING = 13, 5, 4
 
@@ -43,7 +43,7 @@ def is_configured() -> bool:
     return bool(settings.SLUICE_AUDIT_SYSLOG or settings.SLUICE_AUDIT_WEBHOOK)
 
 
-def later(event: AuditEvent) -> None:
+def schedule_export(event: AuditEvent) -> None:
     """Hand an event to a worker when it is stored for good."""
     if is_configured():
         transaction.on_commit(lambda: _enqueue(event.pk))
@@ -56,20 +56,20 @@ def _enqueue(event_id: int) -> None:
         logger.error("audit event %s isn't sent: the task queue can't be reached", event_id)
 
 
-def send(event_id: int) -> None:
+def export_event(event_id: int) -> None:
     """Send an event to every place that is set. Raises OSError or OperatorError."""
     event = AuditEvent.objects.filter(pk=event_id).first()
     link = AuditChainLink.objects.filter(event_id=event_id).first()
     if event is None or link is None:
         return
-    told = document(event, link)
+    told = export_document(event, link)
     if settings.SLUICE_AUDIT_SYSLOG:
-        _to_syslog(settings.SLUICE_AUDIT_SYSLOG, syslog_line(event, told))
+        _to_syslog(settings.SLUICE_AUDIT_SYSLOG, format_syslog(event, told))
     if settings.SLUICE_AUDIT_WEBHOOK:
         _to_webhook(settings.SLUICE_AUDIT_WEBHOOK, told)
 
 
-def document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
+def export_document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
     """An event with its place in the chain."""
     at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
     return {
@@ -78,14 +78,14 @@ def document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def syslog_line(event: AuditEvent, told: dict[str, Any]) -> bytes:
+def format_syslog(event: AuditEvent, told: dict[str, Any]) -> bytes:
     """RFC 5424: facility 13 (log audit), the event as JSON."""
     priority = AUDIT_FACILITY * 8 + (NOTICE if event.result == AuditResult.DONE else WARNING)
     at = event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     host, word = _word(socket.gethostname(), 255), _word(event.action, 32)
     head = f"<{priority}>1 {at} {host} sluice {os.getpid()} {word} - "
     text = json.dumps(told, default=str, ensure_ascii=True)
-    if len(head) + len(text) > MOST_BYTES:
+    if len(head) + len(text) > MAX_BYTES:
         text = json.dumps(
             {**told, "before": None, "after": None, "cut": True}, default=str, ensure_ascii=True
         )
@@ -110,7 +110,7 @@ def _write_syslog(sockets: CallSockets, place: str, line: bytes) -> None:
 
 def _to_webhook(place: str, told: dict[str, Any]) -> None:
     body = json.dumps(told, default=str).encode()
-    webhooks.post(urlsplit(place), body, "application/json", str(told["digest"]))
+    webhooks.post_webhook(urlsplit(place), body, "application/json", str(told["digest"]))
 
 
 def _word(text: str, most: int) -> str:

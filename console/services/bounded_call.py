@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar, cast
 
 from broker_core.errors import OperatorError
 
-LOOK_EVERY_S: Final = 0.25
-MOST_LEFT: Final = 16
+LOOK_INTERVAL_S: Final = 0.25
+MAX_LEFT: Final = 16
 """Calls of one process that were given up and haven't ended, as in a look-up of a name; then none is begun."""
 T = TypeVar("T")
 _left: set[threading.Thread] = set()
@@ -80,10 +80,10 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     Raises TimeoutError at the deadline, and OperatorError call_refused when too many calls hang already.
     """
     _left.difference_update([thread for thread in _left if not thread.is_alive()])
-    if len(_left) >= MOST_LEFT:
+    if len(_left) >= MAX_LEFT:
         raise OperatorError(
             "call_refused",
-            f"{MOST_LEFT} calls of other hosts hang.",
+            f"{MAX_LEFT} calls of other hosts hang.",
             "See which hosts don't answer, and why.",
         )
     outcome, deadline = _CallResult[T](), time.monotonic() + seconds
@@ -101,7 +101,7 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     thread = threading.Thread(target=run, name="bounded-call", daemon=True)
     thread.start()
     try:
-        while not outcome.ended.wait(max(0.0, min(LOOK_EVERY_S, deadline - time.monotonic()))):
+        while not outcome.ended.wait(max(0.0, min(LOOK_INTERVAL_S, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"no whole answer within {seconds:g} s")
             check()

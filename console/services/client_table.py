@@ -13,56 +13,56 @@ from broker_core.errors import OperatorError
 from console.models import ClientColumns, SavedClientView
 from console.services.actors import Actor
 
-MOST_VIEWS: Final = 20
+MAX_VIEWS: Final = 20
 """Of one person: they stand beside one another above the table."""
-MOST_SEARCH: Final = 64
+MAX_SEARCH: Final = 64
 
 
-def canonical(query: str) -> str:
+def canonical_query(query: str) -> str:
     """The part of an address that a view is: filter, order and columns, each if it is one; the rest is left out."""
     given = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
     sort = given.get("sort", "")
     kept = {
-        "q": given.get("q", "").strip()[:MOST_SEARCH],
+        "q": given.get("q", "").strip()[:MAX_SEARCH],
         "delivery": given["delivery"] if given.get("delivery") in list(DeliveryState) else "",
         "health": given["health"] if given.get("health") in list(Health) else "",
         "sort": sort if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT else "",
-        "columns": ",".join(choice(given.get("columns", "").split(","))),
+        "columns": ",".join(valid_columns(given.get("columns", "").split(","))),
     }  # fmt: skip
     return urlencode({key: text for key, text in kept.items() if text}, safe=",")
 
 
-def choice(keys: list[str]) -> list[str]:
+def valid_columns(keys: list[str]) -> list[str]:
     """Those of the keys that can be chosen, each once, in the table's order."""
     return [one.key for one in client_columns.optional_columns() if one.key in keys]
 
 
-def columns_of(user_id: int | None) -> list[str]:
+def columns_for_user(user_id: int | None) -> list[str]:
     """What somebody chose besides the usual ones."""
     found = ClientColumns.objects.filter(user_id=user_id).first() if user_id is not None else None
-    return choice(found.keys.split(",")) if found is not None else []
+    return valid_columns(found.keys.split(",")) if found is not None else []
 
 
-def keep_columns(actor: Actor, keys: list[str]) -> None:
+def save_columns(actor: Actor, keys: list[str]) -> None:
     """Keep a choice in place of the one before."""
     ClientColumns.objects.update_or_create(
-        user_id=actor.account_id, defaults={"keys": ",".join(choice(keys))}
+        user_id=actor.account_id, defaults={"keys": ",".join(valid_columns(keys))}
     )
 
 
-def views_of(user_id: int | None) -> list[SavedClientView]:
+def views_for_user(user_id: int | None) -> list[SavedClientView]:
     """Somebody's views, the oldest first."""
-    return list(SavedClientView.objects.filter(owner_id=user_id)[:MOST_VIEWS]) if user_id is not None else []
+    return list(SavedClientView.objects.filter(owner_id=user_id)[:MAX_VIEWS]) if user_id is not None else []
 
 
 def save_view(actor: Actor, name: str, query: str) -> SavedClientView:
     """Keep a view, in place of the one of that name. Raises OperatorError too_many_views."""
     rows = SavedClientView.objects.filter(owner_id=actor.user_id)
     with transaction.atomic():
-        if rows.count() >= MOST_VIEWS and not rows.filter(name=name).exists():
-            raise OperatorError("too_many_views", f"You have {MOST_VIEWS} views.", "Delete one of them.")
+        if rows.count() >= MAX_VIEWS and not rows.filter(name=name).exists():
+            raise OperatorError("too_many_views", f"You have {MAX_VIEWS} views.", "Delete one of them.")
         view, _ = SavedClientView.objects.update_or_create(
-            owner_id=actor.user_id, name=name, defaults={"query": canonical(query)}
+            owner_id=actor.user_id, name=name, defaults={"query": canonical_query(query)}
         )
     return view
 

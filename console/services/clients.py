@@ -51,7 +51,7 @@ ACTS: Mapping[str, type[Act]] = {
 """What an operator does to a connected client, by word."""
 
 
-def act(
+def act_on_client(
     actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None
 ) -> PauseReply | OfflineReply:
     """Pause, resume (one subscription, or all) or offline a client.

@@ -16,7 +16,7 @@ LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements", "quotas", 
 OF_ACCESS = ("users", "entitlements")
 
 
-def listed(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
+def list_entries(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
     """The entries of one list."""
     holder = draft.document.get("access") or {} if part in OF_ACCESS else draft.document
     return list(holder.get(part) or [])
@@ -24,7 +24,7 @@ def listed(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
 
 def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
     """One entry. Raises OperatorError unknown_entry."""
-    entries = listed(draft, part)
+    entries = list_entries(draft, part)
     if place >= len(entries):
         raise OperatorError(
             "unknown_entry", f"The draft has no entry {place + 1} of {part}.", "Load the draft again."
@@ -40,28 +40,28 @@ def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
     raise OperatorError("unknown_transport", f"The draft has no transport {name!r}.", "Load the draft again.")
 
 
-def put(
+def save_entry(
     actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int
 ) -> PolicyDraft:
     """Change an entry, or add one at the end (`place` None). Raises what `save` raises."""
-    entries = listed(draft, part)
+    entries = list_entries(draft, part)
     if place is None:
         entries.append(dict(entry))
     else:
         entry_at(draft, part, place)
         entries[place] = dict(entry)
-    return save(actor, draft, _changes(part, entries), version)
+    return save_changes(actor, draft, _changes(part, entries), version)
 
 
-def take_away(actor: Actor, draft: PolicyDraft, part: str, place: int, version: int) -> PolicyDraft:
+def delete_entry(actor: Actor, draft: PolicyDraft, part: str, place: int, version: int) -> PolicyDraft:
     """Delete an entry; what then contradicts itself is said by the preview. Raises OperatorError draft_changed."""
-    entries = listed(draft, part)
+    entries = list_entries(draft, part)
     entry_at(draft, part, place)
     del entries[place]
-    return drafts.edit(actor, draft.pk, _changes(part, entries), expected_version=version)
+    return drafts.edit_draft(actor, draft.pk, _changes(part, entries), expected_version=version)
 
 
-def about_transport(document: Mapping[str, Any], name: str) -> list[str]:
+def transport_settings(document: Mapping[str, Any], name: str) -> list[str]:
     """What of a document is for one transport alone, and goes nowhere without it: its limits, rules, entries, entitlements."""
     found = []
     for one in document.get("transports") or []:
@@ -87,25 +87,27 @@ def about_transport(document: Mapping[str, Any], name: str) -> list[str]:
     return [*found, f"{number} entitlement{'' if number == 1 else 's'}"] if number else found
 
 
-def save(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
+def save_changes(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
     """Lay a form's changes over a draft. A form brings no new problem: bad_policy_error names those it would.
 
     Raises also OperatorError draft_changed.
     """
-    before = set(problems(draft.document))
-    new = [one for one in problems(drafts.overlay(draft.document, changes)) if one not in before]
+    before = set(publish_problems(draft.document))
+    new = [
+        one for one in publish_problems(drafts.merge_changes(draft.document, changes)) if one not in before
+    ]
     if new:
-        raise policy_rows.bad(new)
-    return drafts.edit(actor, draft.pk, changes, expected_version=version)
+        raise policy_rows.bad_policy_error(new)
+    return drafts.edit_draft(actor, draft.pk, changes, expected_version=version)
 
 
-def problems(document: Mapping[str, Any]) -> list[str]:
+def publish_problems(document: Mapping[str, Any]) -> list[str]:
     """Why a document can't be published."""
     try:
         policy = PolicyDocument.from_dict({**document, "revision": 1})
     except OperatorError as problem:
         return list(problem.details.get("problems") or [problem.sentence])
-    return policies.refusals(policy, review_policy(policy))
+    return policies.publish_problems(policy, review_policy(policy))
 
 
 def _changes(part: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from console.queries.document_diff import diff_documents
 from console.services import audit, policies, rollouts
 from console.services.actors import Actor
 
-MOST_DRAFTS = 100
+MAX_DRAFTS = 100
 """Of one instance."""
-MOST_CHARACTERS = 4 * 1024 * 1024
+MAX_CHARACTERS = 4 * 1024 * 1024
 """Of a draft's document as JSON."""
 OBJECTS = ("instance", "pool", "client_policy", "access")
 LISTS = ("transports", "rules", "xap", "activemq", "qpid", "quotas", "destinations")
@@ -37,7 +37,7 @@ EDITABLE = ("instance", "pool", "client_policy", *LISTS, "access")
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class DraftPreview:
     """What publishing would do.
 
     problems     why it can't be published; then there is no `effect`
@@ -63,7 +63,7 @@ class Preview:
         return f"Whom it touches{where} can’t be said: {self.away}"
 
 
-def make(
+def create_draft(
     actor: Actor,
     title: str,
     *,
@@ -76,12 +76,12 @@ def make(
     Raises OperatorError bad_policy_error, directories_outside_roots or too_many_drafts.
     """
     instance = read.instance_named(instance_name)
-    newest = policies.newest_of(instance)
+    newest = policies.newest_revision(instance)
     given = document is not None
     if document is None and revision is not None:
         document = read.revision_numbered(instance, revision).document
-    if PolicyDraft.objects.filter(instance=instance).count() >= MOST_DRAFTS:
-        raise OperatorError("too_many_drafts", f"{instance.name} has {MOST_DRAFTS} drafts.", "Delete some.")
+    if PolicyDraft.objects.filter(instance=instance).count() >= MAX_DRAFTS:
+        raise OperatorError("too_many_drafts", f"{instance.name} has {MAX_DRAFTS} drafts.", "Delete some.")
     draft = PolicyDraft(
         instance=instance,
         title=(title.strip() or "Untitled")[:200],
@@ -107,7 +107,7 @@ def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
     return draft
 
 
-def edit(
+def edit_draft(
     actor: Actor,
     number: int,
     changes: Mapping[str, Any],
@@ -122,9 +122,11 @@ def edit(
     """
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
-        newest = policies.newest_of(draft.instance).document
+        newest = policies.newest_revision(draft.instance).document
         before = draft.document
-        draft.document = _checked(restore_secrets(overlay(before, changes), before, newest), draft.instance)
+        draft.document = _checked(
+            restore_secrets(merge_changes(before, changes), before, newest), draft.instance
+        )
         policies.refuse_newly_misplaced(draft.document, before, newest)
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
@@ -152,27 +154,27 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None, re
         draft.delete()
 
 
-def preview(draft: PolicyDraft, rollout: rollouts.Plan | None = None) -> Preview:
+def preview(draft: PolicyDraft, rollout: rollouts.RolloutPlan | None = None) -> DraftPreview:
     """What publishing a draft would do, for the clients that are connected now; with `rollout` for some of them first.
     Raises OperatorError bad_rollout."""
-    return preview_of(draft.instance, draft.document, rollout)
+    return preview_document(draft.instance, draft.document, rollout)
 
 
-def preview_of(
-    instance: Instance, document: Mapping[str, Any], rollout: rollouts.Plan | None = None
-) -> Preview:
+def preview_document(
+    instance: Instance, document: Mapping[str, Any], rollout: rollouts.RolloutPlan | None = None
+) -> DraftPreview:
     """What publishing a document would do. Raises as `preview`."""
     if rollout is not None:
         rollouts.validate(rollout)
-    newest = policies.newest_of(instance)
+    newest = policies.newest_revision(instance)
     differences = diff_documents(newest.document, document)
     try:
         policy = PolicyDocument.from_dict({**document, "revision": newest.number + 1})
     except OperatorError as problem:
-        return Preview(list(problem.details.get("problems") or [problem.sentence]), differences)
+        return DraftPreview(list(problem.details.get("problems") or [problem.sentence]), differences)
     findings = review_policy(policy)
-    if refused := policies.refusals(policy, findings):
-        return Preview(refused, differences, findings)
+    if refused := policies.publish_problems(policy, findings):
+        return DraftPreview(refused, differences, findings)
     try:
         made = policy.to_dict()
         orders = (
@@ -181,21 +183,21 @@ def preview_of(
             else policies.staged_orders(newest.document, _staged(instance, rollout, made))
         )
         with collect_unreachable() as unreached:
-            effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
+            effect = link_to(instance.name).call(PreviewPolicy(**policies.orders_as_request(orders)))
     except SluiceError as problem:
-        return Preview([], differences, findings, away=problem.sentence)
+        return DraftPreview([], differences, findings, away=problem.sentence)
     away = " ".join(problem.sentence for problem in unreached.values())
     members = tuple(sorted(address.member for address in unreached))
-    return Preview([], differences, findings, effect, away, members)
+    return DraftPreview([], differences, findings, effect, away, members)
 
 
-def _staged(instance: Instance, plan: rollouts.Plan, document: dict[str, Any]) -> StagedRollout:
+def _staged(instance: Instance, plan: rollouts.RolloutPlan, document: dict[str, Any]) -> StagedRollout:
     rollout = rollouts.planned(instance, plan)
     rollout.revision = PolicyRevision(instance=instance, number=document["revision"], document=document)
     return rollout
 
 
-def visible(preview: Preview, patterns: list[str] | None) -> Preview:
+def restrict_preview(preview: DraftPreview, patterns: list[str] | None) -> DraftPreview:
     """The preview as somebody sees who may see only clients of these name patterns (None: all); it counts everybody."""
     if patterns is None or preview.effect is None:
         return preview
@@ -233,9 +235,9 @@ def publish(
     *,
     reason: str,
     expected_version: int | None = None,
-    rollout: rollouts.Plan | None = None,
+    rollout: rollouts.RolloutPlan | None = None,
     guard: policies.Guard | None = None,
-) -> policies.Change:
+) -> policies.PolicyChange:
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
     `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
@@ -257,14 +259,14 @@ def publish(
     return change
 
 
-def overlay(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A document with changes laid over it. Transports are met by name, and one that is given as null is taken away."""
     made = dict(document)
     for key, value in changes.items():
         if key == "transports" and isinstance(value, Mapping):
             made[key] = _transports(made.get(key) or [], value)
         elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
-            made[key] = overlay(made[key], value)
+            made[key] = merge_changes(made[key], value)
         else:
             made[key] = value
     return made
@@ -283,7 +285,7 @@ def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]
         if change is None:
             by_name.pop(name, None)
         else:
-            by_name[name] = {"name": name, **overlay(by_name.get(name, {}), change)}
+            by_name[name] = {"name": name, **merge_changes(by_name.get(name, {}), change)}
     return list(by_name.values())
 
 
@@ -299,10 +301,10 @@ def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
             "bad_policy", f"{misshapen} isn't what a policy has there.", "Read a policy to see its shape."
         )
     text = json.dumps(made)
-    if len(text) > MOST_CHARACTERS or "\\u0000" in text:
+    if len(text) > MAX_CHARACTERS or "\\u0000" in text:
         raise OperatorError(
             "bad_policy",
-            f"A draft has {MOST_CHARACTERS} characters at most, and none of them is NUL.",
+            f"A draft has {MAX_CHARACTERS} characters at most, and none of them is NUL.",
             "Leave something out.",
         )
     if isinstance(made.get("instance"), Mapping):

@@ -15,22 +15,22 @@ from broker_core.safe_text import escape_block
 from console.choices import ActorKind, AuditResult, RunKind, RunState
 from console.models import ActionRun
 from console.services import audit, journals, pipeline, runs
-from console.services.actions import events, performing, planning
+from console.services.actions import event_runs, executor, planner
 from console.services.actors import Actor
-from console.services.progress import Cancelled, Progress
+from console.services.run_progress import RunCancelled, RunProgress
 
 logger = logging.getLogger(__name__)
 
-PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
-    RunKind.ARCHIVE: journals.perform,
-    RunKind.COMPRESS: journals.perform,
-    RunKind.REMOVE: journals.perform,
-    RunKind.PIPELINE: pipeline.perform,
-    RunKind.ACTION: partial(performing.perform, happened=events.happened),
+PERFORM: dict[str, Callable[[ActionRun, RunProgress], dict[str, Any]]] = {
+    RunKind.ARCHIVE: journals.perform_run,
+    RunKind.COMPRESS: journals.perform_run,
+    RunKind.REMOVE: journals.perform_run,
+    RunKind.PIPELINE: pipeline.perform_run,
+    RunKind.ACTION: partial(executor.perform_run, happened=event_runs.start_runs_for_events),
 }
 
 
-def execute(run_id: UUID | str) -> ActionRun | None:
+def execute_run(run_id: UUID | str) -> ActionRun | None:
     """Take up a run and end it; None when another worker has it, or it was cancelled.
 
     A run that must wait for another before a later step is returned as it waits. Its plan isn't checked anew.
@@ -39,17 +39,17 @@ def execute(run_id: UUID | str) -> ActionRun | None:
     if waiting is not None and runs.is_elsewhere(waiting):
         runs.enqueue(waiting)  # a broker on another machine asked for it, and didn't know whose it is
         return None
-    run = runs.claim(run_id, timezone.now())
+    run = runs.claim_run(run_id, timezone.now())
     if run is None:
         return None
-    progress = Progress(run)
+    progress = RunProgress(run)
     try:
         if waiting is None or waiting.started_at is None:
-            planning.check_unchanged(run)
+            planner.check_run_plan(run)
         result = PERFORM[run.kind](run, progress)
-    except performing.PutBack:
+    except executor.PutBack:
         run.refresh_from_db()
-    except Cancelled:
+    except RunCancelled:
         run.log += "stopped on request\n"
         runs.finish(run, RunState.CANCELLED)
     except SluiceError as problem:

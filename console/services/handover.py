@@ -11,7 +11,7 @@ FIRST_LOOK = timedelta(hours=8)
 """What somebody is told of who never said that they had seen anything: a shift."""
 
 
-def seen_until(actor: Actor, now: datetime) -> datetime:
+def last_seen(actor: Actor, now: datetime) -> datetime:
     """The moment; for whoever never said so, a shift ago."""
     found = ShiftHandover.objects.filter(user_id=actor.account_id).first()
     return (
@@ -21,6 +21,6 @@ def seen_until(actor: Actor, now: datetime) -> datetime:
     )
 
 
-def mark_seen(actor: Actor, now: datetime) -> None:
+def record_seen(actor: Actor, now: datetime) -> None:
     """They have seen everything until now."""
     ShiftHandover.objects.update_or_create(user_id=actor.account_id, defaults={"seen_until": now})

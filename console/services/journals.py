@@ -24,7 +24,7 @@ from console.models import ActionRun
 from console.queries.policies import instance_named
 from console.services import pipeline, runs
 from console.services.actors import Actor
-from console.services.progress import Progress
+from console.services.run_progress import RunProgress
 from console.units.ages import format_age, parse_age
 
 _WORDS: dict[RunKind, JournalAction] = {
@@ -57,7 +57,7 @@ def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[s
     """The plan without the segments that the lake doesn't have. OperatorError lake_damaged, other_log."""
     if not made["segments"]:
         return made
-    through = pipeline.lake_through(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
+    through = pipeline.lake_complete_upto(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
     kept = [one for one in made["segments"] if one["last_sequence"] <= through]
     why = f"the lake has everything up to record {through} only"
     late = [
@@ -79,7 +79,7 @@ def request(
     instance_name: str | None = None,
     *,
     plan_hash: str = "",
-    once: runs.Once | None = None,
+    once: runs.IdempotencyKey | None = None,
     in_lake: bool = False,
     member: str = "",
 ) -> ActionRun:
@@ -94,7 +94,7 @@ def request(
     )
 
 
-def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
+def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
     """Carry out a run in a worker. The plan is made anew: what the run was asked for with may be days old."""
     whose = run.member or members_of(run.instance.name)[0]
     link = link_to(run.instance.name, whose)
@@ -115,7 +115,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     return _prepare_and_swap(run, link, chosen, progress)
 
 
-def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: Progress) -> dict[str, Any]:
+def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgress) -> dict[str, Any]:
     """Note what each file is before anything goes: should this worker die in between, the run still tells."""
     assert run.plan is not None
     segments = run.plan["segments"]
@@ -126,14 +126,14 @@ def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: Progress
     progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
     progress.check()
     gone = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
-    receipt = receipt_of(run.instance.name, segments, gone)
+    receipt = removal_receipt(run.instance.name, segments, gone)
     progress.log(
         f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed"
     )
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
-def receipt_of(instance: str, segments: list[dict[str, Any]], gone: RemovalReply) -> dict[str, Any]:
+def removal_receipt(instance: str, segments: list[dict[str, Any]], gone: RemovalReply) -> dict[str, Any]:
     """What a removal took, for good: each file with size and checksum, and the interval of bookmarks that is gone."""
     sizes = dict(zip(gone.names, gone.sizes, strict=True))
     kept = ("name", "records", "first_sequence", "last_sequence", "sha256")
@@ -148,7 +148,7 @@ def receipt_of(instance: str, segments: list[dict[str, Any]], gone: RemovalReply
 
 
 def _prepare_and_swap(
-    run: ActionRun, link: RequestChannel, chosen: list[Any], progress: Progress
+    run: ActionRun, link: RequestChannel, chosen: list[Any], progress: RunProgress
 ) -> dict[str, Any]:
     paths = {entry.name: Path(entry.path) for entry in link.call(requests.ListJournals())}
     done: list[dict[str, Any]] = []
@@ -168,7 +168,7 @@ def _prepare_and_swap(
     return {"segments": done, "bytes": sum(int(facts["bytes"]) for facts in done)}
 
 
-def _prepare(kind: str, source: Path, prepared: Path, progress: Progress) -> dict[str, Any]:
+def _prepare(kind: str, source: Path, prepared: Path, progress: RunProgress) -> dict[str, Any]:
     """Make the file that will take the segment's place, and read it back before the broker is asked to use it."""
     if kind == RunKind.ARCHIVE:
         digest = segment_copies.copy_segment(source, prepared, progress.part)

@@ -41,7 +41,7 @@ def publish_bytes(
     return _publish(actor, asked, len(body), topic, reason, instance_name)
 
 
-def refusal(topic: str, size: int) -> SluiceError | None:
+def publish_problem(topic: str, size: int) -> SluiceError | None:
     """Why a message of so many bytes can't be published to a topic by hand."""
     if topic.startswith(OWN):
         return OperatorError(
@@ -70,7 +70,7 @@ def _publish(
 ) -> PublishReply:
     instance = instance_named(instance_name)
     target = f"{instance.name}: topic {topic}"
-    problem = refusal(topic, size)
+    problem = publish_problem(topic, size)
     if problem is not None:
         raise problem
     try:

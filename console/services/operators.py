@@ -94,7 +94,7 @@ def change_password(actor: Actor, form: Any) -> None:
         audit.record(actor, "operator.change_password", f"operator {form.user.get_username()}")
 
 
-def any_operator() -> bool:
+def has_operator() -> bool:
     """Whether somebody can log in and let others in."""
     found = Grant.objects.filter(role=Role.ADMINISTRATOR, instance=None, client_pattern="", topic_pattern="")
     return found.filter(user__is_active=True).exists()
@@ -166,7 +166,7 @@ def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> 
         audit.record(actor, "token.revoke", f"token {token.prefix}")
 
 
-def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
+def find_token(text: str, now: datetime | None = None) -> ApiToken | None:
     """The valid token that this text is, or None. Compares in constant time."""
     scheme, _, rest = text.partition("_")
     prefix, _, secret = rest.partition("_")
@@ -182,12 +182,12 @@ def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
     return token
 
 
-def may_come_from(token: ApiToken, address: str) -> bool:
+def is_address_allowed(token: ApiToken, address: str) -> bool:
     """Whether a token may be used from there."""
     return not token.networks or is_in_networks(address, parse_networks(token.networks))
 
 
-def store_used() -> int:
+def store_token_uses() -> int:
     """Take over from Redis when tokens were last used; returns how many. What Redis loses meanwhile isn't known of."""
     try:
         found = last_used.take_token_uses()

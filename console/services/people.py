@@ -17,7 +17,7 @@ from console.services import audit, operators
 from console.services.actors import Actor
 
 
-def person_named(name: str) -> User:
+def get_person(name: str) -> User:
     """The account. Raises OperatorError unknown_person."""
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
@@ -87,7 +87,7 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
 
 def _keep_an_administrator() -> None:
     """Called inside the transaction, which is taken back by the error."""
-    if not operators.any_operator():
+    if not operators.has_operator():
         raise OperatorError(
             "last_administrator",
             "Nobody would be left who can give others access.",

@@ -24,14 +24,14 @@ from broker_core.errors import OperatorError
 from console.choices import PipelineJobs, RunKind
 from console.models import Action, ActionRun, Instance, PolicyDraft
 from console.queries.policies import instance_named
-from console.services import journal_places, runs
+from console.services import journal_directories, runs
 from console.services.actors import Actor
-from console.services.policies import newest_of
-from console.services.progress import Progress
+from console.services.policies import newest_revision
+from console.services.run_progress import RunProgress
 from console.units.ages import parse_age
 
 LISTEN_S = 1.0
-STOP_WITHIN_S = 15.0
+STOP_TIMEOUT_S = 15.0
 QUICK_S = 60.0
 INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
 """Options of every job that aren't for a request to choose."""
@@ -46,27 +46,27 @@ def request(
     job: str,
     options: Mapping[str, str] | None = None,
     instance_name: str | None = None,
-    once: runs.Once | None = None,
+    once: runs.IdempotencyKey | None = None,
 ) -> ActionRun:
     """Ask for a pipeline job; a worker starts it."""
     parameters = {"job": job, "options": _checked(job, options or {})}
     return runs.request(actor, instance_named(instance_name), RunKind.PIPELINE, parameters, once=once)
 
 
-def command_of(run: ActionRun) -> list[str]:
+def job_command(run: ActionRun) -> list[str]:
     """The job's command line."""
     options = _checked(run.parameters.get("job", ""), run.parameters.get("options") or {})
     words = [sys.executable, "-m", "pipeline", run.parameters["job"], "--json"]
     if run.parameters["job"] in JUDGES and "policy" not in options:
-        newest = newest_of(run.instance)
+        newest = newest_revision(run.instance)
         options["policy"] = _shelve({f"revision-{newest.number}": newest.document})
     if run.parameters["job"] in JUDGES and "retention-hours" not in options:
-        kept = kept_for(run.instance)
+        kept = journal_retention_s(run.instance)
         options |= {} if kept is None else {"retention-hours": f"{kept / 3_600:g}"}
     return words + [f"--{name}={value}" for name, value in options.items()]
 
 
-def kept_for(instance: Instance) -> int | None:
+def journal_retention_s(instance: Instance) -> int | None:
     """After how many seconds the soonest of its scheduled actions removes journals; None where none does."""
     found = []
     for action in Action.objects.filter(instance=instance, enabled=True):
@@ -77,11 +77,11 @@ def kept_for(instance: Instance) -> int | None:
     return min(found, default=None)
 
 
-def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
+def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
     """Run the job to its end; what it reports becomes the run's. Raises the job's error, or pipeline_failed."""
     progress.step(0, 1, f"pipeline {run.parameters['job']}")
     process = subprocess.Popen(
-        command_of(run),
+        job_command(run),
         cwd=settings.BASE_DIR,
         env=_environment(run.instance.name, getattr(run, "actor", "an action")),
         stdin=subprocess.DEVNULL,
@@ -89,7 +89,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Spark starts a JVM below it: stopping means the whole group
     )
-    report = Report(progress)
+    report = JobReport(progress)
     try:
         _follow(process, report, progress)
     finally:
@@ -97,7 +97,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     return report.outcome(process.returncode)
 
 
-def lake_through(instance_name: str, last: int, *, quick: bool) -> int:
+def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
     """The newest record so that the lake has all that the log holds up to it. Raises the job's error, or pipeline_failed.
 
     With `quick` by the names and counts of its files, else by reading them and comparing checksums.
@@ -128,10 +128,10 @@ def lake_through(instance_name: str, last: int, *, quick: bool) -> int:
     return int(told["through"])
 
 
-class Report:
+class JobReport:
     """What a job says: a JSON object a line is its report, anything else (Spark's warnings) goes to the log."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._result: dict[str, Any] = {}
         self._error: dict[str, Any] = {}
@@ -175,7 +175,7 @@ class Report:
 
 def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
     """The job works on the same directories as the instance, however they were set."""
-    places = journal_places.directories_of(instance_name)
+    places = journal_directories.directories_for(instance_name)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),
@@ -188,7 +188,7 @@ def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
     }
 
 
-def _follow(process: subprocess.Popen[bytes], report: Report, progress: Progress) -> None:
+def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunProgress) -> None:
     """Read the output until it ends, and say each second that the worker lives."""
     assert process.stdout is not None
     descriptor, rest = process.stdout.fileno(), b""
@@ -218,7 +218,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         return
     os.killpg(process.pid, signal.SIGTERM)
     try:
-        process.wait(STOP_WITHIN_S)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -257,7 +257,7 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
 def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> ActionRun:
     """Ask for a back-test of a draft beside the newest revision. The job finds both in the lake's folder of policies, without
     anybody's secrets."""
-    newest = newest_of(draft.instance)
+    newest = newest_revision(draft.instance)
     names = _shelve(
         {f"draft-{draft.pk}-{draft.version}": draft.document, f"revision-{newest.number}": newest.document}
     )
@@ -277,7 +277,7 @@ def _shelve(documents: Mapping[str, Any]) -> str:
     return ",".join(documents)
 
 
-def options_of(text: str) -> dict[str, str]:
+def parse_options(text: str) -> dict[str, str]:
     """Options as a form has them, one a line: `name=value`."""
     pairs = (line.partition("=") for line in text.splitlines() if line.strip())
     return {name.strip(): value.strip() for name, _, value in pairs}

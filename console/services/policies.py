@@ -35,7 +35,7 @@ from console.broker_link import ask_all_brokers
 from console.choices import PolicyEntryKind, RolloutState
 from console.models import Instance, PolicyRevision, StagedRollout, Transport
 from console.queries import policies as read
-from console.services import audit, policy_rows, reports
+from console.services import audit, broker_reports, policy_rows
 from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
@@ -48,7 +48,7 @@ PATH_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PolicyChange:
     """What came of an edit: the new revision, and whether the running broker took it up (`problem` says why not)."""
 
     revision: PolicyRevision
@@ -60,11 +60,11 @@ class Change:
 
 def document_in_force(instance_name: str) -> dict[str, Any]:
     """The policy document an instance shall run; makes the defaults the first time."""
-    document: dict[str, Any] = newest_of(ensure_instance(instance_name)).document
+    document: dict[str, Any] = newest_revision(ensure_instance(instance_name)).document
     return document
 
 
-def newest_of(instance: Instance) -> PolicyRevision:
+def newest_revision(instance: Instance) -> PolicyRevision:
     """The revision that is wanted. Raises OperatorError unknown_revision when the database has lost them all."""
     newest = read.newest_revision(instance)
     if newest is None:
@@ -89,10 +89,10 @@ def _is_stored_as(document: Mapping[str, Any], stored: Mapping[str, Any]) -> boo
         return False
 
 
-def orders(instance_name: str) -> dict[str, Any]:
+def policy_orders(instance_name: str) -> dict[str, Any]:
     """What a broker is told to run: `policy`, and in a staged rollout `staged` with the clients it is for first."""
     instance = ensure_instance(instance_name)
-    newest, rollout = newest_of(instance), read.running_rollout(instance)
+    newest, rollout = newest_revision(instance), read.running_rollout(instance)
     if rollout is None or rollout.revision_id != newest.pk:
         return {"policy": newest.document, "staged": None}
     made = read.decisions_by_member(rollout)
@@ -134,7 +134,7 @@ def change_transport(
     instance_name: str | None = None,
     expected_revision: int | None = None,
     guard: Guard | None = None,
-) -> Change:
+) -> PolicyChange:
     """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`.
 
     Raises OperatorError rollout_running while a staged rollout runs, and unknown_transport.
@@ -147,8 +147,10 @@ def change_transport(
             raise OperatorError(
                 "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
             )
-        policy_rows.only(changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}")
-        policy_rows.assign(transport, changes, OF_A_TRANSPORT)
+        policy_rows.check_known_keys(
+            changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}"
+        )
+        policy_rows.assign_fields(transport, changes, OF_A_TRANSPORT)
         policy_rows.edit_limits(instance, transport, changes)
 
     return _change(
@@ -165,7 +167,7 @@ def change_instance_policy(
     instance_name: str | None = None,
     expected_revision: int | None = None,
     guard: Guard | None = None,
-) -> Change:
+) -> PolicyChange:
     """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
 
     The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole; a password or token that reads
@@ -174,18 +176,18 @@ def change_instance_policy(
 
     def edit(instance: Instance) -> None:
         refuse_during_rollout(instance)
-        policy_rows.only(
+        policy_rows.check_known_keys(
             changes, ("pool", "client_policy", "instance", "access", *PolicyEntryKind.values), "policy"
         )
         journal = changes.get("instance") or {}
-        policy_rows.only(journal, read.INSTANCE_FIELDS, "instance")
-        policy_rows.assign(instance, journal, read.INSTANCE_FIELDS)
+        policy_rows.check_known_keys(journal, read.INSTANCE_FIELDS, "instance")
+        policy_rows.assign_fields(instance, journal, read.INSTANCE_FIELDS)
         policy_rows.edit_limits(instance, None, changes)
         for kind in PolicyEntryKind.values:
             if kind in changes:
                 policy_rows.write_entries(instance, kind, changes[kind])
         if "access" in changes:
-            whole = restore_secrets({"access": changes["access"]}, newest_of(instance).document)
+            whole = restore_secrets({"access": changes["access"]}, newest_revision(instance).document)
             policy_rows.write_access(instance, whole["access"])
 
     return _change(
@@ -202,7 +204,7 @@ def restore(
     expected_revision: int | None = None,
     first: First | None = None,
     guard: Guard | None = None,
-) -> Change:
+) -> PolicyChange:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
     `first` as of `publish`. Raises OperatorError unknown_revision, revision_withdrawn, or revision_changed.
@@ -210,7 +212,7 @@ def restore(
 
     def edit(instance: Instance) -> None:
         refuse_withdrawn(instance, number)
-        policy_rows.write(instance, read.revision_numbered(instance, number).document)
+        policy_rows.write_document(instance, read.revision_numbered(instance, number).document)
 
     return _change(
         actor,
@@ -260,15 +262,15 @@ def publish(
     expected_revision: int | None = None,
     first: First | None = None,
     guard: Guard | None = None,
-) -> Change:
+) -> PolicyChange:
     """Make a whole document the policy, as a new revision: of a draft, or of an import.
 
     `first` is called with the revision and the one before, in the same transaction and before the broker is told.
     """
 
     def edit(instance: Instance) -> None:
-        policy_rows.write(
-            instance, {**restore_secrets(document, newest_of(instance).document), "revision": 1}
+        policy_rows.write_document(
+            instance, {**restore_secrets(document, newest_revision(instance).document), "revision": 1}
         )
 
     return _change(
@@ -276,26 +278,26 @@ def publish(
     )
 
 
-def tell_broker(revision: PolicyRevision, *, decided: bool = False) -> Change:
+def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> PolicyChange:
     """Ask the running broker, of a group each, to take up a revision, and store what it reports.
 
     `decided`: an operator has preferred it to a policy that a broker kept.
     """
     instance, problems = revision.instance, []
-    order = ApplyPolicy(**in_words_of_the_broker(orders(instance.name)), decided=decided)
+    order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
     for told in ask_all_brokers(instance.name, order):
         if told.answer is None:
             problems.append(told.error.sentence if told.error is not None else "")
             continue
-        reports.record_revision(instance, told.answer.revision, timezone.now(), member=told.member)
+        broker_reports.record_revision(instance, told.answer.revision, timezone.now(), member=told.member)
         if told.answer.revision != revision.number:
             problems.append(
                 f"The broker{told.member and f' {told.member}'} runs revision {told.answer.revision}."
             )
-    return Change(revision, not problems, " ".join(problems))
+    return PolicyChange(revision, not problems, " ".join(problems))
 
 
-def in_words_of_the_broker(ordered: Mapping[str, Any]) -> dict[str, Any]:
+def orders_as_request(ordered: Mapping[str, Any]) -> dict[str, Any]:
     """Orders as the fields of a request to apply or to preview them."""
     staged = ordered["staged"]
     return {
@@ -308,14 +310,14 @@ def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(document))
 
 
-def reconcile() -> list[Change]:
+def reconcile() -> list[PolicyChange]:
     """Tell every broker that reports another revision than the one wanted. Called each minute."""
     behind = [
         state["instance"] for state in read.installation_policy_status()
         if state["running"] is not None and state["running"] != state["wanted"]
     ]  # fmt: skip
     newest = (read.newest_revision(read.instance_named(name)) for name in dict.fromkeys(behind))
-    return [tell_broker(one) for one in newest if one is not None]
+    return [apply_at_broker(one) for one in newest if one is not None]
 
 
 def store_revision(
@@ -345,7 +347,7 @@ def _change(
     expected_revision: int | None,
     first: First | None = None,
     guard: Guard | None = None,
-) -> Change:
+) -> PolicyChange:
     """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
     name = ensure_instance(instance_name or current_instance.instance_name()).name
     if guard is not None:
@@ -366,7 +368,7 @@ def _change(
             after=redact_secrets(document),
             reason=reason,
         )
-    return replace(tell_broker(revision), findings=tuple(findings))
+    return replace(apply_at_broker(revision), findings=tuple(findings))
 
 
 def _ask_guard(
@@ -392,7 +394,7 @@ def _edited(
     Raises OperatorError revision_changed, bad_policy_error, and what `edit` raises.
     """
     instance = Instance.objects.select_for_update().get(name=name)
-    before = newest_of(instance)
+    before = newest_revision(instance)
     if expected_revision is not None and expected_revision != before.number:
         raise OperatorError(
             "revision_changed",
@@ -418,12 +420,12 @@ def _reviewed(document: Mapping[str, Any]) -> list[PolicyFinding]:
     """What is unwise in a document. Raises OperatorError bad_policy_error when it can't be used, or contradicts itself."""
     policy = PolicyDocument.from_dict(document)
     findings = review_policy(policy)
-    if refused := refusals(policy, findings):
-        raise policy_rows.bad(refused)
+    if refused := publish_problems(policy, findings):
+        raise policy_rows.bad_policy_error(refused)
     return findings
 
 
-def refusals(policy: PolicyDocument, findings: list[PolicyFinding]) -> list[str]:
+def publish_problems(policy: PolicyDocument, findings: list[PolicyFinding]) -> list[str]:
     """Why a document that can be read can't be published: its contradictions, and what is wrong with its access, destinations and places."""
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
     found = access_problems(policy) + destination_problems(policy)
@@ -488,10 +490,10 @@ def same_policy(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return first == second or PolicyDocument.from_dict(first) == PolicyDocument.from_dict(second)
 
 
-def _unchanged(newest: PolicyRevision) -> Change:
+def _unchanged(newest: PolicyRevision) -> PolicyChange:
     """An edit that changes nothing makes no revision."""
     running = read.policy_status(newest.instance)
-    return Change(newest, running["converged"], running["why"])
+    return PolicyChange(newest, running["converged"], running["why"])
 
 
 def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: str) -> PolicyRevision:
@@ -517,8 +519,8 @@ def _make_instance(name: str) -> Instance:
         stomp_ws_port=settings.SLUICE_STOMP_WS_PORT,
     ).to_dict()
     instance = Instance(name=name)
-    policy_rows.save(instance)
-    policy_rows.write(instance, document)
+    policy_rows.save_row(instance)
+    policy_rows.write_document(instance, document)
     revision = _store(instance, read.desired_document(instance, 1), SYSTEM, "The defaults.")
     make_defaults(instance)
     audit.record(SYSTEM, "instance.create", name, after=revision.document)

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from broker_core.slow_clients.rules.review import Severity
 from console.queries import policy_effect
-from console.services.drafts import Preview
+from console.services.drafts import DraftPreview
 from console.units.format import in_words, size
 
 
@@ -37,7 +37,7 @@ class PolicyChangeEffect:
     severe: bool = False
 
 
-def effect_of_publishing(found: Preview, document: Mapping[str, Any]) -> PolicyChangeEffect:
+def effect_of_publishing(found: DraftPreview, document: Mapping[str, Any]) -> PolicyChangeEffect:
     """Return the effect of a document that becomes the policy, with warnings about its settings first."""
     unwise = [
         in_words(f"{one.where}: {one.sentence}") for one in found.findings if one.severity is Severity.WARN
@@ -45,12 +45,12 @@ def effect_of_publishing(found: Preview, document: Mapping[str, Any]) -> PolicyC
     return _effect(found, document, [*unwise, *beyond_the_machine(document)])
 
 
-def effect_of_ending_rollout(found: Preview, document: Mapping[str, Any]) -> PolicyChangeEffect:
+def effect_of_ending_rollout(found: DraftPreview, document: Mapping[str, Any]) -> PolicyChangeEffect:
     """Return the effect of a stored revision that every client gets. Its settings were confirmed before."""
     return _effect(found, document, [])
 
 
-def _effect(found: Preview, document: Mapping[str, Any], warnings: list[str]) -> PolicyChangeEffect:
+def _effect(found: DraftPreview, document: Mapping[str, Any], warnings: list[str]) -> PolicyChangeEffect:
     unknown = [found.unknown] if found.unknown else []
     if found.effect is None:
         return PolicyChangeEffect(warnings=[*warnings, *unknown])

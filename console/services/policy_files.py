@@ -19,17 +19,17 @@ from broker_core.subscriptions.topics import TopicPattern
 from console.access.policy_secrets import redact_secrets
 from console.models import Action, Instance, PolicyDraft, PolicyRevision
 from console.services import drafts, policies, policy_import
-from console.services.actions import editing
+from console.services.actions import editor
 from console.services.actors import Actor
-from console.services.policy_import import Imported
+from console.services.policy_import import ImportReport
 
 YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Of a file of our own, which may name many users."""
-MOST_NAMED = 10
+MAX_NAMED = 10
 """Topics in a warning."""
-MOST_SENT = policy_import.MAX_TEXT
+MAX_SENT = policy_import.MAX_TEXT
 """Characters of a file that is pasted, uploaded or sent by the API."""
 
 
@@ -63,48 +63,48 @@ def decode_file(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ParsedPolicyFile:
     """Result of reading a file: a whole policy document, and what became of each setting (nothing for YAML).
 
     `warnings` are sentences on topics that the document would take out of the journaled ones.
     """
 
     document: dict[str, Any]
-    imported: Imported = field(default_factory=Imported)
+    imported: ImportReport = field(default_factory=ImportReport)
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ImportResult:
     """What an import made: a draft, actions that are switched off, and what became of each setting of the file."""
 
     draft: PolicyDraft
     actions: list[Action]
-    imported: Imported
+    imported: ImportReport
     warnings: tuple[str, ...] = ()
 
 
-def load(instance: Instance, system: str, text: str) -> Loaded:
+def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
     """Read a file: YAML stands for itself, another system's is laid over the newest revision.
 
     Raises OperatorError bad_import, and nothing_imported.
     """
-    newest = policies.newest_of(instance).document
+    newest = policies.newest_revision(instance).document
     if system == YAML:
         document = {**read_yaml(text), "revision": newest["revision"]}
-        return Loaded(document, warnings=_narrowed(newest, document))
-    imported = policy_import.read(system, text)
+        return ParsedPolicyFile(document, warnings=_narrowed(newest, document))
+    imported = policy_import.import_policy(system, text)
     _keep_ports(imported, newest)
     _leave_out_misplaced(imported)
     if imported.is_empty():
-        raise imported.nothing_taken(policy_import.hint(system))
+        raise imported.nothing_taken(policy_import.import_hint(system))
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
     if "rules" in given:
         given["rules"] = _laid_beside(newest.get("rules") or [], given["rules"])
-    document = drafts.overlay(newest, given)
-    return Loaded(document, imported, _narrowed(newest, document))
+    document = drafts.merge_changes(newest, given)
+    return ParsedPolicyFile(document, imported, _narrowed(newest, document))
 
 
 def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,15 +128,15 @@ def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[s
     ]
     if not lost:
         return ()
-    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return (
-        f"Topics that are journaled now no longer would be: {', '.join(lost[:MOST_NAMED])}{more}."
+        f"Topics that are journaled now no longer would be: {', '.join(lost[:MAX_NAMED])}{more}."
         " Bookmark and durable subscriptions and queues get nothing more of them; the preview names these."
         " Check Journaled topics of the draft.",
     )
 
 
-def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
+def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
     """Leave out transports on ports of others that there are: which of the two is meant, only the operator knows."""
     ports = {transport["port"]: transport["name"] for transport in newest["transports"]}
     for transport in list(imported.document.get("transports", ())):
@@ -152,7 +152,7 @@ def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
         imported.withdraw("transports", "None of the file's transports is taken over.")
 
 
-def _leave_out_misplaced(imported: Imported) -> None:
+def _leave_out_misplaced(imported: ImportReport) -> None:
     """Leave out directories that a policy may not name here: another machine's paths mean nothing on this
     one."""
     found = imported.document
@@ -173,18 +173,18 @@ def _leave_out_misplaced(imported: Imported) -> None:
             imported.withdraw(part, f"{problems[0]}.", setting)
 
 
-def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> Made:
+def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> ImportResult:
     """A draft of a file, and its actions switched off. Raises bad_import, nothing_imported, and what making a draft raises."""
-    loaded = load(instance, system, text)
+    loaded = parse_file(instance, system, text)
     with transaction.atomic():
         actions = make_actions(actor, instance, system, loaded.imported)
-        draft = drafts.make(
+        draft = drafts.create_draft(
             actor, title or f"Imported from {system}", document=loaded.document, instance_name=instance.name
         )
-    return Made(draft, actions, loaded.imported, loaded.warnings)
+    return ImportResult(draft, actions, loaded.imported, loaded.warnings)
 
 
-def make_actions(actor: Actor, instance: Instance, system: str, imported: Imported) -> list[Action]:
+def make_actions(actor: Actor, instance: Instance, system: str, imported: ImportReport) -> list[Action]:
     """The actions of a file, switched off; one that can't be made is left out with why.
 
     Raises OperatorError nothing_imported when none can, and the file has nothing else.
@@ -192,16 +192,16 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
     made = []
     for definition in list(imported.actions):
         try:
-            made.append(editing.create(actor, instance, {**definition, "enabled": False}))
+            made.append(editor.create(actor, instance, {**definition, "enabled": False}))
         except OperatorError as problem:
             imported.actions.remove(definition)
             imported.withdraw(f"action {definition['name']}", f"{problem.sentence} {problem.fix}".strip())
     if system != YAML and imported.is_empty():
-        raise imported.nothing_taken(policy_import.hint(system))
+        raise imported.nothing_taken(policy_import.import_hint(system))
     return made
 
 
-def dump(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
+def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     """A revision as YAML. Hashes of passwords and tokens read "set", unless they are asked for."""
     document = revision.document if with_secrets else redact_secrets(revision.document)
     kept = {key: value for key, value in document.items() if key != "revision"}
@@ -211,14 +211,14 @@ def dump(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 
 def read_yaml(text: str) -> dict[str, Any]:
     """A document written by `dump`. Raises OperatorError bad_import."""
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         raise OperatorError(
             "bad_import",
-            f"The file is over {MOST_BYTES} characters.",
+            f"The file is over {MAX_BYTES} characters.",
             "Import only the part with the policy.",
         )
     try:
-        found = yaml.load(text, _Plain)  # a SafeLoader that is safer still
+        found = yaml.load(text, _NoAliasLoader)  # a SafeLoader that is safer still
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
         raise OperatorError(
@@ -235,7 +235,7 @@ def read_yaml(text: str) -> dict[str, Any]:
     return dict(document)
 
 
-class _Plain(yaml.SafeLoader):
+class _NoAliasLoader(yaml.SafeLoader):
     """Without aliases: a few lines of them can stand for gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:

@@ -20,21 +20,21 @@ USER_FIELDS = ("name", "password", "token", "certificate", "groups", "clients")
 ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
 
 
-def write(instance: Instance, document: Mapping[str, Any]) -> None:
+def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
     """Make the instance's rows say what a whole document says. Call it in a transaction.
 
     A transport that the document doesn't have is switched off: clients and history speak of it by name.
     Raises OperatorError bad_policy_error with every problem in details["problems"].
     """
     whole = PolicyDocument.from_dict(document).to_dict()
-    assign(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)
+    assign_fields(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)
     edit_limits(instance, None, whole)
     known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
     for name in set(known) - {wanted["name"] for wanted in whole["transports"]}:
-        assign(known.pop(name), {"enabled": False}, ("enabled",))
+        assign_fields(known.pop(name), {"enabled": False}, ("enabled",))
     for wanted in whole["transports"]:
         transport = known.get(wanted["name"]) or Transport(instance=instance)
-        assign(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
+        assign_fields(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
         edit_limits(instance, transport, wanted)
     for kind in PolicyEntryKind.values:
         write_entries(instance, kind, whole.get(kind) or [])
@@ -46,7 +46,7 @@ def write_entries(instance: Instance, kind: str, entries: list[dict[str, Any]]) 
     PolicyEntry.objects.filter(instance=instance, kind=kind).delete()
     for place, entry in enumerate(entries):
         kept = {key: value for key, value in entry.items() if value not in (None, "")}
-        save(PolicyEntry(instance=instance, kind=kind, place=place, settings=kept))
+        save_row(PolicyEntry(instance=instance, kind=kind, place=place, settings=kept))
 
 
 def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
@@ -54,9 +54,9 @@ def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
     BrokerUser.objects.filter(instance=instance).delete()
     Entitlement.objects.filter(instance=instance).delete()
     for user in access.get("users") or ():
-        save(BrokerUser(instance=instance, **only_fields(user, USER_FIELDS)))
+        save_row(BrokerUser(instance=instance, **pick_fields(user, USER_FIELDS)))
     for place, entitlement in enumerate(access.get("entitlements") or ()):
-        save(Entitlement(instance=instance, place=place, **only_fields(entitlement, ENTITLEMENT_FIELDS)))
+        save_row(Entitlement(instance=instance, place=place, **pick_fields(entitlement, ENTITLEMENT_FIELDS)))
 
 
 def edit_limits(instance: Instance, transport: Transport | None, changes: Mapping[str, Any]) -> None:
@@ -69,20 +69,20 @@ def edit_limits(instance: Instance, transport: Transport | None, changes: Mappin
         wanted = changes.get(key)
         if wanted is None:
             continue
-        only(wanted, fields, f"{where}: {key}")
+        check_known_keys(wanted, fields, f"{where}: {key}")
         row = model.objects.filter(instance=instance, transport=transport).first()
-        assign(row or model(instance=instance, transport=transport), wanted, fields)
+        assign_fields(row or model(instance=instance, transport=transport), wanted, fields)
 
 
-def only(changes: Any, known: tuple[str, ...], where: str) -> None:
+def check_known_keys(changes: Any, known: tuple[str, ...], where: str) -> None:
     """Refuse settings that aren't known."""
     if not isinstance(changes, Mapping):
-        raise bad([f"{where} must be an object"])
+        raise bad_policy_error([f"{where} must be an object"])
     if unknown := [key for key in changes if key not in known]:
-        raise bad([f"{where}: there is no setting {key!r} to change" for key in unknown])
+        raise bad_policy_error([f"{where}: there is no setting {key!r} to change" for key in unknown])
 
 
-def only_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+def pick_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """What a row takes of an entry; tuples as lists."""
     return {
         key: list(value) if isinstance(value := source[key], tuple) else value
@@ -91,25 +91,27 @@ def only_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str,
     }
 
 
-def assign(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+def assign_fields(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:
     """Set the fields that are there and save."""
     for name in fields:
         if name in changes:
             setattr(row, name, changes[name])
-    save(row)
+    save_row(row)
 
 
-def save(row: Model) -> None:
+def save_row(row: Model) -> None:
     """The one way into these tables: the model's own checks, every problem named."""
     try:
         row.full_clean()
     except ValidationError as invalid:
         texts = [(field, " ".join(found)) for field, found in invalid.message_dict.items()]
-        raise bad([text if field == "__all__" else f"{field}: {text}" for field, text in texts]) from invalid
+        raise bad_policy_error(
+            [text if field == "__all__" else f"{field}: {text}" for field, text in texts]
+        ) from invalid
     row.save()
 
 
-def bad(problems: list[str]) -> OperatorError:
+def bad_policy_error(problems: list[str]) -> OperatorError:
     """The error of a policy that can't be used."""
     return OperatorError(
         "bad_policy",

@@ -29,7 +29,7 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
     """Make one for a client that will come for it. Raises OperatorError replay_exists and what the broker refuses."""
     instance = instance_named(instance_name)
     made = _do(actor, instance, "create", asked)
-    record(instance, [made])
+    record_replays(instance, [made])
     rows = ManagedReplay.objects.filter(
         instance=instance, name=made.name, created_at=_moment(made.created_at)
     )
@@ -37,16 +37,16 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
     return made
 
 
-def steer(actor: Actor, asked: Steering, instance_name: str | None = None) -> ReplayEntry:
+def control_replay(actor: Actor, asked: Steering, instance_name: str | None = None) -> ReplayEntry:
     """Pause, resume, re-rate or cancel one. Raises unknown_replay, replay_ended."""
     instance = instance_named(instance_name)
     word = next(word for word, kind in STEER.items() if isinstance(asked, kind))
     made = _do(actor, instance, word, asked)
-    record(instance, [made])
+    record_replays(instance, [made])
     return made
 
 
-def forget(actor: Actor, name: str, instance_name: str | None = None) -> None:
+def forget_replay(actor: Actor, name: str, instance_name: str | None = None) -> None:
     """Take an ended one off the list. Raises unknown_replay, replay_not_ended."""
     instance = instance_named(instance_name)
     target, link = _target(instance, name), link_to(instance.name)
@@ -59,7 +59,7 @@ def forget(actor: Actor, name: str, instance_name: str | None = None) -> None:
     ManagedReplay.objects.filter(instance=instance, name=name).delete()
 
 
-def record(
+def record_replays(
     instance: Instance, replays: Sequence[ReplayEntry], complete: bool = False, member: str = ""
 ) -> None:
     """Store what a broker says. With `complete` these are all it has: others that weren't ended are gone with its file."""

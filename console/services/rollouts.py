@@ -31,7 +31,7 @@ ENDED: Final = ("no_rollout", "revision_changed")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """The first clients, by a name pattern or a share in percent, and the decisions allowed on them."""
 
     client: str = ""
@@ -39,12 +39,12 @@ class Plan:
     most_decisions: int = 0
 
 
-def validate(plan: Plan) -> None:
+def validate(plan: RolloutPlan) -> None:
     """Raises OperatorError bad_rollout when a rollout by that plan couldn't begin."""
     _of(plan)
 
 
-def _of(plan: Plan) -> StagedRollout:
+def _of(plan: RolloutPlan) -> StagedRollout:
     rollout = StagedRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
     try:
         rollout.full_clean(exclude=("instance", "revision", "base"))
@@ -61,12 +61,12 @@ def start(
     actor: Actor,
     instance: Instance,
     document: Mapping[str, Any],
-    plan: Plan,
+    plan: RolloutPlan,
     *,
     reason: str,
     expected_revision: int | None,
     guard: policies.Guard | None = None,
-) -> policies.Change:
+) -> policies.PolicyChange:
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
@@ -85,7 +85,7 @@ def start(
     )
 
 
-def planned(instance: Instance, plan: Plan) -> StagedRollout:
+def planned(instance: Instance, plan: RolloutPlan) -> StagedRollout:
     """Return a rollout by that plan that isn't stored, with each member's part of the allowance."""
     rollout = _of(plan)
     rollout.instance = instance
@@ -106,7 +106,7 @@ def promote(
     expected_revision: int | None = None,
     reason: str = "",
     guard: policies.Guard | None = None,
-) -> policies.Change:
+) -> policies.PolicyChange:
     """Put the staged revision in force everywhere.
 
     Raises OperatorError no_rollout, revision_changed, and what `guard` raises.
@@ -120,7 +120,7 @@ def promote(
         rollout = _running(instance, expected_revision)
         _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout), reason=reason)
-    return policies.tell_broker(rollout.revision)
+    return policies.apply_at_broker(rollout.revision)
 
 
 def stop(
@@ -130,12 +130,12 @@ def stop(
     reason: str,
     expected_revision: int | None = None,
     guard: policies.Guard | None = None,
-) -> policies.Change:
+) -> policies.PolicyChange:
     """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
     return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason, guard)
 
 
-def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
+def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyChange | None:
     """Withdraw a rollout that has used up its allowance, and return the change; else None.
 
     Called when decisions are reported, with the revision that a broker has withdrawn by itself (0: none).
@@ -143,7 +143,7 @@ def check(instance: Instance, withdrawn: int = 0) -> policies.Change | None:
     rollout = read.running_rollout(instance)
     if rollout is None:
         return None
-    held, made = read.held_decision(rollout), decisions_of(rollout)
+    held, made = read.held_decision(rollout), count_decisions(rollout)
     if held is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
         return None
     try:
@@ -170,7 +170,7 @@ def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> 
     return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
 
 
-def decisions_of(rollout: StagedRollout) -> int:
+def count_decisions(rollout: StagedRollout) -> int:
     """Return how many decisions the staged revision has carried out, as far as brokers have reported them."""
     return sum(read.decisions_by_member(rollout).values())
 
@@ -181,7 +181,7 @@ def _go_back(
     state: RolloutState,
     why: str,
     guard: policies.Guard | None = None,
-) -> policies.Change:
+) -> policies.PolicyChange:
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
         if StagedRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)

@@ -14,9 +14,9 @@ from console.models import ClientHour, ClientMinute, ClientSample, ResourceSampl
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 # Samples of a minute may arrive late (the reporter tries again while the database is away), so it is rolled up a bit after.
 SETTLED = timedelta(seconds=30)
-MOST_MINUTES = 30
+MAX_MINUTES = 30
 """Minutes made up for in one call after nobody rolled up for a while; the next call takes the next."""
-MOST_HOURS = 24
+MAX_HOURS = 24
 FORGET_AT_ONCE = 20_000
 _NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _MEANS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
@@ -31,13 +31,13 @@ def roll_up(now: datetime) -> int:
     """Make the minutes that are over and aren't made yet; returns how many rows. Calling it twice does no harm."""
     end = (now - SETTLED).replace(second=0, microsecond=0)
     made, start = 0, _unmade(60, 10, MINUTE)
-    for _ in range(MOST_MINUTES):
+    for _ in range(MAX_MINUTES):
         if start is None or start >= end:
             break
         made += _minute(start)
         start += MINUTE
     hour = _unmade(3600, 60, HOUR)
-    for _ in range(MOST_HOURS):
+    for _ in range(MAX_HOURS):
         if hour is None or start is None or hour + HOUR > start:
             break
         made += _places(hour, HOUR, 60, 3600)
@@ -102,7 +102,7 @@ def _bare(key: str) -> str:
     return key.removeprefix("mean_").removeprefix("peak_")
 
 
-def forget_old(now: datetime) -> int:
+def delete_old_samples(now: datetime) -> int:
     """Delete samples and minutes past their retention, some at a time so that writers never wait long."""
     day = now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
     weeks = now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS)

@@ -43,26 +43,26 @@ from console.models import ActionRun, Instance, RunLock
 from console.queue_names import USUAL_QUEUE
 from console.services import access, audit
 from console.services.actions import causes, definition
-from console.services.actions.definition import exclusives
+from console.services.actions.definition import locks_needed
 from console.services.actors import SYSTEM, Actor
-from console.services.progress import Cancelled
+from console.services.run_progress import RunCancelled
 
 EXECUTE_TASK = "console.tasks.execute_run"
 LOST_AFTER = timedelta(minutes=2)
 QUEUE_AGAIN_AFTER = timedelta(minutes=2)
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 """Waiting runs that are looked at when one ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotencyKey:
     """An Idempotency-Key and a digest of what was asked with it: the same again gives the run that was made then."""
 
     key: str
     digest: str
 
     @classmethod
-    def of(cls, key: str, *asked: Any) -> Once | None:
+    def of(cls, key: str, *asked: Any) -> IdempotencyKey | None:
         """None without a key. Raises OperatorError bad_idempotency_key."""
         if not key:
             return None
@@ -81,7 +81,7 @@ def request(
     *,
     plan: Any = None,
     plan_hash: str = "",
-    once: Once | None = None,
+    once: IdempotencyKey | None = None,
     **more: Any,
 ) -> ActionRun:
     """Store a run and queue it, or have it wait for approval. `more` are other columns, such as action and due_at.
@@ -91,7 +91,7 @@ def request(
     Raises OperatorError plan_needed when somebody asks for what takes something away and has seen no plan,
     run_in_progress when one of its kind is active (actions' runs wait instead), or idempotency_key_reused.
     """
-    if once is not None and (known := made_before(actor, once)) is not None:
+    if once is not None and (known := find_by_key(actor, once)) is not None:
         return known
     if not plan_hash and causes.asks(actor) and is_destructive(kind, parameters, len(more.get("steps", ()))):
         raise OperatorError(
@@ -112,7 +112,7 @@ def request(
             run.save(force_insert=True)
             audit.record(actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=_told(parameters))
     except IntegrityError as taken:
-        if once is not None and (known := made_before(actor, once)) is not None:
+        if once is not None and (known := find_by_key(actor, once)) is not None:
             return known
         raise _in_progress(run) from taken
     if run.state == RunState.WAITING:
@@ -172,13 +172,13 @@ def is_elsewhere(run: ActionRun) -> bool:
 
 
 def _place_of(run: ActionRun) -> BrokerAddress | None:
-    if not about_journals(run.kind, run.parameters):
+    if not needs_journal_worker(run.kind, run.parameters):
         return None
     addresses = addresses_of(run.instance.name)
     return next((one for one in addresses if one.member == run.member), addresses[0])
 
 
-def about_journals(kind: str, parameters: Mapping[str, Any]) -> bool:
+def needs_journal_worker(kind: str, parameters: Mapping[str, Any]) -> bool:
     """Whether a run works on segments' files. Pure."""
     if kind != RunKind.ACTION:
         return kind in JOURNAL_ACTIONS
@@ -197,18 +197,18 @@ def _say_who_serves(run: ActionRun, queue: str) -> None:
     ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(error=error)
 
 
-def holds_of(run: ActionRun) -> set[str]:
+def locks_for_run(run: ActionRun) -> set[str]:
     """Return what a run must hold to go on: its kind, or its action and what its next step needs. Pure."""
     if run.kind != RunKind.ACTION:
         return {run.kind, JOURNAL_FILES} if run.kind in JOURNAL_ACTIONS else {run.kind}
     done = len(run.steps)
     return {
         f"action:{run.action_id or run.parameters.get('action', '')}"[:80],
-        *exclusives(run.parameters["steps"][done : done + 1]),
+        *locks_needed(run.parameters["steps"][done : done + 1]),
     }
 
 
-def claim(run_id: UUID | str, now: datetime) -> ActionRun | None:
+def claim_run(run_id: UUID | str, now: datetime) -> ActionRun | None:
     """Take up a waiting run; None when it isn't waiting any more, or must go on waiting for another's end.
 
     A run that was put back keeps the moment of its first start.
@@ -233,7 +233,7 @@ def prepare_step(run: ActionRun) -> bool:
     A webhook thus keeps no other run from the journals. False when another run has it: this run then waits
     again, and its worker must leave it. Raises Cancelled when it was cancelled.
     """
-    spare = set(RunLock.objects.filter(run=run).values_list("kind", flat=True)) - holds_of(run)
+    spare = set(RunLock.objects.filter(run=run).values_list("kind", flat=True)) - locks_for_run(run)
     if spare:
         _release(run, spare)
     try:
@@ -248,7 +248,7 @@ def prepare_step(run: ActionRun) -> bool:
 def _hold(run: ActionRun) -> None:
     """Take what a run needs and hasn't yet. Raises IntegrityError when another run has it."""
     held = set(RunLock.objects.filter(run=run).values_list("kind", flat=True))
-    for kind in sorted(holds_of(run) - held):
+    for kind in sorted(locks_for_run(run) - held):
         RunLock.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
 
 
@@ -258,9 +258,9 @@ def _put_back(run: ActionRun) -> None:
         state=RunState.WAITING, log=run.log, steps=run.steps, step="waiting for another run"
     )
     if not moved:
-        raise Cancelled
+        raise RunCancelled
     others = RunLock.objects.filter(instance=run.instance, member=run.member).exclude(run=run)
-    if not others.filter(kind__in=holds_of(run)).exists():
+    if not others.filter(kind__in=locks_for_run(run)).exists():
         enqueue(run)  # the other run ended before this one waited
 
 
@@ -294,7 +294,7 @@ def finish(
 
 def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
     """End a run that waits, or ask a running one to stop after its current step. Raises not_allowed or run_ended."""
-    access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
+    access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     with transaction.atomic():
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
             state=RunState.CANCELLED, ended_at=timezone.now()
@@ -317,7 +317,7 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
 
 def approve(actor: Actor, run: ActionRun) -> ActionRun:
     """Let a run go on that others caused. Raises not_allowed, own_run, not_awaiting or run_in_progress."""
-    access.require(actor, Permission.APPROVE, instance=run.instance.name)
+    access.require_permission(actor, Permission.APPROVE, instance=run.instance.name)
     if causes.is_behind(actor, run):
         audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
         raise OperatorError(
@@ -347,7 +347,7 @@ def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "
 
     `plan` and its hash are of the steps that are left. Raises not_allowed, not_repeatable, or as `request`.
     """
-    access.require(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
+    access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
         raise OperatorError(
             "not_repeatable",
@@ -367,7 +367,7 @@ def done_steps(run: ActionRun) -> list[dict[str, Any]]:
     return [step for step in run.steps if step["state"] in ("done", "held")]
 
 
-def find_lost(now: datetime) -> list[ActionRun]:
+def mark_lost_runs(now: datetime) -> list[ActionRun]:
     """Mark runs whose worker fell silent as lost, free what they held, and queue again what has waited long."""
     silent = Q(heard_at__lt=now - LOST_AFTER) | Q(heard_at__isnull=True)
     lost = list(ActionRun.objects.filter(silent, state=RunState.RUNNING).select_related("instance"))
@@ -385,7 +385,7 @@ def find_lost(now: datetime) -> list[ActionRun]:
             _release(run)
     RunLock.objects.exclude(run__state__in=(RunState.RUNNING, RunState.WAITING)).delete()
     for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[
-        :MOST_WAITING
+        :MAX_WAITING
     ]:
         enqueue(run)
     return lost
@@ -403,14 +403,14 @@ def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
     same = {"instance": run.instance, "member": run.member}
     taken = list(RunLock.objects.filter(**same).values_list("kind", "run_id"))
     waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")
-    for other in waiting[:MOST_WAITING]:
-        wanted = holds_of(other)
+    for other in waiting[:MAX_WAITING]:
+        wanted = locks_for_run(other)
         if wanted & freed and not any(kind in wanted and holder != other.pk for kind, holder in taken):
             taken += [(kind, other.pk) for kind in wanted]
             transaction.on_commit(partial(enqueue, other))
 
 
-def made_before(actor: Actor, once: Once) -> ActionRun | None:
+def find_by_key(actor: Actor, once: IdempotencyKey) -> ActionRun | None:
     """The run that this key made before. Raises OperatorError idempotency_key_reused."""
     known = (
         ActionRun.objects.select_related("instance", "action")

@@ -19,17 +19,17 @@ from console.services import audit
 from console.services.actors import Actor
 
 NAME = "authenticator app"
-MOST_CODE = 10
+MAX_CODE = 10
 
 
-def has_one(user: Any) -> bool:
+def is_enabled(user: Any) -> bool:
     """Whether the person has switched it on."""
     return bool(TOTPDevice.objects.filter(user=user, confirmed=True).exists())
 
 
-def is_asked_of(user: Any) -> bool:
+def is_required(user: Any) -> bool:
     """Whether a password alone doesn't let the person in."""
-    return bool(settings.SLUICE_REQUIRE_TOTP) or has_one(user)
+    return bool(settings.SLUICE_REQUIRE_TOTP) or is_enabled(user)
 
 
 def offer_device(user: Any) -> TOTPDevice:
@@ -39,7 +39,7 @@ def offer_device(user: Any) -> TOTPDevice:
     """
     with transaction.atomic():
         _lock_account(user)
-        if has_one(user):
+        if is_enabled(user):
             raise _is_on()
         TOTPDevice.objects.filter(user=user, confirmed=False).delete()
         return TOTPDevice.objects.create(user=user, name=NAME, confirmed=False)
@@ -50,19 +50,19 @@ def find_offered(user: Any, device_id: int | None) -> TOTPDevice | None:
     return TOTPDevice.objects.filter(user=user, pk=device_id, confirmed=False).first()
 
 
-def address_of(device: TOTPDevice) -> str:
+def otpauth_url(device: TOTPDevice) -> str:
     """What apps take: otpauth://…"""
     return str(device.config_url)
 
 
-def picture_of(device: TOTPDevice) -> str:
+def qr_code(device: TOTPDevice) -> str:
     """The same as a QR code, an SVG in a `data:` address. Dark on light in both themes: cameras want it so."""
     return str(
-        segno.make(address_of(device), error="m").svg_data_uri(scale=4, border=3, dark="#000", light="#fff")
+        segno.make(otpauth_url(device), error="m").svg_data_uri(scale=4, border=3, dark="#000", light="#fff")
     )
 
 
-def secret_of(device: TOTPDevice) -> str:
+def format_key(device: TOTPDevice) -> str:
     """The key as apps take it by hand, in fours."""
     text = base64.b32encode(device.bin_key).decode().rstrip("=")
     return " ".join(text[at : at + 4] for at in range(0, len(text), 4))
@@ -75,7 +75,7 @@ def confirm(actor: Actor, user: Any, device_id: int, code: str) -> None:
     """
     with transaction.atomic():
         _lock_account(user)
-        if has_one(user):
+        if is_enabled(user):
             raise _is_on()
         device = find_offered(user, device_id)
         good = device is not None and _verifies(device, code)
@@ -102,7 +102,7 @@ def remove(actor: Actor, user: Any, reason: str = "") -> bool:
     Called for the person, for an administrator when the app is lost, and on the host.
     """
     with transaction.atomic():
-        was_on = has_one(user)
+        was_on = is_enabled(user)
         gone, _ = TOTPDevice.objects.filter(user=user).delete()
         if gone:
             audit.record(
@@ -123,7 +123,7 @@ def _is_on() -> OperatorError:
 
 
 def _verifies(device: TOTPDevice, code: str) -> bool:
-    text = code.replace(" ", "")[:MOST_CODE]
+    text = code.replace(" ", "")[:MAX_CODE]
     allowed, _ = device.verify_is_allowed()
     return bool(allowed and text.isascii() and text.isdigit() and device.verify_token(text))
 

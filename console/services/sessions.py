@@ -27,12 +27,12 @@ ASKED_BY_PAGES = frozenset(
 """Names of addresses that open pages ask by themselves, every few seconds."""
 
 
-def begin(session: Any, now: float) -> None:
+def start_session(session: Any, now: float) -> None:
     """Somebody has logged in."""
     session[LOGIN_AT] = now
 
 
-def holds(values: Mapping[str, Any], session_key: str, now: float) -> bool:
+def is_session_valid(values: Mapping[str, Any], session_key: str, now: float) -> bool:
     """Whether a login is neither too old nor too long unused. `values` are the session's, `now` is seconds since 1970."""
     login_at, idle_s = float(values.get(LOGIN_AT, 0)), settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if now - login_at > settings.SESSION_COOKIE_AGE:
@@ -40,14 +40,14 @@ def holds(values: Mapping[str, Any], session_key: str, now: float) -> bool:
     return not idle_s or not last_used.is_session_idle(session_key, login_at, now, idle_s)
 
 
-def use(session: Any, now: float) -> None:
+def record_use(session: Any, now: float) -> None:
     """Somebody did something in it."""
     idle_s = settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if idle_s and session.session_key is not None:
         last_used.record_session_use(session.session_key, now, idle_s)
 
 
-def by_a_person(method: str, path: str, url_name: str) -> bool:
+def is_user_activity(method: str, path: str, url_name: str) -> bool:
     """Whether a request is somebody's doing: not one that an open page makes by itself, nor what its scripts read."""
     reads = method in ("GET", "HEAD", "OPTIONS")
     return not (reads and (url_name in ASKED_BY_PAGES or path.startswith("/api/")))

@@ -21,7 +21,7 @@ from console.models import Instance
 from console.queries import policies as read
 from console.services import audit, policies, policy_rows
 from console.services.actors import Actor
-from console.services.policies import Change
+from console.services.policies import PolicyChange
 
 Document = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class SetBackChoice(StrEnum):
 
 def resolve_set_back(
     actor: Actor, choice: SetBackChoice, *, reason: str = "", instance_name: str | None = None
-) -> Change:
+) -> PolicyChange:
     """Put the policy in force that an operator prefers, on all brokers of an instance.
 
     Of several kept policies STORED means the newest. A staged rollout, here or there, ends: the revision
@@ -46,15 +46,15 @@ def resolve_set_back(
     kept, in_force = _kept_policies(name)
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
-        before = newest = policies.newest_of(instance)
+        before = newest = policies.newest_revision(instance)
         for document in kept:
             number = max(newest.number + 1, _number(document))
             newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
         rollout = read.running_rollout(instance)
         if choice is SetBackChoice.STORED:
-            policy_rows.write(instance, {**in_force, "revision": 1})
+            policy_rows.write_document(instance, {**in_force, "revision": 1})
         elif rollout is not None:  # the rows are those of the staged revision
-            policy_rows.write(instance, {**rollout.base.document, "revision": 1})
+            policy_rows.write_document(instance, {**rollout.base.document, "revision": 1})
         revision = policies.store_rows(instance, newest, actor, reason or _REASONS[choice])
         policies.end_rollout(instance, revision.number)
         audit.record(
@@ -65,7 +65,7 @@ def resolve_set_back(
             after=redact_secrets(revision.document),
             reason=reason,
         )
-    return policies.tell_broker(revision, decided=True)
+    return policies.apply_at_broker(revision, decided=True)
 
 
 _REASONS = {

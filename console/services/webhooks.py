@@ -12,26 +12,26 @@ from broker_core.errors import OperatorError
 from console.services.bounded_call import CallSockets, call_within
 
 DEADLINE_S: Final = 10.0
-MOST_ANSWER: Final = 65_536
+MAX_ANSWER: Final = 65_536
 
 
-class Answer(NamedTuple):
+class WebhookResponse(NamedTuple):
     """The status and the beginning of the text that a host answered."""
 
     status: int
     text: str
 
 
-def post(
+def post_webhook(
     address: SplitResult, body: bytes, kind: str, once_key: str, check: Callable[[], object] = bool
-) -> Answer:
+) -> WebhookResponse:
     """POST to an address that `check_address` let through, within DEADLINE_S.
 
     `check` is called several times a second meanwhile; what it raises ends the call.
     Raises OperatorError webhook_failed, also unless the host answers 2xx.
     """
 
-    def call(sockets: CallSockets) -> Answer:
+    def call(sockets: CallSockets) -> WebhookResponse:
         return _post(sockets, address, body, kind, once_key)
 
     try:
@@ -48,7 +48,9 @@ def post(
     return answer
 
 
-def _post(sockets: CallSockets, address: SplitResult, body: bytes, kind: str, once_key: str) -> Answer:
+def _post(
+    sockets: CallSockets, address: SplitResult, body: bytes, kind: str, once_key: str
+) -> WebhookResponse:
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -62,6 +64,6 @@ def _post(sockets: CallSockets, address: SplitResult, body: bytes, kind: str, on
         headers = {"Content-Type": kind, "User-Agent": "Sluice", "Idempotency-Key": once_key}
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
-        return Answer(answer.status, answer.read(MOST_ANSWER).decode("utf-8", "replace"))
+        return WebhookResponse(answer.status, answer.read(MAX_ANSWER).decode("utf-8", "replace"))
     finally:
         connection.close()

@@ -48,7 +48,7 @@ class _Login(LoginView):
     def form_valid(self, form: Any) -> HttpResponse:
         """In, or on to the code."""
         user = form.get_user()
-        if not second_factor.is_asked_of(user):
+        if not second_factor.is_required(user):
             return super().form_valid(form)
         self.request.session.cycle_key()
         self.request.session[HALF_IN] = {
@@ -86,10 +86,10 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
         if request.method == "POST":
             proof.count_failure(request, "")
         return redirect("login")
-    fresh = not second_factor.has_one(user)
+    fresh = not second_factor.is_enabled(user)
     form = CodeForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and not form.is_valid():
-        audit.changes_nothing(request)  # no code was tried
+        audit.mark_read_only(request)  # no code was tried
     if request.method == "POST":
         proof.refuse_if_locked(request, user.get_username())
         if form.is_valid():
@@ -114,7 +114,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     if fresh:
         device = second_factor.find_offered(user, half.get("device")) or second_factor.offer_device(user)
         request.session[HALF_IN] = {**half, "device": device.pk}
-        context |= {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
+        context |= {"picture": second_factor.qr_code(device), "secret": second_factor.format_key(device)}
     return render(request, "second_factor.html", context)
 
 

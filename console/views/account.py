@@ -129,7 +129,7 @@ def _by_password_alone(request: HttpRequest) -> None:
 
 def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int = 200) -> HttpResponse:
     """Show a device's key with the form for its first code."""
-    shown = {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
+    shown = {"picture": second_factor.qr_code(device), "secret": second_factor.format_key(device)}
     return _show(request, {**shown, "code_form": form}, status)
 
 
@@ -137,7 +137,7 @@ def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int 
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
     user = require_user(request)
     context = {
-        "by_password": user.has_usable_password(), "has_totp": second_factor.has_one(user),
+        "by_password": user.has_usable_password(), "has_totp": second_factor.is_enabled(user),
         "password_form": OwnPasswordForm(user), "begin_form": PasswordForm(auto_id="begin_%s"),
         "remove_form": PasswordAndCodeForm(auto_id="remove_%s"), **(more or {}),
     }  # fmt: skip

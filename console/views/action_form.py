@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from console.services.actions import catalogue, conditions, triggers
-from console.services.actions.definition import MOST_STEPS, table_of
-from console.services.actions.options import Kind, Option
+from console.services.actions.definition import MAX_STEPS, kinds_for
+from console.services.actions.options import StepKind, StepOption
 
 GROUPS = ("when", "steps")
-MOST_PARTS = MOST_STEPS + 1
+MOST_PARTS = MAX_STEPS + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Field:
     """One option of a part, with the value it has in the form."""
 
     name: str
-    option: Option
+    option: StepOption
     value: str
 
 
@@ -34,7 +34,7 @@ class Part:
     group: str
     number: int
     word: str
-    kind: Kind
+    kind: StepKind
     fields: tuple[Field, ...]
     problem: str = ""
 
@@ -86,7 +86,7 @@ def edit(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, s
     rows = parts[group]
     if do == "add":
         part = _blank(group, post.get(f"add-{group}", ""))
-        if part is None or len(rows) >= MOST_STEPS:
+        if part is None or len(rows) >= MAX_STEPS:
             return "Choose what to add."
         rows.append(part)
         return f"Added as number {len(rows)}."
@@ -110,7 +110,7 @@ def shown(
     made = []
     for number, row in enumerate(rows):
         word = next(word for word in ("on", "if", "do") if word in row)
-        kind = table_of(word)[row[word]]
+        kind = kinds_for(word)[row[word]]
         fields = tuple(
             Field(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default)))
             for one in kind.options
@@ -123,6 +123,6 @@ def shown(
 def _blank(group: str, code: str) -> dict[str, str] | None:
     """A part of a kind with its defaults; None for what can't stand in this group."""
     word, _, name = code.partition(".")
-    if word not in (("on",) if group == "when" else ("do", "if")) or name not in table_of(word):
+    if word not in (("on",) if group == "when" else ("do", "if")) or name not in kinds_for(word):
         return None
-    return {word: name, **{option.name: option.default for option in table_of(word)[name].options}}
+    return {word: name, **{option.name: option.default for option in kinds_for(word)[name].options}}

@@ -18,8 +18,8 @@ from console.queries import actions as read
 from console.queries import runs as read_runs
 from console.queries.policies import instance_named
 from console.services import audit
-from console.services.actions import asking, definition, editing, schedule
-from console.services.actions.schedules import next_firings, triggers_of
+from console.services.actions import definition, editor, run_requests, schedule
+from console.services.actions.scheduler import action_schedules, next_firings
 from console.views import action_form, common, tray
 from console.views.runs import listed
 
@@ -70,7 +70,7 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_POST
 def draft(request: HttpRequest) -> HttpResponse:
     """The editor after a button: a part added, removed or moved. Stores nothing."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     values = _values(request)
     said = action_form.edit(values, request.POST.get("edit", ""), request.POST)
     return _again(request, values, {"said": said})
@@ -84,9 +84,9 @@ def save(request: HttpRequest) -> HttpResponse:
     try:
         found = _posted(request)
         if found is None:
-            stored = editing.create(actor, instance_named(), values)
+            stored = editor.create(actor, instance_named(), values)
         else:
-            stored = editing.change(actor, found, values, int(request.POST.get("version") or 0))
+            stored = editor.change(actor, found, values, int(request.POST.get("version") or 0))
     except (SluiceError, ValueError) as problem:
         told = (
             problem
@@ -122,12 +122,12 @@ def firings(request: HttpRequest) -> HttpResponse:
 @require_POST
 def plan(request: HttpRequest, action_id: int) -> HttpResponse:
     """What the action would do now. Changes nothing."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     variables = _variables(request)
     context: dict[str, Any] = {"variables": variables}
     try:
         context["action"] = _action(action_id)
-        context["plan"] = asking.plan(context["action"], variables)
+        context["plan"] = run_requests.plan_action(context["action"], variables)
     except SluiceError as problem:
         context["plan_problem"] = problem
     if request.headers.get("HX-Request"):
@@ -143,7 +143,7 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
 def apply(request: HttpRequest, action_id: int) -> HttpResponse:
     """Run the action, if its plan is still the one that was shown."""
     try:
-        run = asking.apply(
+        run = run_requests.apply_action(
             common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", "")
         )
     except SluiceError as problem:
@@ -160,7 +160,7 @@ def _action(action_id: int) -> Action:
 def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
     runs = listed(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
     context = {
-        **_editor(found, editing.as_dict(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
+        **_editor(found, editor.editable_fields(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
         "parameters": _parameters(found), **(more or {}),
     }  # fmt: skip
     return common.page(request, "action.html", context)
@@ -228,7 +228,10 @@ def _variables(request: HttpRequest) -> dict[str, str]:
 def _firings(every: str) -> dict[str, Any]:
     zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
     try:
-        return {"firings": schedule.firings(schedule.parse(every, zone), now, now), "zone": zone}
+        return {
+            "firings": schedule.next_firings(schedule.parse_schedule(every, zone), now, now),
+            "zone": zone,
+        }
     except OperatorError as problem:
         return {"firings_problem": problem if every else None, "zone": zone}
 
@@ -245,11 +248,11 @@ def _parameters(found: Action) -> list[str]:
 
 
 def _when(found: Action) -> list[str]:
-    words = [trigger["every"] for trigger, _ in triggers_of(found)]
+    words = [trigger["every"] for trigger, _ in action_schedules(found)]
     return words + [
-        definition.kind_of(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"
+        definition.part_kind(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"
     ]
 
 
 def _do(found: Action) -> list[str]:
-    return [definition.kind_of(step)[1].label for step in found.steps if "do" in step]
+    return [definition.part_kind(step)[1].label for step in found.steps if "do" in step]

@@ -64,6 +64,8 @@ def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     text = alert.sentence
     if patterns is not None and alert.rule.about != AlertSubject.STANDING:
         names = [name for name in names if any(name_matches(pattern, name) for pattern in patterns)]
-        text = service.sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
+        text = (
+            service.alert_sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
+        )
     linked = names if alert.rule.about != AlertSubject.STANDING else []
     return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

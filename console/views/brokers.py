@@ -19,7 +19,7 @@ from console.views import common
 @require_POST
 def choose(request: HttpRequest) -> HttpResponse:
     """From now on those of this session are about another one."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     wanted = request.POST.get("instance", "")
     if wanted not in brokers.visible_instances(access_of_request(request)):
         raise PermissionDenied("There is no such instance here, or it isn't yours to see.")

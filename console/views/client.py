@@ -22,7 +22,7 @@ from console.models import Instance
 from console.queries import clients as read
 from console.queries import history, ledger, overview, pipeline_history
 from console.services import audit
-from console.services import tray as service
+from console.services.pending_changes import service
 from console.units import words
 from console.units.format import number, size
 from console.views import common, past, tray
@@ -64,9 +64,9 @@ def slow(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
     """Put pausing, resuming, offlining or disconnecting it into the tray: nothing happens yet."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     try:
-        service.put(common.actor_of(request), kind, name)
+        service.add_change(common.actor_of(request), kind, name)
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)

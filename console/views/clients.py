@@ -47,7 +47,7 @@ MATCHING_ACTS = (
 @past.with_past(past.clients)
 def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
-    own = service.columns_of(request.user.pk)
+    own = service.columns_for_user(request.user.pk)
     chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
     whose = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
     shown = client_columns.visible_columns(frozenset(chosen) | whose)
@@ -65,7 +65,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     ]
     return common.page(request, "clients.html", {
         "columns": drawn, "choosable": client_columns.optional_columns(), "chosen": {one.key for one in drawn}, "column_data": told,
-        "default_sort": client_columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_of(request.user.pk), "matching_acts": MATCHING_ACTS,
+        "default_sort": client_columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_for_user(request.user.pk), "matching_acts": MATCHING_ACTS,
         "view_form": ViewForm(),
     })  # fmt: skip
 
@@ -74,10 +74,10 @@ def clients(request: HttpRequest) -> HttpResponse:
 @require_POST
 def choose_columns(request: HttpRequest) -> HttpResponse:
     """Keep the columns for the person, and show the same part of the list with them."""
-    audit.changes_nothing(request)
-    keys = service.choice(request.POST.getlist("column"))
-    service.keep_columns(common.actor_of(request), keys)
-    there = service.canonical(f"{request.POST.get('query', '')}&columns={','.join(keys)}")
+    audit.mark_read_only(request)
+    keys = service.valid_columns(request.POST.getlist("column"))
+    service.save_columns(common.actor_of(request), keys)
+    there = service.canonical_query(f"{request.POST.get('query', '')}&columns={','.join(keys)}")
     return redirect(_address(there))
 
 
@@ -85,8 +85,8 @@ def choose_columns(request: HttpRequest) -> HttpResponse:
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep what is shown under a name."""
-    audit.changes_nothing(request)
-    form, query = ViewForm(request.POST), service.canonical(request.POST.get("query", ""))
+    audit.mark_read_only(request)
+    form, query = ViewForm(request.POST), service.canonical_query(request.POST.get("query", ""))
     if not form.is_valid():
         messages.error(request, "A view needs a name of at most 40 characters.")
         return redirect(_address(query))
@@ -103,8 +103,8 @@ def save_view(request: HttpRequest) -> HttpResponse:
 @require_POST
 def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     """Rename a view, or delete it."""
-    audit.changes_nothing(request)
-    actor, query = common.actor_of(request), service.canonical(request.POST.get("query", ""))
+    audit.mark_read_only(request)
+    actor, query = common.actor_of(request), service.canonical_query(request.POST.get("query", ""))
     if "delete" in request.POST:
         gone = service.delete_view(actor, view_id)
         if gone is not None:

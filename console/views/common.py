@@ -103,7 +103,7 @@ def back(request: HttpRequest) -> str:
 def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
     """Raise PermissionDenied unless they may: for what a page learns from its form or from a row."""
     try:
-        access.require(actor_of(request), permission, **about)
+        access.require_permission(actor_of(request), permission, **about)
     except OperatorError as refused:
         raise PermissionDenied(f"{refused.sentence} {refused.fix}") from refused
 

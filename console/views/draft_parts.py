@@ -61,7 +61,7 @@ def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> 
     return _changed(
         request,
         int(draft_id),
-        lambda draft: draft_parts.take_away(
+        lambda draft: draft_parts.delete_entry(
             common.actor_of(request), draft, part, int(place), version_of(request)
         ),
     )
@@ -120,8 +120,8 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
     """Take a transport out of the draft: publishing switches it off. Says what was for it alone."""
 
     def take_out(draft: PolicyDraft) -> str:
-        lost = draft_parts.about_transport(draft.document, name)
-        drafts.edit(
+        lost = draft_parts.transport_settings(draft.document, name)
+        drafts.edit_draft(
             common.actor_of(request), draft.pk, {"transports": {name: None}}, expected_version=version_of(request)
         )  # fmt: skip
         also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
@@ -136,7 +136,7 @@ def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int
     names = [one["name"] for one in draft.document.get("transports") or []]
     options: dict[str, Any] = {"initial": {**kept, "expected_version": draft.version}, "transports": names}
     if part == "rules":
-        options["signals"] = signals_of(draft_parts.listed(draft, "rules"))
+        options["signals"] = signals_of(draft_parts.list_entries(draft, "rules"))
     return FORMS[part][1](request.POST or None, **options)
 
 
@@ -149,7 +149,7 @@ def _put(
         made, token = form.made(before)
     else:
         made = form.entry()
-    saved = draft_parts.put(
+    saved = draft_parts.save_entry(
         common.actor_of(request), draft, part, number, made, form.cleaned_data["expected_version"]
     )
     if token:
@@ -160,7 +160,7 @@ def _put(
 
 
 def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
-    draft_parts.save(common.actor_of(request), draft, changes, version)
+    draft_parts.save_changes(common.actor_of(request), draft, changes, version)
     messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
     return redirect("drafts_one", draft.pk)
 

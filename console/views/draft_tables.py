@@ -14,7 +14,7 @@ from broker_core.slow_clients.rules.worst_case import WorstCaseAction, worst_cas
 from console.forms.journaled_topics import write_line
 from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
-from console.services.draft_parts import about_transport, listed
+from console.services.draft_parts import list_entries, transport_settings
 from console.units import words
 from console.units.format import duration, size
 
@@ -32,7 +32,7 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
     acts = _acts(draft)
     presets = [
         {"part": part, "title": title, "columns": ("For", "Settings", "Mode", "Acts within"), "add": "Add an entry",
-         "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
+         "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(list_entries(draft, part))]}
         for part, title in _TITLES.items()
     ]  # fmt: skip
     found = [
@@ -80,7 +80,7 @@ def _said(value: Any) -> str:
 def _alone(draft: PolicyDraft, name: str) -> list[str]:
     """What goes with a transport; nothing is said of a draft whose values aren't of their types."""
     try:
-        return about_transport(draft.document, name)
+        return transport_settings(draft.document, name)
     except (AttributeError, TypeError):
         return []
 
@@ -111,7 +111,7 @@ def _limits(source: Mapping[str, Any]) -> int:
 
 
 def _rules(draft: PolicyDraft, acts: list[list[WorstCaseAction]]) -> dict[str, Any]:
-    entries = listed(draft, "rules")
+    entries = list_entries(draft, "rules")
     signals = signals_of(entries)
     rows = [
         _row("rules", number, _rule(rule, signals, _at(acts, number))) for number, rule in enumerate(entries)
@@ -137,7 +137,7 @@ def _users(draft: PolicyDraft) -> dict[str, Any]:
                 _cell(user.get("clients"), "any"),
             ],
         )
-        for number, user in enumerate(listed(draft, "users"))
+        for number, user in enumerate(list_entries(draft, "users"))
     ]
     return {
         "part": "users",
@@ -158,7 +158,7 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
     )
     rows = [
         _row("entitlements", number, [_cell(one.get(key), empty) for key, empty in keys])
-        for number, one in enumerate(listed(draft, "entitlements"))
+        for number, one in enumerate(list_entries(draft, "entitlements"))
     ]
     return {
         "part": "entitlements",
@@ -171,7 +171,7 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
 
 def _quotas(draft: PolicyDraft) -> dict[str, Any]:
     rows = []
-    for number, entry in enumerate(listed(draft, "quotas")):
+    for number, entry in enumerate(list_entries(draft, "quotas")):
         whom = [f"{key} {entry[key]}" for key in ("user", "transport") if entry.get(key)]
         rows.append(_row("quotas", number, [whom or ["everybody"], _settings(PRESETS["quotas"], entry)]))
     return {
@@ -196,7 +196,7 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
                 ["off" if one.get("enabled") is False else "on"],
             ],
         )
-        for number, one in enumerate(listed(draft, "destinations"))
+        for number, one in enumerate(list_entries(draft, "destinations"))
     ]
     return {
         "part": "destinations",

@@ -19,7 +19,7 @@ from console.models import PolicyDraft
 from console.queries import policies as read
 from console.queries import policy_effect
 from console.services import audit, drafts, policies, policy_files, rollouts
-from console.services import tray as tray_service
+from console.services.pending_changes import service as tray_service
 from console.views import common, draft_tables, tray
 from console.views.rollouts import rollout_shown
 
@@ -41,7 +41,7 @@ def new(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return show_list(request, {"new_form": form}, 422)
     try:
-        made = drafts.make(
+        made = drafts.create_draft(
             common.actor_of(request), form.cleaned_data["title"], revision=form.cleaned_data["revision"]
         )
     except SluiceError as problem:
@@ -94,7 +94,7 @@ def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
 @require_POST
 def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     """What publishing it would do, for everybody or for some first. Changes nothing."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = PublishForm(request.POST)
     try:
         draft = own(draft_id)
@@ -117,7 +117,7 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
 @require_POST
 def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Have the tray hold this draft, for everybody or for some first."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = PublishForm(request.POST)
     try:
         draft = own(draft_id)
@@ -125,7 +125,7 @@ def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
             first = form.plan()
             if first is not None:
                 rollouts.validate(first)
-            tray_service.put_draft(common.actor_of(request), draft, first)
+            tray_service.add_draft(common.actor_of(request), draft, first)
             return tray.answer(request)
         if request.headers.get("HX-Request"):
             return tray.shown(request, tray.wrong(form))
@@ -135,9 +135,11 @@ def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
     return tray.answer(request)
 
 
-def shown_preview(request: HttpRequest, found: drafts.Preview, document: Mapping[str, Any]) -> dict[str, Any]:
+def shown_preview(
+    request: HttpRequest, found: drafts.DraftPreview, document: Mapping[str, Any]
+) -> dict[str, Any]:
     """A preview for a page: whom they may see of it, in lines."""
-    seen = drafts.visible(found, common.patterns(request))
+    seen = drafts.restrict_preview(found, common.patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
     told = policy_effect.summarise_effect(seen.effect, signals_of(rules)) if seen.effect is not None else None
     return {"preview": seen, "effect": told}
@@ -177,7 +179,7 @@ def show(
     request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200
 ) -> HttpResponse:
     """A draft's page; a token that was just made is on this answer alone."""
-    newest = policies.newest_of(draft.instance)
+    newest = policies.newest_revision(draft.instance)
     context = {
         "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
         "limits": draft_tables.limits(draft), "publish_form": PublishForm(),

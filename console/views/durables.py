@@ -12,7 +12,7 @@ from console.broker_link import BrokerUnavailable
 from console.choices import PendingChangeKind, Permission
 from console.queries import ledger as read
 from console.services import audit
-from console.services import tray as service
+from console.services.pending_changes import service
 from console.views import common, tray
 
 PAGE = 50
@@ -39,9 +39,9 @@ def durables(request: HttpRequest) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
     """Put deleting one into the tray."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     try:
-        service.put(common.actor_of(request), PendingChangeKind.DURABLE, f"{name}/{durable}")
+        service.add_change(common.actor_of(request), PendingChangeKind.DURABLE, f"{name}/{durable}")
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)

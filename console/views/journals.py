@@ -18,8 +18,8 @@ from console.forms.journals import JournalActionForm
 from console.queries import journal_map, live, overview, runs
 from console.queries.run_redaction import redact_segments
 from console.services import audit
-from console.services import tray as tray_service
 from console.services.actors import access_of_request
+from console.services.pending_changes import service as tray_service
 from console.units.format import seconds
 from console.views import common, tray
 
@@ -44,7 +44,7 @@ def journals(request: HttpRequest) -> HttpResponse:
 @require_POST
 def plan(request: HttpRequest) -> HttpResponse:
     """Put an action into the tray, which says what it would do. Changes nothing."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = JournalActionForm(request.POST)
     if not form.is_valid():
         return _show(request, form, 422)
@@ -57,7 +57,7 @@ def plan(request: HttpRequest) -> HttpResponse:
             parameters["in_lake"] = True
         if member := form.cleaned_data["member"]:
             parameters["member"] = member
-        tray_service.put(common.actor_of(request), kind, "", parameters)
+        tray_service.add_change(common.actor_of(request), kind, "", parameters)
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)

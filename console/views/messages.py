@@ -23,8 +23,8 @@ from console.choices import PendingChangeKind, Permission
 from console.forms.messages import MessagesForm, PublishForm
 from console.queries import messages as read
 from console.services import audit
-from console.services import tray as tray_service
 from console.services.actors import access_of_request
+from console.services.pending_changes import service as tray_service
 from console.units.bodies import Body, body_of
 from console.views import common, tray
 
@@ -91,7 +91,7 @@ def follow(request: HttpRequest) -> HttpResponse:
 @require_POST
 def publish(request: HttpRequest) -> HttpResponse:
     """Put publishing a message into the tray."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = PublishForm(request.POST)
     common.allow(
         request,
@@ -101,7 +101,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     )
     if form.is_valid():
         try:
-            tray_service.put(
+            tray_service.add_change(
                 common.actor_of(request),
                 PendingChangeKind.PUBLISH,
                 form.cleaned_data["topic"],

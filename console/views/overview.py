@@ -64,8 +64,8 @@ def heat(request: HttpRequest) -> HttpResponse:
 @require_POST
 def seen(request: HttpRequest) -> HttpResponse:
     """Whoever asks has seen everything until now."""
-    audit.changes_nothing(request)
-    handover.mark_seen(common.actor_of(request), timezone.now())
+    audit.mark_read_only(request)
+    handover.record_seen(common.actor_of(request), timezone.now())
     return redirect("overview")
 
 
@@ -78,7 +78,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     instance, patterns = common.own_instance(), common.patterns(request)
     if instance is None:
         return _brokers(request)
-    until = handover.seen_until(common.actor_of(request), timezone.now())
+    until = handover.last_seen(common.actor_of(request), timezone.now())
     since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
         "seen_until": until, "since": since, "revisions": sum(one["kind"] == "revision" for one in since),

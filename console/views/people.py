@@ -59,7 +59,7 @@ def password(request: HttpRequest, name: str) -> HttpResponse:
         return refused
     actor = common.actor_of(request)
     return _with_secret(
-        request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor))
+        request, "password", lambda: (service.get_person(name), operators.reset_password(name, actor))
     )
 
 
@@ -72,7 +72,7 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
     ) is not None:
         return refused
     return _done(
-        request, lambda: second_factor.remove(common.actor_of(request), service.person_named(name)),
+        request, lambda: second_factor.remove(common.actor_of(request), service.get_person(name)),
         f"Logins of {name} ask for no code any more.",
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def reopen(request: HttpRequest, name: str) -> HttpResponse:
     if (refused := _unproven(request, f"Open the account of {name}", "access_open", name)) is not None:
         return refused
     return _done(
-        request, lambda: service.set_active(common.actor_of(request), service.person_named(name), True),
+        request, lambda: service.set_active(common.actor_of(request), service.get_person(name), True),
         f"{name} can log in again.",
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ def grant(request: HttpRequest) -> HttpResponse:
     del given["own_password"]
     name, role = given.pop("person"), given.pop("role")
     return _done(
-        request, lambda: service.grant(common.actor_of(request), service.person_named(name), role, **given),
+        request, lambda: service.grant(common.actor_of(request), service.get_person(name), role, **given),
         f"{name} is {Role(role).label.lower()} now.",
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from console.models import PolicyDraft
 from console.queries import pipeline_runs as read
 from console.queries import runs
 from console.services import pipeline as service
-from console.services.pipeline import options_of
+from console.services.pipeline import parse_options
 from console.views import common
 from console.views.decisions import query_of
 from console.views.drafts import own
@@ -59,7 +59,7 @@ def start(request: HttpRequest) -> HttpResponse:
         one.name: request.POST.get(f"option-{one.name}", "").strip() for one in JOB_OPTIONS.get(job, ())
     }
     try:
-        options = options_of(request.POST.get("options", "")[:4_000])
+        options = parse_options(request.POST.get("options", "")[:4_000])
         options |= {name: value for name, value in fields.items() if value}
         service.request(common.actor_of(request), job, options)
     except SluiceError as problem:

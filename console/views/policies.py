@@ -24,7 +24,7 @@ from console.queries import policies as read
 from console.queries.document_diff import DocumentChange, diff_documents
 from console.services import audit, set_back
 from console.services import policies as service
-from console.services import tray as tray_service
+from console.services.pending_changes import service as tray_service
 from console.units import words
 from console.views import common, past, tray
 from console.views.rollouts import rollout_shown
@@ -68,9 +68,9 @@ def change_transport(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def roll_back(request: HttpRequest, number: int) -> HttpResponse:
     """Put bringing back an older revision into the tray."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     try:
-        tray_service.roll_back(common.actor_of(request), number)
+        tray_service.add_rollback(common.actor_of(request), number)
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)
@@ -85,13 +85,13 @@ def resolve_set_back(request: HttpRequest) -> HttpResponse:
     except ValueError:
         return HttpResponseBadRequest("choice: stored or database")
     if choice is set_back.SetBackChoice.DATABASE and not request.POST.get("confirmed"):
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         messages.error(request, "Confirm that clients may be cut off, and topics no longer journaled.")
         return redirect("policies")
     try:
         change = set_back.resolve_set_back(common.actor_of(request), choice)
     except SluiceError as problem:
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         common.tell(request, problem)
     else:
         messages.success(request, f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
@@ -102,10 +102,10 @@ def _plan(
     request: HttpRequest, form: PolicyForm, changes: Callable[[], Mapping[str, Any]], transport: str
 ) -> HttpResponse:
     """Lay a valid form's changes over the tray's draft; otherwise show the page with what is wrong."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     if form.is_valid():
         try:
-            tray_service.put_policy(common.actor_of(request), changes())
+            tray_service.add_policy_change(common.actor_of(request), changes())
             return tray.answer(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())

@@ -29,7 +29,7 @@ def settings(request: HttpRequest) -> HttpResponse:
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
     """Keep one's own."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = PreferencesForm(request.POST)
     if not form.is_valid():
         return _show(request, form, 422)

@@ -20,8 +20,8 @@ from console.choices import PendingChangeKind, Permission
 from console.queries import replays as read
 from console.services import audit
 from console.services import replays as service
-from console.services import tray as tray_service
 from console.services.actors import access_of_request
+from console.services.pending_changes import service as tray_service
 from console.views import common, tray
 
 PAGE = 50
@@ -88,16 +88,18 @@ def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
         common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
         actor = common.actor_of(request)
         if word in PLANNED:
-            audit.changes_nothing(request)
-            tray_service.put(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
+            audit.mark_read_only(request)
+            tray_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
             return tray.answer(request)
         if word == "forget":
-            service.forget(actor, name)
+            service.forget_replay(actor, name)
         elif word == "rate":
             rate, gap = (request.POST.get(field, "").strip() or None for field in ("rate", "rate_max_gap"))
-            service.steer(actor, SetReplayRate(name=name, rate=rate, rate_max_gap=gap if rate else None))
+            service.control_replay(
+                actor, SetReplayRate(name=name, rate=rate, rate_max_gap=gap if rate else None)
+            )
         else:
-            service.steer(actor, service.STEER[word](name=name))
+            service.control_replay(actor, service.STEER[word](name=name))
     except SluiceError as problem:
         common.tell(request, problem)
     else:

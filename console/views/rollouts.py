@@ -33,7 +33,7 @@ def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     try:
         seen = _seen(request)
     except OperatorError as problem:
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         common.tell(request, problem)
         return tray.answer(request)
     return tray.plan(request, kind, parameters={"revision": seen})
@@ -52,4 +52,4 @@ def _seen(request: HttpRequest) -> int:
 def rollout_shown(instance: Instance | None) -> dict[str, Any]:
     """What the banner needs; no rollout when none runs."""
     rollout = read.running_rollout(instance) if instance else None
-    return {"rollout": rollout, "rollout_decisions": rollouts.decisions_of(rollout) if rollout else 0}
+    return {"rollout": rollout, "rollout_decisions": rollouts.count_decisions(rollout) if rollout else 0}

@@ -15,7 +15,7 @@ from console.choices import Permission
 from console.forms.sentence import SentenceForm
 from console.queries import policies as read
 from console.services import audit, drafts, policies
-from console.services import tray as tray_service
+from console.services.pending_changes import service as tray_service
 from console.views import common, tray
 
 SHOWN = 5
@@ -27,11 +27,11 @@ def new(request: HttpRequest) -> HttpResponse:
     """The sentence; saved, it is in the tray."""
     form = SentenceForm(request.POST or None)
     if request.method == "POST":
-        audit.changes_nothing(request)
+        audit.mark_read_only(request)
         if form.is_valid():
             try:
                 listed = _listed(request)
-                tray_service.put_policy(
+                tray_service.add_policy_change(
                     common.actor_of(request), {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]}
                 )  # fmt: skip
                 return tray.answer(request) if request.headers.get("HX-Request") else redirect("policies")
@@ -46,7 +46,7 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_POST
 def attempt(request: HttpRequest) -> HttpResponse:
     """How the sentence is read, and whom it would match now. Changes nothing."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     form = SentenceForm(request.POST)
     context: dict[str, Any] = {"form": form}
     if form.is_valid():
@@ -58,11 +58,11 @@ def attempt(request: HttpRequest) -> HttpResponse:
 @require_POST
 def remove(request: HttpRequest, place: int) -> HttpResponse:
     """Put taking a rule away into the tray; `name` guards against a list that has moved."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     listed = _listed(request)
     if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
         try:
-            tray_service.put_policy(
+            tray_service.add_policy_change(
                 common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
             )
         except SluiceError as problem:
@@ -74,12 +74,12 @@ def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
     """Whom the rule alone would act on, carried out or not, of those it is about."""
     document = policies.document_in_force(current_instance.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
-    found = drafts.preview_of(
+    found = drafts.preview_document(
         read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": EnforcementMode.ENFORCE}]}
     )  # fmt: skip
     if found.effect is None:
         return {"problems": found.problems, "away": found.away}
-    seen = drafts.visible(found, common.patterns(request)).effect
+    seen = drafts.restrict_preview(found, common.patterns(request)).effect
     whom = {
         one.client
         for one in found.effect.touched

@@ -21,7 +21,7 @@ from console.queries import runs as read
 from console.queries.filters import RunFilter
 from console.services import audit, pipeline
 from console.services import runs as service
-from console.services.actions import asking
+from console.services.actions import run_requests
 from console.services.actors import access_of_request
 from console.views import common, tray
 from console.views.decisions import query_of
@@ -82,10 +82,10 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Ask again for a run that was lost, failed or cancelled; what takes something away is shown first."""
     try:
         run = read.run(run_id, common.own_instance())
-        asking.repeat(common.actor_of(request), run, request.POST.get("plan", ""))
+        run_requests.repeat(common.actor_of(request), run, request.POST.get("plan", ""))
     except SluiceError as problem:
         if problem.code == "plan_needed":
-            audit.changes_nothing(request)
+            audit.mark_read_only(request)
             seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.tell(request, problem)

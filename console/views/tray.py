@@ -19,9 +19,9 @@ from broker_core.documents.clients import DeliveryState, Health
 from broker_core.errors import SluiceError
 from console.choices import PendingChangeKind, Permission
 from console.models import PolicyDraft
-from console.services import audit, tray_matching_acts
-from console.services import tray as service
-from console.services.client_table import MOST_SEARCH
+from console.services import audit
+from console.services.client_table import MAX_SEARCH
+from console.services.pending_changes import bulk, service
 from console.views import common
 
 OF_CLIENTS = (
@@ -52,14 +52,14 @@ def tray(request: HttpRequest) -> HttpResponse:
 @require_POST
 def clients(request: HttpRequest) -> HttpResponse:
     """Put the same act on several clients into the tray."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MOST_AT_ONCE]
     if kind not in OF_CLIENTS or not names:
         messages.error(request, "Choose clients, and what to do.")
         return answer(request)
     try:
         for name in names:
-            service.put(common.actor_of(request), PendingChangeKind(kind), name)
+            service.add_change(common.actor_of(request), PendingChangeKind(kind), name)
     except SluiceError as problem:
         common.tell(request, problem)
     return answer(request)
@@ -69,16 +69,16 @@ def clients(request: HttpRequest) -> HttpResponse:
 @require_POST
 def matching(request: HttpRequest) -> HttpResponse:
     """Put one act on everyone whom a filter of the clients' page matches into the tray."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
-    if kind not in OF_MATCHING or unknown or len(asked["search"]) > MOST_SEARCH:
+    if kind not in OF_MATCHING or unknown or len(asked["search"]) > MAX_SEARCH:
         messages.error(request, "Choose a filter of the list, and what to do.")
         return answer(request)
     actor = common.actor_of(request)
     try:
-        target, parameters = tray_matching_acts.matching(actor, common.patterns(request), **asked)
-        service.put(actor, PendingChangeKind(kind), target, parameters)
+        target, parameters = bulk.matching_clients(actor, common.patterns(request), **asked)
+        service.add_change(actor, PendingChangeKind(kind), target, parameters)
     except SluiceError as problem:
         return (
             shown(request, [f"{problem.sentence} {problem.fix}".strip()])
@@ -97,8 +97,8 @@ def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
 @require_POST
 def drop(request: HttpRequest, item_id: int) -> HttpResponse:
     """Take one act out."""
-    audit.changes_nothing(request)
-    service.drop(common.actor_of(request), item_id)
+    audit.mark_read_only(request)
+    service.remove_change(common.actor_of(request), item_id)
     return answer(request)
 
 
@@ -106,8 +106,8 @@ def drop(request: HttpRequest, item_id: int) -> HttpResponse:
 @require_POST
 def clear(request: HttpRequest) -> HttpResponse:
     """Take all out: nothing was done."""
-    audit.changes_nothing(request)
-    service.clear(common.actor_of(request))
+    audit.mark_read_only(request)
+    service.clear_changes(common.actor_of(request))
     return answer(request)
 
 
@@ -117,7 +117,7 @@ def apply(request: HttpRequest) -> HttpResponse:
     """Do all of it. What can't be done is said, and stays; so does the reason that was typed."""
     reason = request.POST.get("reason", "")
     try:
-        outcomes = service.apply(
+        outcomes = service.apply_changes(
             common.actor_of(request), reason, confirmed="confirmed" in request.POST, plan=request.POST.get("plan", ""), patterns=common.patterns(request)
         )  # fmt: skip
     except SluiceError as problem:
@@ -143,9 +143,9 @@ def plan(
     request: HttpRequest, kind: PendingChangeKind, target: str = "", parameters: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Put one act in, and answer with the tray; what can't be put in is said."""
-    audit.changes_nothing(request)
+    audit.mark_read_only(request)
     try:
-        service.put(common.actor_of(request), kind, target, parameters)
+        service.add_change(common.actor_of(request), kind, target, parameters)
     except SluiceError as problem:
         common.tell(request, problem)
     return answer(request)
@@ -176,15 +176,15 @@ def wrong(form: forms.Form) -> list[str]:
     ]
 
 
-def held(request: HttpRequest) -> service.Tray | None:
+def held(request: HttpRequest) -> service.PendingChanges | None:
     """Somebody's tray with its effects; None when there is nothing in it."""
     actor = common.actor_of(request)
-    return service.look(actor, common.patterns(request)) if service.holds_something(actor) else None
+    return service.list_changes(actor, common.patterns(request)) if service.has_changes(actor) else None
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
     """Context processor: the tray in every page, looked at when a template does."""
     return {
-        "tray": SimpleLazyObject(lambda: held(request) or service.Tray([])),
+        "tray": SimpleLazyObject(lambda: held(request) or service.PendingChanges([])),
         "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
     }

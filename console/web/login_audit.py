@@ -16,7 +16,7 @@ from console.services.actors import Actor
 @receiver(user_logged_in, dispatch_uid="audit.login")
 def logged_in(request: Any, user: Any, **kwargs: Any) -> None:
     """Somebody came in."""
-    sessions.begin(request.session, time.time())
+    sessions.start_session(request.session, time.time())
     audit.record(_actor(request, user.get_username(), user.pk), "login", f"operator {user.get_username()}")
 
 

@@ -63,7 +63,7 @@ class LoginGateMiddleware:
         if wait_s <= 0:
             return None
         if not LIMIT.to_be_told(address_of(request), now):
-            audit.counted_elsewhere(request)
+            audit.mark_audited_elsewhere(request)
         return lockout.refusal(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
 
     def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:

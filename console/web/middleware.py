@@ -49,9 +49,9 @@ class SessionUseMiddleware:
         response, match = self.get_response(request), request.resolver_match
         url_name = match.url_name or "" if match is not None else ""
         # A session that nobody looked at wasn't needed, and isn't read for this: monitors ask for /healthz.
-        by_a_person = sessions.by_a_person(str(request.method), request.path, url_name)
+        by_a_person = sessions.is_user_activity(str(request.method), request.path, url_name)
         if by_a_person and request.session.accessed and SESSION_KEY in request.session:
-            sessions.use(request.session, time.time())
+            sessions.record_use(request.session, time.time())
         return response
 
 

@@ -28,7 +28,7 @@ class SessionStore(InDatabase):
     def load(self) -> dict[str, Any]:
         """What is stored, or nothing of a login that no longer holds."""
         found: dict[str, Any] = super().load()
-        if SESSION_KEY in found and not sessions.holds(found, str(self.session_key), time.time()):
+        if SESSION_KEY in found and not sessions.is_session_valid(found, str(self.session_key), time.time()):
             self._session_key = None
             return {}
         return found

@@ -142,7 +142,7 @@ def test_a_plan_that_changed_before_the_worker_came_is_not_carried_out(
         "ok": True,
         "result": {"action": "remove", "chosen": [], "skipped": [], "bytes": 0},
     }
-    done = execution.execute(run["id"])
+    done = execution.execute_run(run["id"])
     assert done is not None
     assert (done.state, done.error["code"]) == ("failed", "plan_changed")
     assert not any(asked["do"] == "journal_remove" for asked in broker.asked)

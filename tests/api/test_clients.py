@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import ClientError, OperatorError
 from console.models import AuditEvent, ClientSample, Instance
-from console.services import reports
+from console.services import broker_reports
 from tests.support.fake_broker import FakeBroker
 
 
@@ -128,7 +128,7 @@ def test_history_of_a_client(api: APIClient, instance: Instance) -> None:
 
 def test_decisions_are_filtered_by_client(api: APIClient, instance: Instance) -> None:
     at = int(timezone.now().timestamp() * 1000)
-    reports.record_decisions(
+    broker_reports.record_decisions(
         [
             DecisionEntry(at=at, client=name, action="offline", reason="slow_client_pool_memory")
             for name in ("a", "b")

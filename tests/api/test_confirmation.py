@@ -38,7 +38,7 @@ def test_a_patch_that_acts_on_clients_or_leaves_readers_without_records_is_refus
         assert [one["client"] for one in named] == ["desk-1" if unread else "board-jfk"]
         said = "1 client left without new records" if unread else "1 client disconnected"
         assert any(said in one for one in details["warnings"]), details["warnings"]
-        assert policies.newest_of(instance).number == 1
+        assert policies.newest_revision(instance).number == 1
         assert api.get("/api/v1/policies").data["document"]["client_policy"]["client_max_capacity"] == 50
     done = api.patch(address, {**change, "confirmed": True}, headers=WHATEVER)
     assert (done.status_code, done.data["revision"]) == (200, 2)
@@ -61,7 +61,7 @@ def test_publishing_a_draft_and_staging_it_need_it(
     staged = {"reason": "x", "rollout": {"client": "board-*", "most_decisions": 2}}
     held_back(api.post(publish, staged, headers=WHATEVER))
     assert (broker.asked[-1]["do"], broker.asked[-1]["staged"]["client"]) == ("preview", "board-*")
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
     assert api.post(publish, {**staged, "confirmed": True}, headers=WHATEVER).status_code == 200
     held_back(api.post("/api/v1/rollouts/promote", headers=WHATEVER))
     assert api.post("/api/v1/rollouts/promote", {"confirmed": True}, headers=WHATEVER).status_code == 200

@@ -85,7 +85,7 @@ def everything(instance: Instance, actor: Actor) -> None:
     operators.create_token(
         actor, user, "ci", lifetime=timedelta(days=1), scope=["view"], networks=["10.0.0.0/8"]
     )
-    drafts.make(actor, "a draft")
+    drafts.create_draft(actor, "a draft")
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 10}}, reason="x")
 
 

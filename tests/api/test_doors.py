@@ -40,8 +40,8 @@ from console.models import (
 from console.services import operators
 from console.services import runs as runs_service
 from console.services.actors import SYSTEM, Actor, access_of
+from console.services.pending_changes.control import CONTROL_ACTS
 from console.services.policies import ensure_instance
-from console.services.tray_control_acts import CONTROL_ACTS
 from tests.api.doors import DOORS, NO_RUN, READS, WRITES, Door, addresses, send
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker

@@ -44,7 +44,7 @@ def test_a_draft_goes_from_its_making_to_a_revision(
     published = api.post(f"{address}/publish", body, headers={"If-Match": '"2"'})
     assert (published.status_code, published.data["revision"], published.data["applied"]) == (200, 2, True)
     assert api.get(address).status_code == 404
-    assert policies.newest_of(instance).reason == "asked for"
+    assert policies.newest_revision(instance).reason == "asked for"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
     assert answer.data["not_about_policy"] == []
     assert answer.data["actions"] == []
     assert answer["Location"] == f"{DRAFTS}/{answer.data['draft']['id']}"
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
 
 
 AMPS_LOG = """<AMPSConfig><TransactionLog>
@@ -238,7 +238,7 @@ def test_an_older_revision_comes_back_with_its_own_secrets(
     made = api.post(DRAFTS, {"title": "back", "revision": 2})
     assert (made.data["base"], made.data["document"]["access"]["users"][0]["token"]) == (3, "set")
     api.post(f"{made['Location']}/publish", {}, headers=WHATEVER)
-    assert policies.newest_of(instance).document["access"]["users"][0]["token"] == user["token"]
+    assert policies.newest_revision(instance).document["access"]["users"][0]["token"] == user["token"]
 
 
 def test_a_preview_names_only_clients_that_one_may_see(
@@ -263,7 +263,7 @@ def test_a_rollout_that_returned_is_told_by_the_api(
     plan = {"client": "desk-*", "most_decisions": 2}
     api.post(f"{draft}/publish", {"reason": "carefully", "rollout": plan}, headers=WHATEVER)
     assert broker.asked[-1]["staged"]["allowances"] == {"": 2}
-    assert rollouts.check(instance, withdrawn=2) is not None
+    assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None
     (rollout,) = api.get("/api/v1/rollouts").data["results"]
     assert (rollout["state"], rollout["allowances"]) == ("returned", {"": 2})
     assert "2 decisions were allowed" in api.get("/api/v1/policies/revisions/2").data["withdrawn"]

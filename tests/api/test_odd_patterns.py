@@ -57,7 +57,7 @@ def test_a_policy(api: APIClient, broker: FakeBroker, instance: Instance, place:
 def test_a_form_of_a_draft(
     operator: Any, broker: FakeBroker, actor: Actor, form: str, field: str, rest: dict[str, str]
 ) -> None:
-    browser, draft = Client(), drafts.make(actor, "odd")
+    browser, draft = Client(), drafts.create_draft(actor, "odd")
     browser.force_login(operator)
     before = stored(draft)
     for pattern in REFUSED:
@@ -87,6 +87,6 @@ def test_another_brokers_configuration(pattern: str) -> None:
     entries = (
         f'<policyEntry topic="{pattern}" topicPrefetch="6"/><policyEntry topic="fine" topicPrefetch="5"/>'
     )
-    imported = policy_import.read("activemq", f"<x>{entries}</x>")
+    imported = policy_import.import_policy("activemq", f"<x>{entries}</x>")
     assert [one["topic"] for one in imported.document["activemq"]] == ["fine"]
     assert "topicPrefetch=6" in str(imported.left_out)

@@ -151,7 +151,7 @@ def test_hashes_are_taken_kept_and_never_given(
     answers = [change(api, "policies", {"access": {"users": users}, "reason": "users"})]
     kept = [{"name": "maria", "password": "set", "token": "set", "groups": ["desk"], "clients": ["desk-*"]}]
     answers.append(change(api, "policies", {"access": {"users": kept}}))
-    (user,) = policies.newest_of(instance).document["access"]["users"]
+    (user,) = policies.newest_revision(instance).document["access"]["users"]
     assert (user["password"], user["token"], user["groups"], user["clients"]) == (
         password,
         token,

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from console.choices import Permission, Role
 from console.models import Instance, PolicyDraft, StagedRollout
-from console.services import audit, drafts, operators, policies, reports
+from console.services import audit, broker_reports, drafts, operators, policies
 from console.services.actors import Actor
 from tests.api.doors import READS, Door
 from tests.support.control_plane import person
@@ -31,7 +31,7 @@ RECORDED: dict[str, int] = json.loads(FILE.read_text()) if FILE.exists() else {}
 def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
     """Some of everything that lists show, and another instance."""
     other = policies.ensure_instance(f"other-{turn}")
-    reports.record_revision(other, 1, timezone.now())
+    broker_reports.record_revision(other, 1, timezone.now())
     for number in range(3):
         user = person(f"person-{turn}-{number}", Role.VIEWER, Role.OPERATOR, instance=instance)
         operators.create_token(actor, user, "ci", lifetime=timedelta(days=1), scope=[Permission.VIEW])
@@ -39,7 +39,7 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
         change = {"client_policy": {"client_max_capacity": 10 + 3 * turn + number}}
         made = policies.change_instance_policy(actor, change, reason=f"turn {turn}").revision
         StagedRollout.objects.create(instance=instance, revision=made, base=made, share=5, state="stopped")
-        draft = drafts.make(actor, f"draft {turn} {number}")
+        draft = drafts.create_draft(actor, f"draft {turn} {number}")
         if turn == number == 0:  # the doors name draft 1; PostgreSQL numbers on from the tests before
             PolicyDraft.objects.filter(pk=draft.pk).update(id=1)
     seed_decisions(instance)

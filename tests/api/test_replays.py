@@ -33,7 +33,7 @@ def test_the_list_shows_progress_and_time_left(api: APIClient, broker: FakeBroke
 
 
 def test_while_the_broker_is_away_the_list_is_what_it_last_said(api: APIClient, instance: Instance) -> None:
-    replays.record(instance, entries())
+    replays.record_replays(instance, entries())
     found = api.get(LIST).data["results"]
     assert {one["name"] for one in found} == {"nightly", "audit-2026", "last-week"}
     assert all(one["reported_at"] for one in found)
@@ -91,8 +91,8 @@ def test_a_grant_for_some_clients_shows_and_steers_theirs_alone(
 
 def test_a_report_keeps_one_row_for_each_and_lets_go_of_those_the_broker_forgot(instance: Instance) -> None:
     nightly, audit, old = entries()
-    replays.record(instance, [nightly, audit, old], complete=True)
-    replays.record(instance, [structs.replace(nightly, progress=0.9), audit], complete=True)
+    replays.record_replays(instance, [nightly, audit, old], complete=True)
+    replays.record_replays(instance, [structs.replace(nightly, progress=0.9), audit], complete=True)
     assert set(ManagedReplay.objects.values_list("name", "progress")) == {
         ("nightly", 0.9),
         ("audit-2026", 0.09),

@@ -15,8 +15,8 @@ from broker_core.names import BROKER_NAME
 from console.choices import Role, RunState
 from console.models import Action, ActionRun, ApiToken, AuditEvent, Instance
 from console.services import execution
-from console.services.actions import causes, events, schedules
-from console.services.actions.triggers import Event
+from console.services.actions import causes, event_runs, scheduler
+from console.services.actions.triggers import TriggerEvent
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
 
@@ -64,7 +64,7 @@ def by_event_of_an_action(maria: APIClient, otto: APIClient) -> str:
     make(otto, "quiet", [{"on": "event", "name": "full"}], QUIET, needs_approval=True)
     first = make(otto, "first", [], [{"do": "event", "name": "full"}])
     asked = maria.post(f"/api/v1/actions/{first}/apply", {})
-    execution.execute(asked.data["id"])
+    execution.execute_run(asked.data["id"])
     return str(ActionRun.objects.get(action__name="quiet").pk)
 
 
@@ -89,7 +89,7 @@ def by_schedule(maria: APIClient, otto: APIClient) -> str:
     """She set the schedule up."""
     make(maria, "quiet", [{"on": "schedule", "every": "1m"}], QUIET, needs_approval=True)
     Action.objects.filter(name="quiet").update(started_at=timezone.now() - timedelta(minutes=3))
-    (run,) = [one for one in schedules.fire_due(timezone.now()) if one.action.name == "quiet"]
+    (run,) = [one for one in scheduler.start_due_runs(timezone.now()) if one.action.name == "quiet"]
     return str(run.pk)
 
 
@@ -108,8 +108,8 @@ def by_client_of_hers(maria: APIClient, otto: APIClient) -> str:
 
 def heard(kind: str, facts: dict[str, str]) -> str:
     facts |= {"topic": "t.>", "filter": ""}
-    event = Event(kind, {"AMPS_TOPIC": "t.a", "AMPS_CLIENT_NAME": "desk-1"}, facts)
-    (run,) = events.happened(Instance.objects.get(), [event])
+    event = TriggerEvent(kind, {"AMPS_TOPIC": "t.a", "AMPS_CLIENT_NAME": "desk-1"}, facts)
+    (run,) = event_runs.start_runs_for_events(Instance.objects.get(), [event])
     return str(run.pk)
 
 
@@ -183,9 +183,9 @@ def test_who_ran_an_action_whose_publish_had_no_answer_is_known(
         maria, "tell", [{"on": "schedule", "every": "1m"}], [{"do": "publish", "topic": "t.a", "data": "1"}]
     )
     Action.objects.filter(pk=telling).update(started_at=timezone.now() - timedelta(minutes=3))
-    (tells,) = [one for one in schedules.fire_due(timezone.now()) if one.action_id == telling]
+    (tells,) = [one for one in scheduler.start_due_runs(timezone.now()) if one.action_id == telling]
     broker.answers["publish_bytes"] = NO_ANSWER
-    execution.execute(tells.pk)
+    execution.execute_run(tells.pk)
     del broker.answers["publish_bytes"]
     run = heard("deliver", {"publisher": BROKER_NAME, "user": ""})
     assert approves(maria, run) == "own_run"
@@ -235,7 +235,7 @@ def test_an_action_whose_events_take_something_away_needs_its_plan(
     assert asked.status_code == 202
     for _ in range(links + 1):
         for run in ActionRun.objects.filter(state=RunState.WAITING):
-            execution.execute(run.pk)
+            execution.execute_run(run.pk)
     last = ActionRun.objects.get(action__name="cut")
     assert (last.state, last.actor) == (RunState.SUCCEEDED, "maria")
 
@@ -247,7 +247,7 @@ def test_an_action_that_became_destructive_after_the_run_was_asked_for_is_not_st
     first = make(maria, "first", [], [{"do": "event", "name": "e"}])
     asked = maria.post(f"/api/v1/actions/{first}/apply", {}).data["id"]
     maria.patch(f"/api/v1/actions/{cut}", {"steps": CUT}, headers={"If-Match": "*"})
-    run = execution.execute(asked)
+    run = execution.execute_run(asked)
     assert run is not None and run.error["code"] == "plan_needed"
     assert not ActionRun.objects.filter(action_id=cut).exists()
 
@@ -265,14 +265,14 @@ def test_a_repetition_of_what_takes_something_away_needs_the_plan_of_the_rest(
     assert told["plan"]["steps"][0]["sentence"].startswith("disconnect board-jfk")
     again = maria.post(f"/api/v1/runs/{run}/repeat", {"plan": told["hash"]})
     assert again.status_code == 202
-    done = execution.execute(again.data["id"])
+    done = execution.execute_run(again.data["id"])
     assert done is not None and done.state == RunState.SUCCEEDED
 
 
 def test_what_a_schedule_starts_is_planned_for_who_approves_it(maria: APIClient, broker: FakeBroker) -> None:
     make(maria, "cut", [{"on": "schedule", "every": "1m"}], CUT, needs_approval=True)
     Action.objects.filter(name="cut").update(started_at=timezone.now() - timedelta(minutes=3))
-    (run,) = [one for one in schedules.fire_due(timezone.now()) if one.action.name == "cut"]
+    (run,) = [one for one in scheduler.start_due_runs(timezone.now()) if one.action.name == "cut"]
     assert run.plan_hash and run.plan["steps"][0]["sentence"].startswith("disconnect board-jfk")
 
 

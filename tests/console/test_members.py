@@ -26,12 +26,12 @@ from console.models import Action, ActionRun, Alert, AlertRule, Instance, Policy
 from console.queries import policies as read
 from console.queries.clients import ClientSequence
 from console.queries.policies import REPORT_FRESH
-from console.services import alerts, policies, reports
-from console.services.actions import watching
-from console.services.actions.schedules import fire_due
-from console.services.actions.triggers import Event
+from console.services import alerts, broker_reports, policies
+from console.services.actions import event_interest
+from console.services.actions.scheduler import start_due_runs
+from console.services.actions.triggers import TriggerEvent
 from console.services.actors import Actor, access_of
-from console.services.tray import apply, look, put_policy
+from console.services.pending_changes.service import add_policy_change, apply_changes, list_changes
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker, make_client, make_group, make_member, make_pool
 
@@ -77,15 +77,15 @@ def test_a_preview_that_lacks_a_members_clients_says_so_and_needs_the_tick(
     plant: Plant, operator: Any, settings: Any
 ) -> None:
     actor = Actor("person", "maria", operator.pk, access=access_of(operator))
-    put_policy(actor, {"client_policy": {"client_max_capacity": 5}})
+    add_policy_change(actor, {"client_policy": {"client_max_capacity": 5}})
     settings.SLUICE_BROKERS = tuple(
         dataclasses.replace(one, path=Path("/nowhere")) if one.member == "b" else one
         for one in settings.SLUICE_BROKERS
     )
-    (warning,) = [one for one in look(actor).warnings if "can’t be said" in one]
+    (warning,) = [one for one in list_changes(actor).warnings if "can’t be said" in one]
     assert warning.startswith("Whom it touches on b can’t be said: The broker sluice-1/b")
     with pytest.raises(OperatorError, match="confirm"):
-        apply(actor, "why", confirmed=False, plan=look(actor).digest)
+        apply_changes(actor, "why", confirmed=False, plan=list_changes(actor).digest)
     api = APIClient()
     api.force_authenticate(operator)
     said = api.post(f"/api/v1/drafts/{PolicyDraft.objects.get().pk}/preview", {}).data
@@ -124,7 +124,7 @@ def test_an_answer_names_the_members_whose_part_it_lacks(
     page = Client()
     page.force_login(operator)
     for member in ("a", "b"):
-        reports.record_revision(instance, 1, timezone.now() + timedelta(hours=1), member=member)
+        broker_reports.record_revision(instance, 1, timezone.now() + timedelta(hours=1), member=member)
 
     def missing(path: str) -> tuple[list[str], str]:
         answer = page.get(f"/api/v1/{path}")
@@ -190,17 +190,19 @@ def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journal
     heard = Action.objects.create(
         name="heard", when=[{"on": "publish", "topic": "t"}, {"on": "startup"}], steps=[{"do": "event", "name": "x"}], **made
     )  # fmt: skip
-    event = Event("publish", {"AMPS_TOPIC": "t"}, {"topic": "t", "filter": ""}, once="log|7|0")
+    event = TriggerEvent("publish", {"AMPS_TOPIC": "t"}, {"topic": "t", "filter": ""}, once="log|7|0")
     for member_name in ("a", "b", "a"):
-        watching.happened("sluice-1", [event, dataclasses.replace(event, once="log|7|1")], member_name)
+        event_interest.start_runs_for_events(
+            "sluice-1", [event, dataclasses.replace(event, once="log|7|1")], member_name
+        )
     assert sorted(ActionRun.objects.filter(action=heard).values_list("member", flat=True)) == ["a", "a"]
     for member_name in ("a", "b"):  # each has started by itself
-        watching.happened("sluice-1", [Event("startup")], member_name)
+        event_interest.start_runs_for_events("sluice-1", [TriggerEvent("startup")], member_name)
     assert ActionRun.objects.filter(action=heard).count() == 4
     for name, step in (("tidy", {"do": "archive", "age": "7d"}), ("tell", {"do": "event", "name": "y"})):
         Action.objects.create(name=name, when=[{"on": "schedule", "every": "1m"}], steps=[step], **made)
     due = now + timedelta(seconds=61)
-    fire_due(due), fire_due(due)
+    start_due_runs(due), start_due_runs(due)
     fired = ActionRun.objects.exclude(due_at=None).values_list("action__name", "member")
     assert sorted(fired) == [("tell", ""), ("tidy", "a"), ("tidy", "b")]
 
@@ -211,8 +213,8 @@ def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
     alerts.create(actor, AlertRule(instance=instance, name="slow", about=AlertSubject.STALLED, for_s=30))
     plant.b.clients = [structs.replace(plant.b.clients[0], health=Health.STALLED)]
     now = timezone.now()
-    alerts.watch(now)
-    alerts.watch(now + timedelta(seconds=60))
+    alerts.evaluate_alerts(now)
+    alerts.evaluate_alerts(now + timedelta(seconds=60))
     assert Alert.objects.get().opened_at is not None
     whole = settings.SLUICE_BROKERS
     settings.SLUICE_BROKERS = (
@@ -220,20 +222,20 @@ def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
         *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path),
         whole[2],
     )
-    alerts.watch(now + timedelta(seconds=70))
+    alerts.evaluate_alerts(now + timedelta(seconds=70))
     assert Alert.objects.get().closed_at is None
     settings.SLUICE_BROKERS, plant.b.clients = whole, []
-    alerts.watch(now + timedelta(seconds=80))
+    alerts.evaluate_alerts(now + timedelta(seconds=80))
     assert Alert.objects.get().closed_at is not None
 
 
 def test_a_policy_is_in_force_when_every_listed_member_runs_it(plant: Plant, instance: Instance) -> None:
     now = timezone.now()
-    reports.record_revision(instance, 1, now, member="a")
-    reports.record_revision(instance, 1, now, member="gone")  # listed no more: nobody waits for it
+    broker_reports.record_revision(instance, 1, now, member="a")
+    broker_reports.record_revision(instance, 1, now, member="gone")  # listed no more: nobody waits for it
     state = read.policy_status(instance)
     assert (state["converged"], state["why"]) == (False, "b: The broker has never reported.")
-    reports.record_revision(instance, 1, now, member="b")
+    broker_reports.record_revision(instance, 1, now, member="b")
     assert read.policy_status(instance)["converged"]
     assert [one["member"] for one in read.installation_policy_status(now)] == ["", "a", "b"]
 
@@ -260,7 +262,7 @@ def test_a_member_that_cant_follow_a_policy_says_so_in_the_api_and_on_the_overvi
 
 def test_one_members_start_doesnt_move_what_the_groups_intervals_count_from(instance: Instance) -> None:
     def begun(member: str) -> Any:
-        watching.begin("sluice-1", member)
+        event_interest.on_broker_started("sluice-1", member)
         instance.refresh_from_db()
         return instance.started_at
 

@@ -140,7 +140,7 @@ def written(system: str, row: PresetField) -> str:
     ids=lambda given: getattr(given, "name", given),
 )  # fmt: skip
 def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetField) -> None:
-    imported = policy_import.read(system, written(system, row))
+    imported = policy_import.import_policy(system, written(system, row))
     parts = (
         [imported.document.get(key, {}) for key in ("pool", "client_policy")]
         if system == "amps"

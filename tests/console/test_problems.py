@@ -19,7 +19,7 @@ from console.broker_link import link_to
 from console.choices import AlertSubject
 from console.models import Alert, AlertRule, Instance
 from console.queries import readiness, system_conditions
-from console.services import alerts, reports
+from console.services import alerts, broker_reports
 from tests.console.test_members import Plant, plant
 from tests.support.fake_broker import make_group, make_member
 
@@ -64,7 +64,7 @@ def found_everywhere(page: Client) -> dict[str, Any]:
 @pytest.fixture
 def page(plant: Plant, operator: Any, instance: Instance) -> Client:
     for member in ("a", "b"):
-        reports.record_revision(instance, 1, timezone.now(), member=member)
+        broker_reports.record_revision(instance, 1, timezone.now(), member=member)
     plant.a.member, plant.b.member = "a", "b"
     plant.a.group = make_group(make_member("a", alike=None), make_member("b"))
     plant.b.group = structs.replace(plant.a.group, member="b")
@@ -82,7 +82,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     plant.b.problems = [problem("no_quorum", "b", severe=True)]
     plant.a.problems = [problem("member_silent", "b"), problem("link_away", "link.ny", since=BEGAN + 60_000)]
     rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=60)
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
     told = Alert.objects.get(rule=rule)
     assert told.opened_at is not None, "it has lasted for an hour"
     assert told.begun_at == datetime.fromtimestamp(BEGAN / 1_000, UTC)
@@ -108,7 +108,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert found["metrics"]["link_away", "link.ny"] == (BEGAN + 60_000) / 1_000
 
     plant.a.problems, plant.b.problems = [], []
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
     told.refresh_from_db()
     assert told.closed_at is not None
     found = found_everywhere(page)

@@ -22,7 +22,7 @@ from console.models import Action, ActionRun
 from console.project.celery import app
 from console.queue_names import CHORES_QUEUE
 from console.services import journals, policies
-from console.services.actions import events
+from console.services.actions import event_runs
 from console.services.actors import SYSTEM
 from console.supervisor.redis_source import RedisSource
 from console.supervisor.specs import ChildSpec, Installation, chores, worker
@@ -96,4 +96,4 @@ def call(instance: Any, name: str, declared: str) -> ActionRun:
         instance=instance, name=name, started_at=timezone.now(),
         steps=[{"do": "webhook", "url": f"http://{declared}/", "data": ""}],
     )  # fmt: skip
-    return events.start(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
+    return event_runs.start_run(SYSTEM, action, {"on": "hand"}, {}, timezone.now())

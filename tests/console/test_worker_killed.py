@@ -24,7 +24,7 @@ from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission, RunState
 from console.models import ActionRun, RunLock
 from console.services import execution, policies, runs
-from console.services.actions import editing, events
+from console.services.actions import editor, event_runs
 from console.services.actors import Actor
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -138,22 +138,22 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
         {"do": "truncate", "what": "statistics", "age": "30d"},
         {"do": "webhook", "url": f"http://127.0.0.1:{hook.server_port}/"},
     ]
-    action = editing.create(MARIA, instance, {"name": "killed", "steps": steps})
-    run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    action = editor.create(MARIA, instance, {"name": "killed", "steps": steps})
+    run = event_runs.start_run(MARIA, action, {"on": "hand"}, {}, timezone.now())
     process = worker()
     arrived(hook, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(LONG_S)
     run.refresh_from_db()
     assert (run.state, [step["do"] for step in run.steps]) == (RunState.RUNNING, ["truncate"])
-    assert runs.find_lost(timezone.now()) == []  # not yet: it was heard a moment ago
-    assert [lost.pk for lost in runs.find_lost(timezone.now() + timedelta(minutes=3))] == [run.pk]
+    assert runs.mark_lost_runs(timezone.now()) == []  # not yet: it was heard a moment ago
+    assert [lost.pk for lost in runs.mark_lost_runs(timezone.now() + timedelta(minutes=3))] == [run.pk]
     assert RunLock.objects.count() == 0
     run.refresh_from_db()
     assert (run.state, run.error["code"]) == (RunState.LOST, "worker_lost")
 
     hook.slow = False
-    assert execution.execute(run.pk) is None  # the queue may deliver the task again: nobody runs it twice
+    assert execution.execute_run(run.pk) is None  # the queue may deliver the task again: nobody runs it twice
     again = runs.repeat(MARIA, run)
     process = worker()
     arrived(hook, process)

@@ -15,7 +15,7 @@ from console.management.commands.pipeline import Command
 from console.models import ClientHour, ClientMinute
 from console.queries.pipeline_history import client_hours
 from console.queries.statistics import time_series
-from console.services.client_hours import take_in
+from console.services.client_hours_import import import_new_hours
 from console.services.policies import ensure_instance
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
@@ -114,7 +114,7 @@ def test_hours_of_the_lake_are_taken_into_the_database_once_and_answer_long_rang
         {"client": "slow", "transport": "ws", "hour": (H + HOUR) * 1_000, "lag_ms_max": 1},
     )
     now = at + timedelta(days=80)
-    assert (take_in(now), take_in(now)) == (3, 0)
+    assert (import_new_hours(now), import_new_hours(now)) == (3, 0)
     ClientMinute.objects.create(
         instance=instance, client="slow", at=at + timedelta(hours=2), state="live", lag_ms=7
     )
@@ -124,6 +124,6 @@ def test_hours_of_the_lake_are_taken_into_the_database_once_and_answer_long_rang
         (0, "offlined", 900, 4), (3_600, "live", 1, 0), (7_200, "live", 7, 0),
     ]  # fmt: skip
     write(lake, {"client": "slow", "transport": "ws", "lag_ms_max": 3})
-    assert take_in(now) == 1
+    assert import_new_hours(now) == 1
     assert list(ClientHour.objects.filter(at=at).values_list("transport", "lag_ms", "acts")) == [("ws", 3, 0)]
-    assert take_in(now + timedelta(days=13)) == 0
+    assert import_new_hours(now + timedelta(days=13)) == 0

@@ -19,7 +19,7 @@ from console.choices import ACTIVE_RUN_STATES, ActorKind, Permission, Role, RunS
 from console.models import Action, ActionRun
 from console.project.celery import app
 from console.services import policies
-from console.services.actions import editing, schedules
+from console.services.actions import editor, scheduler
 from console.services.actors import Actor
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
@@ -69,7 +69,7 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     instance = policies.ensure_instance(configured.SLUICE_INSTANCE)
     steps = [{"do": "pipeline", "job": "report", "options": "days=3"}]
-    action = editing.create(
+    action = editor.create(
         MARIA, instance, {"name": "each week", "when": [{"on": "schedule", "every": "1h"}], "steps": steps}
     )
     Action.objects.exclude(pk=action.pk).update(enabled=False)
@@ -79,7 +79,7 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     asked = ActionRun.objects.get()
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=LONG_S):
         assert ended(asked).state == RunState.SUCCEEDED, asked.log
-        (due,) = schedules.fire_due(timezone.now() + timedelta(hours=2))
+        (due,) = scheduler.start_due_runs(timezone.now() + timedelta(hours=2))
         assert ended(due).state == RunState.SUCCEEDED, due.log
     assert asked.result["records"] == 50
     listed = browser.get("/pipeline/").content.decode()

@@ -24,7 +24,7 @@ def imported(strategy: str) -> PolicyDocument:
     <abortSlowAckConsumerStrategy {strategy}/></slowConsumerStrategy></policyEntry></policyEntries></policyMap>
     </destinationPolicy></broker></beans>"""
     return PolicyDocument.from_dict(
-        {**tcp_policy().to_dict(), **policy_import.read("activemq", text).document}
+        {**tcp_policy().to_dict(), **policy_import.import_policy("activemq", text).document}
     )
 
 

@@ -25,7 +25,7 @@ PREFETCH = 32_767
 
 def imported(text: str) -> PolicyDocument:
     return PolicyDocument.from_dict(
-        {**tcp_policy().to_dict(), **policy_import.read("activemq", text).document}
+        {**tcp_policy().to_dict(), **policy_import.import_policy("activemq", text).document}
     )
 
 

@@ -27,7 +27,7 @@ async def test_entries_for_topics_do_nothing_to_consumers_of_queues(
     system: str, text: str, tmp_path: Path
 ) -> None:
     policy = PolicyDocument.from_dict(
-        {**stomp_policy().to_dict(), **policy_import.read(system, text).document}
+        {**stomp_policy().to_dict(), **policy_import.import_policy(system, text).document}
     )
     async with (
         running_broker(tmp_path, policy) as broker,

@@ -40,7 +40,9 @@ async def durable(broker: Broker, client: str, name: str) -> RawClient:
 
 
 async def test_the_named_subscription_alone_is_disconnected_and_kept(tmp_path: Path) -> None:
-    policy = PolicyDocument.from_dict({**tcp_policy().to_dict(), **policy_import.read("qpid", FILE).document})
+    policy = PolicyDocument.from_dict(
+        {**tcp_policy().to_dict(), **policy_import.import_policy("qpid", FILE).document}
+    )
     async with running_broker(tmp_path, policy) as broker:
         named = await durable(broker, "fix-1", "desk")
         other_client = await durable(broker, "fix-2", "desk")

@@ -71,8 +71,8 @@ def acts(running: BrokerThread) -> set[tuple[str, str, str]]:
 
 
 def draft_with(actor: Actor, **settings: Any) -> PolicyDraft:
-    draft = drafts.make(actor, "tighter")
-    return drafts.edit(actor, draft.pk, {"rules": [{**RULE, **settings}]})
+    draft = drafts.create_draft(actor, "tighter")
+    return drafts.edit_draft(actor, draft.pk, {"rules": [{**RULE, **settings}]})
 
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
@@ -97,7 +97,9 @@ def test_what_the_page_and_the_api_say_is_what_happens(
     assert ('name="confirmed" required' in shown) == (mode == "enforce")
     plan = shown.partition('name="plan" value="')[2].partition('"')[0]
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
-    assert policies.newest_of(draft.instance).number == (2 if mode == "enforce" else 3), "the tick is needed"
+    assert policies.newest_revision(draft.instance).number == (2 if mode == "enforce" else 3), (
+        "the tick is needed"
+    )
     if mode == "enforce":
         browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
     assert acts(real) == said
@@ -129,8 +131,8 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     real: BrokerThread, browser: Client, actor: Actor
 ) -> None:
     reader = real.do(subscribe_to_the_log(real.broker))
-    draft = drafts.make(actor, "fewer topics")
-    drafts.edit(actor, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
+    draft = drafts.create_draft(actor, "fewer topics")
+    drafts.edit_draft(actor, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
     page = browser.post(
         f"/policies/drafts/{draft.pk}/preview/", headers={"HX-Request": "true"}
     ).content.decode()
@@ -140,7 +142,7 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     assert 'name="confirmed" required' in shown and "1 client left without new records" in shown
     plan = shown.partition('name="plan" value="')[2].partition('"')[0]
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
-    assert policies.newest_of(draft.instance).number == 2, "the tick is needed"
+    assert policies.newest_revision(draft.instance).number == 2, "the tick is needed"
     browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
     notice = real.do(reader.until("notice"))
     assert (notice["code"], notice["details"]["topic"]) == ("no_longer_journaled", "prices.a")

@@ -17,7 +17,7 @@ from broker_core.slow_clients.accounts.brake import RolloutBrake
 from broker_core.slow_clients.rules.rulebook import parse_stage
 from console.models import Instance, PolicyDraft, StagedRollout
 from console.queries import policies as read
-from console.services import drafts, policies, reports, rollouts
+from console.services import broker_reports, drafts, policies, rollouts
 from console.services.actors import Actor
 from tests.broker_core.slow_clients.evaluate.test_decision import POOL
 from tests.support.broker_thread import BrokerThread, broker_thread
@@ -85,8 +85,8 @@ def decisions(running: BrokerThread) -> list[DecisionEntry]:
 
 def tight(actor: Actor) -> PolicyDraft:
     """A draft by which every stalled client is over its capacity."""
-    draft = drafts.make(actor, "tight")
-    return drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 1}})
+    draft = drafts.create_draft(actor, "tight")
+    return drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 1}})
 
 
 def quiet(running: BrokerThread) -> list[DecisionEntry]:
@@ -124,7 +124,7 @@ def test_a_staged_revision_acts_on_its_clients_alone(
         (name, "offline", "enforce") for name in (*DESKS, "other-1")
     }
     assert (effect.enforced_in_all, effect.held_in_all) == (5, 0)
-    first = rollouts.Plan(client="desk-*", most_decisions=4)
+    first = rollouts.RolloutPlan(client="desk-*", most_decisions=4)
     staged = drafts.preview(draft, first).effect
     assert staged is not None
     assert {one.client for one in staged.touched} == set(DESKS)
@@ -137,15 +137,15 @@ def test_a_staged_revision_acts_on_its_clients_alone(
     made = quiet(real)
     assert enforced(made) == {(name, "offline", 3) for name in DESKS}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
-    reports.record_decisions(made, NAME)
-    assert rollouts.check(wanted) is None, "four were allowed"
+    broker_reports.record_decisions(made, NAME)
+    assert rollouts.stop_if_exceeded(wanted) is None, "four were allowed"
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
 def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_returns(
     real: BrokerThread, wanted: Instance, actor: Actor, allowed: int
 ) -> None:
-    draft, first = tight(actor), rollouts.Plan(client="desk-*", most_decisions=allowed)
+    draft, first = tight(actor), rollouts.RolloutPlan(client="desk-*", most_decisions=allowed)
     said = drafts.preview(draft, first).effect
     assert said is not None
     assert (said.acted_on_in_all, said.enforced_in_all, said.held_in_all) == (4, allowed, 4 - allowed)
@@ -158,11 +158,11 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     assert f"was not offlined, because staged revision 3 may make {allowed} decision" in held.sentence
     assert sum(state == "offlined" for state in states(real).values()) == allowed
     # Asked again, as the control plane does each minute until it knows: the revision stays withdrawn here.
-    policies.tell_broker(policies.newest_of(wanted))
+    policies.apply_at_broker(policies.newest_revision(wanted))
     assert quiet(real) == made
 
-    reports.record_decisions(made, NAME)
-    back = rollouts.check(wanted)
+    broker_reports.record_decisions(made, NAME)
+    back = rollouts.stop_if_exceeded(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
     assert (StagedRollout.objects.get().state, read.policy_status(wanted)["staged"]) == ("returned", "")
@@ -173,17 +173,17 @@ def test_a_broker_that_starts_again_has_what_is_left_of_the_allowance(
     real: BrokerThread, wanted: Instance, actor: Actor
 ) -> None:
     drafts.publish(
-        actor, tight(actor).pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=3)
+        actor, tight(actor).pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=3)
     )
-    reports.record_decisions(quiet(real), NAME)
-    stage = parse_stage(policies.orders(NAME)["staged"])
+    broker_reports.record_decisions(quiet(real), NAME)
+    stage = parse_stage(policies.policy_orders(NAME)["staged"])
     assert stage is not None and (stage.allowed, stage.made) == (3, 3)
     assert not RolloutBrake(stage).admit(replace(POOL, revision=3))
 
 
 def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Instance, actor: Actor) -> None:
     drafts.publish(
-        actor, tight(actor).pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=9)
+        actor, tight(actor).pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=9)
     )
     assert rollouts.promote(actor, wanted).applied
     assert {name for name, _, _ in enforced(quiet(real))} == {*DESKS, "other-1"}

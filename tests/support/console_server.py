@@ -93,7 +93,7 @@ def fake_broker(run: Path) -> Iterator[Any]:
     with FakeBroker(run / f"{instance.name}.sock") as broker:
         broker.cut_off = ["lake-loader"]
         if "settled" in sys.argv:
-            broker.revision = policies.newest_of(instance).number
+            broker.revision = policies.newest_revision(instance).number
         signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())
         signal.signal(signal.SIGUSR2, lambda *_: broker.begin_rush_hour())
         yield Pushing(broker)
@@ -135,7 +135,7 @@ def several_machines(run: Path) -> Iterator[Any]:
     machines = Machines(run)
     settings.SLUICE_BROKERS = tuple(machines.addresses)
     policies.ensure_instance(OTHER)
-    machines.take_up(policies.newest_of(policies.ensure_instance(INSTANCE)).number)
+    machines.take_up(policies.newest_revision(policies.ensure_instance(INSTANCE)).number)
 
     def listen() -> None:
         for line in sys.stdin:
@@ -167,7 +167,7 @@ class Pushing:
         from channels.layers import get_channel_layer
 
         from console.project.celery import refresh_worker_key
-        from console.services.reports import record_report
+        from console.services.broker_reports import record_report
 
         layer = get_channel_layer()
         while True:

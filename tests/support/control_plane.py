@@ -19,7 +19,7 @@ from console.access import last_used
 from console.access.login_limit import LIMIT
 from console.choices import ActorKind, Role
 from console.models import AuditChainHead, AuditChainLink, AuditEvent, Grant, Instance, append_only
-from console.services import policies, reports
+from console.services import broker_reports, policies
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 from tests.support.redis_process import redis_server
@@ -33,11 +33,11 @@ OWN = {"own_password": PASSWORD}
 @pytest.fixture(autouse=True)
 def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
-    reports._heard.clear()
+    broker_reports._heard.clear()
     last_used.clear_cache()
     LIMIT.forget()
     yield
-    reports._heard.clear()
+    broker_reports._heard.clear()
     last_used.clear_cache()
     LIMIT.forget()
 

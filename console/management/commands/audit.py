@@ -29,7 +29,7 @@ class Command(SafeCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print what holds. Raises CommandError with the first break."""
-        found = audit_chain.verify(timezone.now())
+        found = audit_chain.verify_chain(timezone.now())
         if found.broken is not None:
             number, event_id, why = found.broken
             raise CommandError(f"The audit is broken at number {number} (event {event_id}): {why}.")

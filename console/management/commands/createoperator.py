@@ -33,7 +33,7 @@ class Command(SafeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Make or reset, and print name and password."""
         name = options["name"]
-        if not name and not options["reset"] and operators.any_operator():
+        if not name and not options["reset"] and operators.has_operator():
             return
         name = name or FIRST_OPERATOR
         try:

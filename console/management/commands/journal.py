@@ -21,7 +21,7 @@ from broker_core.safe_text import to_json_line
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
 from console.management.safe_command import SafeCommand
-from console.services.journal_places import accept_log, known_log_now
+from console.services.journal_directories import accept_log, known_log_now
 
 
 class Command(SafeCommand):

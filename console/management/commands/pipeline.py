@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from console.management.safe_command import SafeCommand
-from console.services import journal_places
+from console.services import journal_directories
 
 BAR = 30
 """Characters of the progress bar on a terminal."""
@@ -94,7 +94,7 @@ class Command(SafeCommand):
 
 def _environment() -> dict[str, str]:
     """The job works on the same directories as this installation, however they were set."""
-    places = journal_places.directories_now(settings.SLUICE_INSTANCE)
+    places = journal_directories.directories_without_database(settings.SLUICE_INSTANCE)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),

@@ -32,7 +32,7 @@ from console.queries import policies as read
 from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
-from console.services.policy_files import MOST_BYTES
+from console.services.policy_files import MAX_BYTES
 
 
 class Command(SafeCommand):
@@ -97,9 +97,9 @@ class Command(SafeCommand):
         revision = (
             read.revision_numbered(instance, options["revision"])
             if options["revision"]
-            else policies.newest_of(instance)
+            else policies.newest_revision(instance)
         )
-        self.stdout.write_block(policy_files.dump(revision, with_secrets=options["with_secrets"]))
+        self.stdout.write_block(policy_files.dump_yaml(revision, with_secrets=options["with_secrets"]))
 
     def _check(self, options: dict[str, Any]) -> None:
         document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})
@@ -116,7 +116,7 @@ class Command(SafeCommand):
 
     def _diff(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        newest = policies.newest_of(instance).document
+        newest = policies.newest_revision(instance).document
         differences = diff_documents(
             newest, restore_secrets(self._loaded(options, instance).document, newest)
         )
@@ -141,19 +141,19 @@ class Command(SafeCommand):
             self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
 
     def _make_draft(
-        self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str
+        self, instance: Instance, loaded: policy_files.ParsedPolicyFile, system: str, title: str
     ) -> list[Action]:
         with transaction.atomic():
             made = policy_files.make_actions(SYSTEM, instance, system, loaded.imported)
-            draft = drafts.make(SYSTEM, title, document=loaded.document, instance_name=instance.name)
+            draft = drafts.create_draft(SYSTEM, title, document=loaded.document, instance_name=instance.name)
         self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
         return made
 
-    def _publish(self, instance: Instance, loaded: policy_files.Loaded, reason: str) -> None:
+    def _publish(self, instance: Instance, loaded: policy_files.ParsedPolicyFile, reason: str) -> None:
         """Make it a revision. A file of actions alone makes none."""
         if loaded.imported.actions and not loaded.imported.document:
             return
-        before = policies.newest_of(instance).number
+        before = policies.newest_revision(instance).number
         try:
             change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
         except OperatorError as problem:
@@ -179,10 +179,10 @@ class Command(SafeCommand):
 
     def _loaded(
         self, options: dict[str, Any], instance: Instance, *, tell: bool = True
-    ) -> policy_files.Loaded:
+    ) -> policy_files.ParsedPolicyFile:
         """What a file makes. What became of another broker's settings is told on standard error."""
         try:
-            loaded = policy_files.load(instance, _system(options), _text(options["file"]))
+            loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
                 self._tell_one("left out", one["line"], one["where"], one["what"], one["why"])
@@ -191,7 +191,7 @@ class Command(SafeCommand):
             self._tell(loaded)
         return loaded
 
-    def _tell(self, loaded: policy_files.Loaded) -> None:
+    def _tell(self, loaded: policy_files.ParsedPolicyFile) -> None:
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
@@ -214,14 +214,14 @@ def _system(options: dict[str, Any]) -> str:
 def _text(name: str) -> str:
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise OperatorError(
-            "bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give only the part with the policy."
+            "bad_import", f"{name} is over {MAX_BYTES} bytes.", "Give only the part with the policy."
         )
     return policy_files.decode_file(data)

@@ -34,8 +34,19 @@ from console.management.replication_text import links_as_json, show_group, show_
 from console.management.safe_command import SafeCommand, SafeConsole
 from console.queries.group import current_group, is_group_healthy
 from console.queries.links import current_links
-from console.services.group import change_link, change_member, forget_member, is_link, named
-from console.services.journal_places import accept_log, directories_now, known_group, known_log_now
+from console.services.journal_directories import (
+    accept_log,
+    directories_without_database,
+    known_group,
+    known_log_now,
+)
+from console.services.manual_downgrades import (
+    change_link,
+    change_member,
+    forget_member,
+    is_link,
+    resolve_name,
+)
 
 BY_ITSELF = "a broker by itself"
 _STATUS = """The group as the member on this machine sees it, and every link to another site as the member says that carries it.
@@ -204,7 +215,7 @@ class Command(SafeCommand):
 
     def _change(self, change: str, instance: str, member: str, json: bool, **options: Any) -> None:
         brokers, by = link_to(instance), f"{getuser()} at a terminal"
-        name = named(instance, member)
+        name = resolve_name(instance, member)
         if is_link(name):
             links = change_link(brokers, change, name, by)
             self._line(links) if json else show_links(current_links(instance), self._console())
@@ -231,7 +242,7 @@ class Command(SafeCommand):
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         group = _group_of(instance)
-        directories = directories_now(instance)
+        directories = directories_without_database(instance)
         own = reseed.SegmentDirectories(directories.journal, directories.archive)
         given = options.get("source")
         source = None if given is None else reseed.SegmentDirectories(given, options["from_archive"])

@@ -93,7 +93,7 @@ async def _run(instance: str) -> None:
     from console.reporters.database_thread import DatabaseThread
     from console.reporters.events import EventReporter
     from console.reporters.start import read_start_orders
-    from console.services.journal_places import policy_file
+    from console.services.journal_directories import policy_file
 
     limit_waits()
     stopping = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from broker_core.journal.tools.search import LogLocation
-from console.services import journal_places
+from console.services import journal_directories
 
 
 def add_place(parser: ArgumentParser) -> None:
@@ -29,5 +29,5 @@ def place_of(options: dict[str, Any]) -> LogLocation:
     """The log that the options name; without a database, the installation's own."""
     if options["directory"] is not None:
         return LogLocation(options["directory"], options["instance"], options["archive"])
-    by_policy = journal_places.directories_now(options["instance"])
+    by_policy = journal_directories.directories_without_database(options["instance"])
     return LogLocation(by_policy.journal, options["instance"], options["archive"] or by_policy.archive)

@@ -38,7 +38,7 @@ from broker_core.journal.tools.search import (
 from broker_core.safe_text import to_json_line
 from broker_core.subscriptions.topics import TopicPattern
 from console.management.safe_command import SafeConsole, SafeOutput
-from console.services import journal_places
+from console.services import journal_directories
 from console.units.ages import parse_age
 
 Show = Callable[[int, int], None]
@@ -155,7 +155,11 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     if options["message_type"] is not None:
         decoder = decoder_for(options["message_type"], options["separator"])
         return lambda topic: decoder
-    return None if options["directory"] is not None else journal_places.decoder_now(options["instance"])
+    return (
+        None
+        if options["directory"] is not None
+        else journal_directories.decoder_without_database(options["instance"])
+    )
 
 
 def grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from broker_core.names import BROKER_NAME, OWN
 from console.choices import ActorKind, AuditResult
 from console.models import Action, ActionRun, AuditEvent
-from console.services.actions.triggers import Event
+from console.services.actions.triggers import TriggerEvent
 from console.services.actors import Actor
 
 PUBLISHED: Final = "message.publish"
@@ -44,7 +44,7 @@ def of_editor(action: Action) -> list[Cause]:
     return [{"kind": "editor", "name": action.changed_by, "user_id": action.changed_by_user_id}]
 
 
-def of_event(event: Event, now: datetime) -> list[Cause]:
+def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
     """Return the client, or the publish through the control plane, that a broker's event came from.
 
     A publish has its message's moment, milliseconds since 1970: the run may start much later.

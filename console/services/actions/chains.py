@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from console.models import Action, Instance
 from console.services.actions import definition
-from console.services.actions.triggers import Event, Trigger, fires
+from console.services.actions.triggers import Trigger, TriggerEvent, matches_event
 
 
-def listening(instance: Instance, event: Event) -> list[tuple[Action, Trigger]]:
+def listening(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Trigger]]:
     """The enabled actions that an event starts, each with its trigger."""
     rows = Action.objects.filter(instance=instance, enabled=True).select_related("instance").order_by("pk")
-    found = ((action, next((one for one in action.when if fires(one, event)), None)) for action in rows)
+    found = (
+        (action, next((one for one in action.when if matches_event(one, event)), None)) for action in rows
+    )
     return [(action, trigger) for action, trigger in found if trigger is not None]
 
 
@@ -24,7 +26,7 @@ def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Ac
         for part in waiting.pop():
             if part.get("do") != "event":
                 continue
-            for action, _ in listening(instance, Event("event", {"SLUICE_EVENT": part["name"]})):
+            for action, _ in listening(instance, TriggerEvent("event", {"SLUICE_EVENT": part["name"]})):
                 if action.pk not in found:
                     found[action.pk] = action
                     waiting.append(action.steps)

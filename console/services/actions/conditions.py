@@ -11,26 +11,26 @@ import orjson
 
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
-from console.services.actions.options import CLIENT, PLACE, TOPIC, Kind, Option, number_between
-from console.services.actions.patterns import matcher
+from console.services.actions.options import CLIENT, PLACE, TOPIC, StepKind, StepOption, number_check
+from console.services.actions.patterns import compile_glob
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        Kind("file_system", "The file system is fuller than", (
-            PLACE, Option("above", "Percent", number_between(0, 100), default="85"),
+        StepKind("file_system", "The file system is fuller than", (
+            PLACE, StepOption("above", "Percent", number_check(0, 100), default="85"),
         )),
-        Kind("expression", "An expression over the variables holds", (
-            Option("expression", "Expression", compile_filter,
+        StepKind("expression", "An expression over the variables holds", (
+            StepOption("expression", "Expression", compile_filter,
                    "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if it is JSON", fixed=True),
         )),
-        Kind("client", "The client's name fits", (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),)),
-        Kind("topic", "The topic fits", (replace(TOPIC),)),
+        StepKind("client", "The client's name fits", (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),)),
+        StepKind("topic", "The topic fits", (replace(TOPIC),)),
     )
 }  # fmt: skip
 
 
-def holds(
+def is_condition_met(
     kind: str, options: Mapping[str, str], variables: Mapping[str, str], percent_used: Callable[[str], float]
 ) -> bool:
     """Whether a condition holds for the run's variables; `percent_used` looks at a file system."""
@@ -38,15 +38,15 @@ def holds(
         case "file_system":
             return percent_used(options["place"]) > float(options["above"])
         case "expression":
-            return compile_filter(options["expression"]).matches_object(as_json(variables))
+            return compile_filter(options["expression"]).matches_object(variables_as_message(variables))
         case "client":
-            return matcher(options["client"])(variables.get("AMPS_CLIENT_NAME", ""))
+            return compile_glob(options["client"])(variables.get("AMPS_CLIENT_NAME", ""))
         case "topic":
             return TopicPattern.parse(options["topic"]).matches(variables.get("AMPS_TOPIC", ""))
     raise KeyError(kind)
 
 
-def as_json(variables: Mapping[str, str]) -> dict[str, Any]:
+def variables_as_message(variables: Mapping[str, str]) -> dict[str, Any]:
     """The variables as a message that filters work on."""
     made: dict[str, Any] = dict(variables)
     with suppress(orjson.JSONDecodeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils import timezone
 
 from console.models import Action, Instance
-from console.services.actions.definition import checked_steps, checked_triggers
+from console.services.actions.definition import check_steps, check_triggers
 
 WEEKLY_ARCHIVE = "weekly archive"
 
@@ -16,8 +16,8 @@ def make_defaults(instance: Instance) -> None:
         instance=instance,
         name=WEEKLY_ARCHIVE,
         defaults={
-            "when": checked_triggers([{"on": "schedule", "every": "Saturday at 00:30Z"}]),
-            "steps": checked_steps([{"do": "archive", "age": "7d"}]),
+            "when": check_triggers([{"on": "schedule", "every": "Saturday at 00:30Z"}]),
+            "steps": check_steps([{"do": "archive", "age": "7d"}]),
             "started_at": timezone.now(),
         },
     )

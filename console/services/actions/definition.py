@@ -11,62 +11,62 @@ from typing import Any
 
 from broker_core.errors import OperatorError
 from console.services.actions import catalogue, conditions, triggers
-from console.services.actions.options import Kind, bad, checked
+from console.services.actions.options import StepKind, bad_action_error, check_options
 
-MOST_TRIGGERS = 20
-MOST_STEPS = 50
+MAX_TRIGGERS = 20
+MAX_STEPS = 50
 
 Part = dict[str, str]
 
 
-def checked_triggers(given: Any) -> list[Part]:
+def check_triggers(given: Any) -> list[Part]:
     """The triggers with their defaults. Raises OperatorError bad_action, details["part"] like "when.0"."""
     return [
-        _part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MOST_TRIGGERS))
+        _part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MAX_TRIGGERS))
     ]
 
 
-def checked_steps(given: Any) -> list[Part]:
+def check_steps(given: Any) -> list[Part]:
     """Conditions and steps with their defaults, at least one of the latter. Raises OperatorError bad_action."""
     made = [
         _part(one, ("do", "if"), "steps", number)
-        for number, one in enumerate(_list(given, "steps", MOST_STEPS))
+        for number, one in enumerate(_list(given, "steps", MAX_STEPS))
     ]
     if not any("do" in part for part in made):
-        raise bad("The action does nothing: give it a step.", part="steps")
+        raise bad_action_error("The action does nothing: give it a step.", part="steps")
     return made
 
 
-def table_of(word: str) -> dict[str, Kind]:
+def kinds_for(word: str) -> dict[str, StepKind]:
     """The kinds behind "on", "if" and "do"."""
     return {"on": triggers.KINDS, "if": conditions.KINDS, "do": catalogue.KINDS}[word]
 
 
-def kind_of(part: Mapping[str, str]) -> tuple[str, Kind]:
+def part_kind(part: Mapping[str, str]) -> tuple[str, StepKind]:
     """What a checked part is: ("do", the kind)."""
     word = next(word for word in ("on", "if", "do") if word in part)
-    return word, table_of(word)[part[word]]
+    return word, kinds_for(word)[part[word]]
 
 
-def options_of(part: Mapping[str, str]) -> dict[str, str]:
+def part_options(part: Mapping[str, str]) -> dict[str, str]:
     """A part's options, without the word that says what it is."""
-    _, kind = kind_of(part)
+    _, kind = part_kind(part)
     return {option.name: part[option.name] for option in kind.options if option.name in part}
 
 
-def exclusives(steps: Iterable[Mapping[str, str]]) -> set[str]:
+def locks_needed(steps: Iterable[Mapping[str, str]]) -> set[str]:
     """What a run of these steps must have for itself on its instance."""
-    return {kind.exclusive for _, kind in map(kind_of, steps) if kind.exclusive}
+    return {kind.exclusive for _, kind in map(part_kind, steps) if kind.exclusive}
 
 
 def is_destructive(steps: Iterable[Mapping[str, str]]) -> bool:
     """Whether one of the steps takes something away, or cuts somebody off."""
-    return any(kind.destructive for _, kind in map(kind_of, steps))
+    return any(kind.destructive for _, kind in map(part_kind, steps))
 
 
 def _list(given: Any, name: str, most: int) -> list[Any]:
     if not isinstance(given, list) or len(given) > most:
-        raise bad(f"{name} must be a list of at most {most}.", part=name)
+        raise bad_action_error(f"{name} must be a list of at most {most}.", part=name)
     return given
 
 
@@ -74,13 +74,13 @@ def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
     place = f"{name}.{number}"
     found = [word for word in allowed if isinstance(given, Mapping) and isinstance(given.get(word), str)]
     if not found:
-        raise bad(f"{name} {number + 1} must say one of {', '.join(allowed)}.", part=place)
+        raise bad_action_error(f"{name} {number + 1} must say one of {', '.join(allowed)}.", part=place)
     word = found[0]
-    kind = table_of(word).get(given[word])
+    kind = kinds_for(word).get(given[word])
     if kind is None:
-        raise bad(f"{name} {number + 1}: there is no {given[word][:40]!r}.", part=place)
+        raise bad_action_error(f"{name} {number + 1}: there is no {given[word][:40]!r}.", part=place)
     try:
-        options = checked(
+        options = check_options(
             kind, {key: value for key, value in given.items() if key != word}, f"{name} {number + 1}"
         )
     except OperatorError as problem:

@@ -9,15 +9,15 @@ import re2
 
 from broker_core.errors import OperatorError
 
-MOST_CHARACTERS = 255
+MAX_CHARACTERS = 255
 _OTHERS = {"*": ".*", "?": "."}
 
 
 @lru_cache(maxsize=256)
-def matcher(pattern: str) -> Callable[[str], bool]:
+def compile_glob(pattern: str) -> Callable[[str], bool]:
     """Whether a whole name fits. An empty pattern fits every name. Raises OperatorError bad_pattern."""
-    if len(pattern) > MOST_CHARACTERS or "\x00" in pattern:
-        raise _bad(pattern, f"it has more than {MOST_CHARACTERS} characters")
+    if len(pattern) > MAX_CHARACTERS or "\x00" in pattern:
+        raise _bad(pattern, f"it has more than {MAX_CHARACTERS} characters")
     if not pattern or pattern == "*":
         return lambda name: True
     text = (

@@ -22,11 +22,11 @@ from console.units.ages import parse_age
 
 SHORTEST_S = 60
 """Beat looks once a minute; anything shorter couldn't be kept."""
-MOST_CRON_CHARACTERS = 100
+MAX_CRON_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class IntervalSchedule:
     """Every so often, counted from the instance's start."""
 
     every: timedelta
@@ -46,7 +46,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class CronSchedule:
     """At times of the calendar, as a cron expression of five fields in a zone."""
 
     cron: str
@@ -63,10 +63,10 @@ class Calendar:
         return found if found is not None and found >= start else None
 
 
-Schedule = Interval | Calendar
+Schedule = IntervalSchedule | CronSchedule
 
 
-def parse(text: str, local: ZoneInfo) -> Schedule:
+def parse_schedule(text: str, local: ZoneInfo) -> Schedule:
     """A schedule as operators write it. Raises OperatorError bad_schedule."""
     words = text.split()
     zone = local
@@ -79,26 +79,26 @@ def parse(text: str, local: ZoneInfo) -> Schedule:
             return _calendar(f"{_clock(time, text)} * * *", zone, text)
         case [day, at, time] if at.lower() == "at" and ":" in time:
             return _calendar(f"{_clock(time, text)} * * {_weekday(day, text)}", zone, text)
-        case [_, _, _, _, _] if len(text) <= MOST_CRON_CHARACTERS:
+        case [_, _, _, _, _] if len(text) <= MAX_CRON_CHARACTERS:
             return _calendar(" ".join(words), zone, text)
         case [age] if zone is local and not age.isdigit():
             return _interval(age, text)
     raise _bad(text, "it has none of the forms")
 
 
-def firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
+def next_firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
     """The next firings after a moment, at most `count`."""
     return list(islice(schedule.after(after, start), count))
 
 
-def _interval(age: str, text: str) -> Interval:
+def _interval(age: str, text: str) -> IntervalSchedule:
     try:
         seconds = parse_age(age)
     except OperatorError:
         raise _bad(text, "it has none of the forms") from None
     if seconds < SHORTEST_S:
         raise _bad(text, "the shortest interval is 1m")
-    return Interval(timedelta(seconds=seconds))
+    return IntervalSchedule(timedelta(seconds=seconds))
 
 
 def _clock(time: str, text: str) -> str:
@@ -121,13 +121,13 @@ def _weekday(day: str, text: str) -> int:
     raise _bad(text, f"{day!r} isn't a day of the week")
 
 
-def _calendar(cron: str, zone: ZoneInfo, text: str) -> Calendar:
+def _calendar(cron: str, zone: ZoneInfo, text: str) -> CronSchedule:
     try:
         simulated = CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
         next(simulated)
     except (CronSimError, StopIteration) as problem:
         raise _bad(text, str(problem) or "it never fires") from None
-    return Calendar(cron, zone)
+    return CronSchedule(cron, zone)
 
 
 def _bad(text: str, why: str) -> OperatorError:

@@ -17,13 +17,13 @@ from console.services.actions.options import (
     FILTER,
     PLACE,
     TOPIC,
-    Kind,
-    Option,
-    number_between,
-    word,
-    words,
+    StepKind,
+    StepOption,
+    check_name,
+    check_names,
+    number_check,
 )
-from console.services.actions.patterns import matcher
+from console.services.actions.patterns import compile_glob
 
 _WHO = ("AMPS_CLIENT_NAME", "AMPS_CONNECTION_NAME", "AMPS_AUTHENTICATION_ID")
 _SUBSCRIPTION = ("AMPS_TOPIC", "AMPS_FILTER", "AMPS_OPTIONS", *_WHO[:2])
@@ -35,39 +35,39 @@ _FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (
 
 def check_schedule(text: str) -> object:
     """Refuse what is no schedule."""
-    return schedule.parse(text, settings.SLUICE_LOCAL_ZONE)
+    return schedule.parse_schedule(text, settings.SLUICE_LOCAL_ZONE)
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        Kind("schedule", "On a schedule", (
-            Option("every", "When", check_schedule, "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC", fixed=True),
+        StepKind("schedule", "On a schedule", (
+            StepOption("every", "When", check_schedule, "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC", fixed=True),
         )),
-        Kind("startup", "When the broker has started"),
-        Kind("shutdown", "When the broker stops"),
-        Kind("request", "On an API request", (
-            Option("path", "Path", word, "POST /api/v1/actions/at/PATH", fixed=True),
-            Option("parameters", "Required parameters", words, "Names with commas between, like AGE", required=False, fixed=True),
+        StepKind("startup", "When the broker has started"),
+        StepKind("shutdown", "When the broker stops"),
+        StepKind("request", "On an API request", (
+            StepOption("path", "Path", check_name, "POST /api/v1/actions/at/PATH", fixed=True),
+            StepOption("parameters", "Required parameters", check_names, "Names with commas between, like AGE", required=False, fixed=True),
         )),
-        Kind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        Kind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
-        Kind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
-        Kind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        Kind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        Kind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        Kind("unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        Kind("publish", "When a message is published", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        Kind("deliver", "When a message is delivered", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        Kind("decision", "On a slow-client decision", (
+        StepKind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
+        StepKind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
+        StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        StepKind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        StepKind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
+        StepKind("unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
+        StepKind("publish", "When a message is published", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
+        StepKind("deliver", "When a message is delivered", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
+        StepKind("decision", "On a slow-client decision", (
             _FIXED_CLIENT,
-            Option("action", "Decision", word, "offline, disconnect, …; empty means all", required=False, fixed=True),
+            StepOption("action", "Decision", check_name, "offline, disconnect, …; empty means all", required=False, fixed=True),
         ), gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE")),
-        Kind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
-        Kind("file_system", "When a file system fills up", (
-            PLACE, Option("above", "Above percent", number_between(1, 100), default="85", fixed=True),
+        StepKind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
+        StepKind("file_system", "When a file system fills up", (
+            PLACE, StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
         ), gives=("SLUICE_PLACE", "SLUICE_PERCENT")),
-        Kind("event", "On a custom event", (Option("name", "Event", word, fixed=True),), gives=("SLUICE_EVENT",)),
+        StepKind("event", "On a custom event", (StepOption("name", "Event", check_name, fixed=True),), gives=("SLUICE_EVENT",)),
     )
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ Trigger = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TriggerEvent:
     """Something that happened. `facts` are what triggers look at beside the variables, e.g. the topic of a message."""
 
     kind: str
@@ -98,14 +98,14 @@ class Event:
     """What it is recognised by, where several brokers hear of it."""
 
 
-def fires(trigger: Trigger, event: Event) -> bool:
+def matches_event(trigger: Trigger, event: TriggerEvent) -> bool:
     """Whether this trigger is for that event. Schedules and requests aren't events: they name their action."""
     if trigger["on"] != event.kind:
         return False
     if trigger.get("client"):
         told = event.facts.get("client")
         client = event.variables.get("AMPS_CLIENT_NAME", "") if told is None else told
-        if not matcher(trigger["client"])(client):
+        if not compile_glob(trigger["client"])(client):
             return False
     match event.kind:
         case "subscribe" | "unsubscribe":
@@ -125,7 +125,7 @@ def fires(trigger: Trigger, event: Event) -> bool:
     return True
 
 
-def crossed(used: float, above: float, was_above: bool) -> tuple[bool, bool]:
+def has_crossed(used: float, above: float, was_above: bool) -> tuple[bool, bool]:
     """Whether a file system has just filled above a percentage, and whether it counts as above from now on.
 
     It counts as above until it is a whole percent below again, so that a value that trembles fires once.

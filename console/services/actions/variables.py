@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 """Of one value; longer ones are cut."""
-MOST_VARIABLES = 100
-MOST_EXPANDED = 4 * 1024 * 1024
+MAX_VARIABLES = 100
+MAX_EXPANDED = 4 * 1024 * 1024
 """Characters of an expanded text: a template may name a long value many times."""
 
 _REFERENCE = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]{0,99})\}\}")  # ours, and linear
@@ -24,10 +24,10 @@ _HEX = frozenset("0123456789ABCDEF")
 Variables = Mapping[str, str]
 
 
-def beginning(instance: str, at: datetime, given: Variables) -> dict[str, str]:
+def initial_variables(instance: str, at: datetime, given: Variables) -> dict[str, str]:
     """The variables a run begins with: what its trigger gave, and AMPS's own, which can't be replaced."""
     moment = at.astimezone(UTC)
-    kept = {name: str(value)[:MOST_CHARACTERS] for name, value in list(given.items())[:MOST_VARIABLES]}
+    kept = {name: str(value)[:MAX_CHARACTERS] for name, value in list(given.items())[:MAX_VARIABLES]}
     return kept | {
         "AMPS_INSTANCE_NAME": instance,
         "AMPS_DATETIME": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -42,7 +42,7 @@ def expand(template: str, variables: Variables) -> str:
         byte = _byte(found[1])
         return variables.get(found[1], "") if byte is None else chr(byte)
 
-    return _REFERENCE.sub(replace, template)[:MOST_EXPANDED]
+    return _REFERENCE.sub(replace, template)[:MAX_EXPANDED]
 
 
 def expand_bytes(template: str, variables: Variables) -> bytes:
@@ -54,7 +54,7 @@ def expand_bytes(template: str, variables: Variables) -> bytes:
         parts.append(variables.get(found[1], "").encode() if byte is None else bytes([byte]))
         end = found.end()
     parts.append(template[end:].encode())
-    return b"".join(parts)[:MOST_EXPANDED]
+    return b"".join(parts)[:MAX_EXPANDED]
 
 
 def expand_all(
@@ -64,7 +64,7 @@ def expand_all(
     return {name: text if leave(name) else expand(text, variables) for name, text in options.items()}
 
 
-def refers(text: str) -> bool:
+def has_reference(text: str) -> bool:
     """Whether a text names any variable."""
     return _REFERENCE.search(text) is not None
 

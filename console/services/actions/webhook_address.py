@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.services.actions.variables import refers
+from console.services.actions.variables import has_reference
 
 
 def check_address(text: str) -> SplitResult:
@@ -17,7 +17,12 @@ def check_address(text: str) -> SplitResult:
         host, port = address.hostname or "", address.port
     except ValueError:
         raise _refused(f"{text[:100]!r} is no address.") from None
-    if address.scheme not in ("http", "https") or not host or address.username is not None or refers(text):
+    if (
+        address.scheme not in ("http", "https")
+        or not host
+        or address.username is not None
+        or has_reference(text)
+    ):
         raise _refused(f"{text[:100]!r} is no http or https address without a user.")
     declared = [one.lower() for one in settings.SLUICE_WEBHOOK_HOSTS]
     written = f"[{host}]" if ":" in host else host

@@ -11,13 +11,18 @@ from collections.abc import Callable
 
 from broker_core.errors import OperatorError
 from console.services.policy_import import activemq, amps, qpid, xap
-from console.services.policy_import.imported import Imported, LeftOut, NotPolicy, Taken
+from console.services.policy_import.result import (
+    ImportedSetting,
+    ImportReport,
+    SkippedSetting,
+    UnrelatedSetting,
+)
 
-READERS: dict[str, Callable[[str], Imported]] = {
-    "activemq": activemq.read,
-    "qpid": qpid.read,
-    "amps": amps.read,
-    "xap": xap.read,
+READERS: dict[str, Callable[[str], ImportReport]] = {
+    "activemq": activemq.import_activemq,
+    "qpid": qpid.import_qpid,
+    "amps": amps.import_amps,
+    "xap": xap.import_xap,
 }
 MAX_TEXT = 1_048_576
 _LOOKED_FOR = {
@@ -27,10 +32,19 @@ _LOOKED_FOR = {
     "xap": f"{xap.PREFIX}enabled, throughput, latency or retries",
 }
 
-__all__ = ["MAX_TEXT", "READERS", "Imported", "LeftOut", "NotPolicy", "Taken", "hint", "read"]
+__all__ = [
+    "MAX_TEXT",
+    "READERS",
+    "ImportReport",
+    "SkippedSetting",
+    "UnrelatedSetting",
+    "ImportedSetting",
+    "import_hint",
+    "import_policy",
+]
 
 
-def read(system: str, text: str) -> Imported:
+def import_policy(system: str, text: str) -> ImportReport:
     """What a system's configuration says. Raises OperatorError bad_import; nothing_imported if nothing is taken."""
     if system not in READERS:
         raise OperatorError(
@@ -46,10 +60,10 @@ def read(system: str, text: str) -> Imported:
         raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")
     imported = READERS[system](text.removeprefix("\ufeff"))
     if imported.is_empty():
-        raise imported.nothing_taken(hint(system))
+        raise imported.nothing_taken(import_hint(system))
     return imported
 
 
-def hint(system: str) -> str:
+def import_hint(system: str) -> str:
     """What an importer looks for, for whoever gave it a file without."""
     return f"Give the file that has {_LOOKED_FOR[system]}, or choose the system whose file it is."

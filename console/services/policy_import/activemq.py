@@ -20,18 +20,18 @@ from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
 from broker_core.subscriptions.topics import TopicPattern
-from console.services.policy_import.amps_words import nbytes
-from console.services.policy_import.imported import (
+from console.services.policy_import.amps_values import parse_bytes
+from console.services.policy_import.result import (
     NO_SUCH_SETTING,
-    Imported,
-    flag,
+    ImportReport,
     is_placeholder,
-    number,
-    whole,
-    why_not,
+    parse_bool,
+    parse_int,
+    parse_number,
+    value_problem,
 )
-from console.services.policy_import.leaves import Element, Leaf, parse_xml
 from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
+from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, parse_xml
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
 RATE: Final = "prefetch_rate_pending_message_limit_strategy"
@@ -121,36 +121,36 @@ _STRATEGIES: Final = frozenset(
 _PACKAGE: Final = "org.apache.activemq.broker.region.policy"
 _ELSEWHERE: Final = frozenset(("parent", "factory-bean", "factory-method"))
 """Attributes of a Spring bean that is set somewhere else as well."""
-Beans = Mapping[str, Element]
+Beans = Mapping[str, XmlElement]
 """Elements of the file by their id."""
 
 
-class _Found(NamedTuple):
-    leaf: Leaf
+class _Strategy(NamedTuple):
+    leaf: XmlLeaf
     setting: str
 
 
 @dataclass(slots=True)
-class _Entry:
+class _PolicyEntry:
     """A policyEntry: its topic's leaf, the patterns it is for, what it sets, and the leaves that say so."""
 
-    element: Element
-    topic: Leaf | None
+    element: XmlElement
+    topic: XmlLeaf | None
     """None of a defaultEntry, which has no leaf of its own."""
     patterns: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
-    found: list[_Found] = field(default_factory=list)
+    found: list[_Strategy] = field(default_factory=list)
     excess: int = 0
     """Messages by which its prefetch is larger than the widest window here."""
     shadow: str = ""
     """Why it is in shadow."""
 
 
-def read(text: str) -> Imported:
+def import_activemq(text: str) -> ImportReport:
     """Each `<policyEntry topic="...">` as an entry of `activemq`, one for each topic of a composite destination."""
     root = parse_xml(text)
-    imported = Imported(root.leaves())
-    entries: list[_Entry] = []
+    imported = ImportReport(root.leaves())
+    entries: list[_PolicyEntry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
     has_widest = any(_is_of_every_topic(one) for one in root.walk())
     for element in root.walk():
@@ -173,7 +173,7 @@ def read(text: str) -> Imported:
     return imported
 
 
-def _has_unknown_topics(imported: Imported, root: Element, entries: list[_Entry]) -> bool:
+def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[_PolicyEntry]) -> bool:
     """Return whether an entry was left out whose topics have no entry here."""
     known = [entry.element for entry in entries]
     names = {name for entry in entries for name in entry.patterns}
@@ -194,7 +194,7 @@ def _names_only(text: str, names: set[str]) -> bool:
         return False
 
 
-def _put_in_shadow(entries: list[_Entry], *, unknown_topics: bool) -> None:
+def _put_in_shadow(entries: list[_PolicyEntry], *, unknown_topics: bool) -> None:
     """Put entries in shadow of which the file doesn't say when they act.
 
     `unknown_topics`: also those with wildcards.
@@ -225,13 +225,13 @@ def topic_patterns(text: str) -> list[str]:
     return made
 
 
-def _fits(entries: list[_Entry], patterns: list[str]) -> bool:
+def _fits(entries: list[_PolicyEntry], patterns: list[str]) -> bool:
     """Return whether a policy has room for entries of these patterns and for those beside them."""
     all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
     return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
 
 
-def _is_of_every_topic(element: Element) -> bool:
+def _is_of_every_topic(element: XmlElement) -> bool:
     """Return whether an element is the entry of `>`."""
     topic = element.attributes.get("topic")
     return (
@@ -240,7 +240,7 @@ def _is_of_every_topic(element: Element) -> bool:
 
 
 def _default_entry(
-    imported: Imported, element: Element, has_widest: bool, entries: list[_Entry], beans: Beans
+    imported: ImportReport, element: XmlElement, has_widest: bool, entries: list[_PolicyEntry], beans: Beans
 ) -> None:
     """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches.
 
@@ -257,10 +257,10 @@ def _default_entry(
         elif not _fits(entries, [">"]):
             imported.leave_out(child, _TOO_MANY)
         else:
-            entries.append(_settings(imported, _Entry(child, None, [">"]), beans))
+            entries.append(_settings(imported, _PolicyEntry(child, None, [">"]), beans))
 
 
-def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: Beans) -> None:
+def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEntry], beans: Beans) -> None:
     """Read a policyEntry, and add it to the entries if its topic can be taken over."""
     if any(entry.element is element for entry in entries):
         return  # the defaultEntry's
@@ -289,10 +289,10 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry], beans: B
         for entry in entries:
             entry.shadow = _TWICE if set(entry.patterns) & set(patterns) else entry.shadow
     else:
-        entries.append(_settings(imported, _Entry(element, topic, patterns), beans))
+        entries.append(_settings(imported, _PolicyEntry(element, topic, patterns), beans))
 
 
-def _settings(imported: Imported, entry: _Entry, beans: Beans) -> _Entry:
+def _settings(imported: ImportReport, entry: _PolicyEntry, beans: Beans) -> _PolicyEntry:
     if (leaf := entry.element.attributes.get("topicPrefetch")) is not None:
         _prefetch(imported, entry, leaf)  # strategies go by it
     for name, leaf in entry.element.attributes.items():
@@ -310,20 +310,20 @@ def _settings(imported: Imported, entry: _Entry, beans: Beans) -> _Entry:
     return entry
 
 
-def _prefetch(imported: Imported, entry: _Entry, leaf: Leaf) -> None:
+def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> None:
     """Read a prefetch; limits beyond it grow by what is too much for a window here."""
-    value = whole(leaf.value)
+    value = parse_int(leaf.value)
     if value is not None and value > MAX_PREFETCH:
         entry.settings["prefetch"] = MAX_PREFETCH
         entry.excess = value - MAX_PREFETCH
         limits = "; limits that count beyond it are raised by the rest"
-        entry.found.append(_Found(leaf, f"prefetch {MAX_PREFETCH}, the widest window here{limits}"))
+        entry.found.append(_Strategy(leaf, f"prefetch {MAX_PREFETCH}, the widest window here{limits}"))
     else:
         _set(imported, entry, leaf, "prefetch", value)
         entry.shadow = _UNKNOWN_PREFETCH if value is None else ""
 
 
-def _reference(imported: Imported, entry: _Entry, name: str, leaf: Leaf, beans: Beans) -> None:
+def _reference(imported: ImportReport, entry: _PolicyEntry, name: str, leaf: XmlLeaf, beans: Beans) -> None:
     """Read a strategy that stands elsewhere in the file, as `slowConsumerStrategy="#id"`."""
     bean = beans.get(leaf.value.removeprefix("#"))
     if bean is None:
@@ -331,18 +331,20 @@ def _reference(imported: Imported, entry: _Entry, name: str, leaf: Leaf, beans: 
             leaf, f"No bean of this file has the id {leaf.value[1:80]!r}: write the strategy into the entry."
         )
         return
-    entry.found.append(_Found(leaf, "the strategy that it refers to"))
+    entry.found.append(_Strategy(leaf, "the strategy that it refers to"))
     read_strategy = _slow if name == "slowConsumerStrategy" else _pending
-    read_strategy(imported, entry, Element(name, bean.line, children=[bean]), beans)
+    read_strategy(imported, entry, XmlElement(name, bean.line, children=[bean]), beans)
 
 
-def _strategies(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> list[Element]:
+def _strategies(
+    imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans
+) -> list[XmlElement]:
     """The strategies within an element; a Spring bean as if it were written by its class's name."""
     found = []
     for child in element.children:
         if child.name == "ref" and (leaf := child.attributes.get("bean")) is not None:
             if leaf.value in beans:
-                entry.found.append(_Found(leaf, "the strategy that it refers to"))
+                entry.found.append(_Strategy(leaf, "the strategy that it refers to"))
                 child = beans[leaf.value]
             else:
                 imported.leave_out(leaf, f"No bean of this file has the id {leaf.value[:80]!r}.")
@@ -352,22 +354,22 @@ def _strategies(imported: Imported, entry: _Entry, element: Element, beans: Bean
     return found
 
 
-def _bean_strategy(entry: _Entry, bean: Element, kind: Leaf) -> Element:
+def _bean_strategy(entry: _PolicyEntry, bean: XmlElement, kind: XmlLeaf) -> XmlElement:
     """Return a Spring bean as the element of ActiveMQ's schema, with its properties as attributes.
 
     A property whose value isn't a text here gets its own name as the value, which no setting can have. A bean
     that is set somewhere else as well, or whose class isn't ActiveMQ's, is returned as it is.
     """
     package, _, name = kind.value.strip().rpartition(".")
-    strategy = Element(name[:1].lower() + name[1:], bean.line)
+    strategy = XmlElement(name[:1].lower() + name[1:], bean.line)
     if package != _PACKAGE or any(key in _ELSEWHERE or key.endswith("-ref") for key in bean.attributes):
         return bean
     if strategy.name in _STRATEGIES:
-        entry.found.append(_Found(kind, strategy.name))
+        entry.found.append(_Strategy(kind, strategy.name))
     strategy.attributes |= {
         key: leaf for key, leaf in bean.attributes.items() if key in _KNOWN
     }  # p:maxSlowCount
-    properties: dict[str, tuple[Leaf, Leaf]] = {}
+    properties: dict[str, tuple[XmlLeaf, XmlLeaf]] = {}
     for one in bean.children:
         key = one.attributes.get("name")
         if one.name == "property" and key is not None and key.value in _KNOWN:
@@ -376,24 +378,24 @@ def _bean_strategy(entry: _Entry, bean: Element, kind: Leaf) -> Element:
     for name, (key, value) in properties.items():
         strategy.attributes[name] = value
         if value is not key:
-            entry.found.append(_Found(key, name))
+            entry.found.append(_Strategy(key, name))
     return strategy
 
 
-def _pending(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
+def _pending(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans) -> None:
     for child in _strategies(imported, entry, element, beans):
         if child.name == "constantPendingMessageLimitStrategy":
-            _strategy(imported, entry, child, CONSTANT, "limit", whole, -1)
+            _strategy(imported, entry, child, CONSTANT, "limit", parse_int, -1)
         elif child.name == "prefetchRatePendingMessageLimitStrategy":
             # Its own default is 0.5; guides that print 2.5 or 3 set it.
-            _strategy(imported, entry, child, RATE, "multiplier", number, 0.5)
+            _strategy(imported, entry, child, RATE, "multiplier", parse_number, 0.5)
     imported.leave_out(element, NO_SUCH_SETTING)
 
 
 def _strategy(
-    imported: Imported,
-    entry: _Entry,
-    element: Element,
+    imported: ImportReport,
+    entry: _PolicyEntry,
+    element: XmlElement,
     key: str,
     name: str,
     convert: Callable[[str], Any],
@@ -405,10 +407,10 @@ def _strategy(
     else:
         entry.settings.setdefault(key, default)
         if element.text is not None and not element.text.value:
-            entry.found.append(_Found(element.text, f"{key} {default}"))
+            entry.found.append(_Strategy(element.text, f"{key} {default}"))
 
 
-def _slow(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> None:
+def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans) -> None:
     """Read the strategy that aborts slow consumers, of which an entry has one."""
     for child in _strategies(imported, entry, element, beans):
         strategy = _ABORTS.get(child.name)
@@ -425,7 +427,7 @@ def _slow(imported: Imported, entry: _Entry, element: Element, beans: Beans) -> 
     imported.leave_out(element, NO_SUCH_SETTING)
 
 
-def _leave_out_strategy(imported: Imported, entry: _Entry, strategy: Element, why: str) -> None:
+def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
     """Leave out a strategy with all that it says, a bean's properties included."""
     leaves = set(strategy.leaves())
     for leaf in leaves:
@@ -434,27 +436,27 @@ def _leave_out_strategy(imported: Imported, entry: _Entry, strategy: Element, wh
     entry.found = [one for one in entry.found if one.leaf not in leaves and one.setting not in words]
 
 
-def _abort(imported: Imported, entry: _Entry, strategy: Element, key: str) -> None:
+def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Read an abort strategy, or leave it out whole if a limit or its period can't be read."""
     settings: dict[str, Any] = {key: True}
-    taken: list[_Found] = []
+    taken: list[_Strategy] = []
     for name, leaf in strategy.attributes.items():
         setting, value, remark = name, None, ""
         if name in _LIMITS:
             setting = _LIMITS[name]
-            value = whole(leaf.value)
+            value = parse_int(leaf.value)
             if value is not None and not 0 <= value <= ACTIVEMQ[setting].high:
                 value, remark = -1, "-1 is no limit"
         elif name == _PERIOD:
-            setting, value = "check_period", whole(leaf.value)
+            setting, value = "check_period", parse_int(leaf.value)
             if value is not None and value <= 0:
                 settings[key] = False
-                taken.append(_Found(leaf, f"{key} false: without a period ActiveMQ never looks"))
+                taken.append(_Strategy(leaf, f"{key} false: without a period ActiveMQ never looks"))
                 continue
             if value is not None and value < (least := ACTIVEMQ[setting].low):
                 value, remark = least, f"{least} ms is the shortest period here"
         elif name == "abortConnection":
-            _set(imported, entry, leaf, "abort_connection", flag(leaf.value))
+            _set(imported, entry, leaf, "abort_connection", parse_bool(leaf.value))
             continue
         else:
             imported.leave_out(leaf, _about_strategy(name, leaf, key))
@@ -467,11 +469,11 @@ def _abort(imported: Imported, entry: _Entry, strategy: Element, key: str) -> No
             return
         settings[setting] = value
         remark = "; ".join(filter(None, (remark, _DIFFERS.get(setting))))
-        taken.append(_Found(leaf, f"{setting}; {remark}" if remark else setting))
+        taken.append(_Strategy(leaf, f"{setting}; {remark}" if remark else setting))
     if settings[key] and not _ever_aborts({**ACTIVEMQ_DEFAULTS, **settings}, key):
         settings[key] = False
     if strategy.text is not None and not strategy.text.value:
-        taken.append(_Found(strategy.text, f"{key} true"))
+        taken.append(_Strategy(strategy.text, f"{key} true"))
     entry.settings |= settings
     entry.found += taken
     _remark_on_strategy(entry, strategy, key)
@@ -484,28 +486,28 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
     return bool(settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0)
 
 
-def _remark_on_strategy(entry: _Entry, strategy: Element, key: str) -> None:
+def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Say beside the strategy's first setting how its effect differs from ActiveMQ's."""
     told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.leaves())
     for place, one in enumerate(entry.found):
         if told and one.leaf in leaves:
-            entry.found[place] = _Found(one.leaf, f"{one.setting}; {told}")
+            entry.found[place] = _Strategy(one.leaf, f"{one.setting}; {told}")
             return
 
 
-def _about_strategy(name: str, leaf: Leaf, strategy: str) -> str:
+def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
     """Return why an attribute of an abort strategy isn't taken over."""
     if name == "ignoreNetworkConsumers":
         return "Sluice has no network of brokers."
     if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
         return NO_SUCH_SETTING
-    if flag(leaf.value) is True:
+    if parse_bool(leaf.value) is True:
         return "Consumers with nothing to acknowledge are always ignored here, so it changes nothing."
     return "Consumers with nothing to acknowledge are always ignored here: ActiveMQ would abort them too."
 
 
-def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) -> None:
+def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
     """Set a field by a leaf, or leave the leaf out."""
     why = _why_not(leaf, key, value)
     if key in entry.settings:
@@ -515,15 +517,17 @@ def _set(imported: Imported, entry: _Entry, leaf: Leaf, key: str, value: Any) ->
     else:
         entry.settings[key] = value
         remark = _DIFFERS.get(key)
-        entry.found.append(_Found(leaf, f"{key}; {remark}" if remark else key))
+        entry.found.append(_Strategy(leaf, f"{key}; {remark}" if remark else key))
 
 
-def _why_not(leaf: Leaf, setting: str, value: Any) -> str:
+def _why_not(leaf: XmlLeaf, setting: str, value: Any) -> str:
     """Return why a leaf's value can't be a setting's; "" when it can."""
-    return why_not(leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}]))
+    return value_problem(
+        leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}])
+    )
 
 
-def _raise_limits(entry: _Entry) -> None:
+def _raise_limits(entry: _PolicyEntry) -> None:
     """Raise the pending limits by the part of the prefetch that no window here can hold."""
     if (constant := entry.settings.get(CONSTANT, -1)) >= 0:
         raised = constant + entry.excess
@@ -535,7 +539,7 @@ def _raise_limits(entry: _Entry) -> None:
         entry.settings[RATE] = min(rate, float(ACTIVEMQ[RATE].high))
 
 
-def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict[str, Any]]:
+def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> list[dict[str, Any]]:
     """Return the entries of the policy that a policyEntry makes."""
     if entry.excess:
         _raise_limits(entry)
@@ -568,13 +572,13 @@ def _made(imported: Imported, entry: _Entry, entries: list[_Entry]) -> list[dict
     if entry.topic is not None:
         imported.take(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
     elif alone:
-        entry.found[0] = _Found(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
+        entry.found[0] = _Strategy(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
     for leaf, setting in entry.found:
         imported.take(leaf, part, setting)
     return made
 
 
-def _silent(pattern: str, entry: _Entry, entries: list[_Entry]) -> dict[str, Any]:
+def _silent(pattern: str, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> dict[str, Any]:
     """Return ActiveMQ's defaults for settings that only entries laid under this one have."""
     under = [
         other
@@ -585,7 +589,7 @@ def _silent(pattern: str, entry: _Entry, entries: list[_Entry]) -> dict[str, Any
     return {key: _SILENT[key] for key in sorted(keys)}
 
 
-def _usage(imported: Imported, element: Element) -> None:
+def _usage(imported: ImportReport, element: XmlElement) -> None:
     """The limits of the whole broker: named, since what passing them does is something else here."""
     for one in element.walk():
         for leaf in one.leaves() if one.name in ("memoryUsage", "storeUsage", "tempUsage") else ():
@@ -606,10 +610,10 @@ def _usage(imported: Imported, element: Element) -> None:
 
 def _nbytes(text: str) -> int | None:
     """Bytes as ActiveMQ reads them: with `mb` as with `m`, powers of 1,024."""
-    return nbytes(text.strip().lower().removesuffix("b"))
+    return parse_bytes(text.strip().lower().removesuffix("b"))
 
 
-def _others(imported: Imported, element: Element) -> None:
+def _others(imported: ImportReport, element: XmlElement) -> None:
     """What stands around the policies."""
     if element.name in _NOT_POLICY:
         imported.not_policy(element)

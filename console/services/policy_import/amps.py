@@ -13,39 +13,39 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_actions import read_actions
-from console.services.policy_import.amps_words import nbytes, seconds, topic_pattern
-from console.services.policy_import.imported import (
+from console.services.policy_import.amps_values import parse_bytes, parse_seconds, topic_pattern
+from console.services.policy_import.result import (
     NO_SUCH_SETTING,
-    Imported,
-    flag,
-    whole,
-    why_not,
+    ImportReport,
+    parse_bool,
+    parse_int,
+    value_problem,
 )
-from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
+from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
-MOST_TRANSPORTS: Final = 64
+MAX_TRANSPORTS: Final = 64
 _Limit = tuple[str, str, Callable[[str], Any], Callable[[DocumentReader, dict[str, Any], str], object]]
 
 
 def _percent(text: str) -> int | None:
-    return whole(text.removesuffix("%"))
+    return parse_int(text.removesuffix("%"))
 
 
 def _ms(text: str) -> int | None:
-    age = seconds(text)
+    age = parse_seconds(text)
     return None if age is None else round(age * 1_000)
 
 
 _LIMITS: Final[dict[str, _Limit]] = {
-    "MessageMemoryLimit": ("pool", "message_memory_limit", nbytes, read_pool),
-    "MessageDiskLimit": ("pool", "message_disk_limit", nbytes, read_pool),
+    "MessageMemoryLimit": ("pool", "message_memory_limit", parse_bytes, read_pool),
+    "MessageDiskLimit": ("pool", "message_disk_limit", parse_bytes, read_pool),
     "MessageDiskPath": ("pool", "message_disk_path", str, read_pool),
     "ClientMaxCapacity": ("client_policy", "client_max_capacity", _percent, read_client_policy),
     "ClientMessageAgeLimit": ("client_policy", "client_message_age_limit_ms", _ms, read_client_policy),
 }
 _JOURNAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "JournalSize": ("journal_size", nbytes),
-    "PreallocatedJournalFiles": ("preallocated_files", whole),
+    "JournalSize": ("journal_size", parse_bytes),
+    "PreallocatedJournalFiles": ("preallocated_files", parse_int),
     "JournalDirectory": ("journal_directory", str),
     "JournalArchiveDirectory": ("archive_directory", str),
 }
@@ -78,13 +78,13 @@ _OF_TRANSPORT: Final = {
 _NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
 
 
-def read(text: str) -> Imported:
+def import_amps(text: str) -> ImportReport:
     """An `<AMPSConfig>`, or one of its parts by itself. The instance keeps its own name: bookmarks carry it."""
     root = parse_xml(text)
-    imported = Imported(root.leaves())
+    imported = ImportReport(root.leaves())
     parts = root.children if root.name == "AMPSConfig" else [root]
     imported.document |= _limits(imported, parts, "")
-    if transports := _Transports(imported, parts).read():
+    if transports := _TransportReader(imported, parts).read():
         imported.document["transports"] = transports
     for part in parts:
         if part.name == "TransactionLog" and "instance" not in imported.document:
@@ -102,7 +102,7 @@ def read(text: str) -> Imported:
     return imported
 
 
-def _limits(imported: Imported, elements: Sequence[Element], part: str) -> dict[str, Any]:
+def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -> dict[str, Any]:
     """The slow-client settings among some elements: of the instance, or of a part, which is a transport."""
     made: dict[str, dict[str, Any]] = {}
     for element in elements:
@@ -123,18 +123,18 @@ def _limits(imported: Imported, elements: Sequence[Element], part: str) -> dict[
 
 
 def _why_not(
-    leaf: Leaf,
+    leaf: XmlLeaf,
     value: object,
     settings: dict[str, Any],
     check: Callable[[DocumentReader, dict[str, Any], str], object],
 ) -> str:
-    return why_not(leaf, value, lambda reader: check(reader, settings, "it"))
+    return value_problem(leaf, value, lambda reader: check(reader, settings, "it"))
 
 
-class _Transports:
+class _TransportReader:
     """The transports of a file, with the instance's authentication and entitlement where they say none."""
 
-    def __init__(self, imported: Imported, parts: Sequence[Element]) -> None:
+    def __init__(self, imported: ImportReport, parts: Sequence[XmlElement]) -> None:
         self._imported = imported
         self._parts = parts
         self._made: list[dict[str, Any]] = []
@@ -149,15 +149,15 @@ class _Transports:
                     self._one(element)
         return self._made
 
-    def _one(self, element: Element) -> None:
+    def _one(self, element: XmlElement) -> None:
         if why := self._why_not(element):
             self._imported.leave_out(element, why)
             return
-        address = value_of(element.text_of("InetAddr"))
+        address = leaf_value(element.text_of("InetAddr"))
         transport: dict[str, Any] = {
-            "name": value_of(element.text_of("Name")),
+            "name": leaf_value(element.text_of("Name")),
             "kind": _kind(element),
-            "port": whole(address.rpartition(":")[2]),
+            "port": parse_int(address.rpartition(":")[2]),
         }
         secured, tls = _tls(element)
         if secured:
@@ -168,18 +168,18 @@ class _Transports:
         self._leave_out_others(element)
         self._made.append(transport)
 
-    def _why_not(self, element: Element) -> str:
+    def _why_not(self, element: XmlElement) -> str:
         """Why a transport can't be taken over; one that was secured never becomes one that isn't."""
-        name, address = value_of(element.text_of("Name")), value_of(element.text_of("InetAddr"))
-        kind, port = _kind(element), whole(address.rpartition(":")[2])
+        name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
+        kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
-        asks = flag(value_of(element.text_of("VerifyClient"))) is True
+        asks = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
         if kind is None or port is None:
             return "Sluice listens by TCP and WebSocket, on an address with a port."
         if any(made["name"] == name or made["port"] == port for made in self._made):
             return "A transport of this name, or on this port, was taken before."
-        if len(self._made) >= MOST_TRANSPORTS:
-            return f"A policy has at most {MOST_TRANSPORTS} transports."
+        if len(self._made) >= MAX_TRANSPORTS:
+            return f"A policy has at most {MAX_TRANSPORTS} transports."
         if asks and "client_ca" not in tls:
             return "It asks clients for certificates, and Sluice takes the authorities from one file: give it as CAFile."
         if secured and not (
@@ -192,7 +192,7 @@ class _Transports:
         )
         return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)
 
-    def _take(self, element: Element, part: str, transport: dict[str, Any]) -> None:
+    def _take(self, element: XmlElement, part: str, transport: dict[str, Any]) -> None:
         port = f"port {transport['port']}, on loopback until its host is set"
         settings = {
             "Name": "name",
@@ -202,13 +202,13 @@ class _Transports:
         settings |= {"Certificate": "tls.certificate", "PrivateKey": "tls.key"} if "tls" in transport else {}
         if "client_ca" in transport.get("tls", {}):
             settings |= {"CAFile": "tls.client_ca", "VerifyClient": "tls.client_ca"}
-        if _TYPES.get(value_of(element.text_of("Protocol"))) is not None:
+        if _TYPES.get(leaf_value(element.text_of("Protocol"))) is not None:
             settings["Protocol"] = "kind"
         for name, setting in settings.items():
             if (leaf := element.text_of(name)) is not None:
                 self._imported.take(leaf, part, setting)
 
-    def _access(self, element: Element, part: str) -> dict[str, Any]:
+    def _access(self, element: XmlElement, part: str) -> dict[str, Any]:
         """A module for authentication becomes passwords, one for entitlement a restricted transport: closed at first."""
         made: dict[str, Any] = {}
         for name, setting, closed, opened in (
@@ -231,8 +231,8 @@ class _Transports:
             )
         return made
 
-    def _leave_out_others(self, element: Element) -> None:
-        if flag(value_of(element.text_of("VerifyClient"))) is not True:
+    def _leave_out_others(self, element: XmlElement) -> None:
+        if parse_bool(leaf_value(element.text_of("VerifyClient"))) is not True:
             for name in ("VerifyClient", "CAFile", "CAPath"):
                 if (one := element.child(name)) is not None:
                     self._imported.leave_out(
@@ -243,20 +243,22 @@ class _Transports:
                 self._imported.leave_out(child, _OF_TRANSPORT.get(child.name, NO_SUCH_SETTING))
 
 
-def _kind(element: Element) -> str | None:
-    return _TYPES.get(value_of(element.text_of("Protocol"))) or _TYPES.get(value_of(element.text_of("Type")))
+def _kind(element: XmlElement) -> str | None:
+    return _TYPES.get(leaf_value(element.text_of("Protocol"))) or _TYPES.get(
+        leaf_value(element.text_of("Type"))
+    )
 
 
-def _tls(element: Element) -> tuple[bool, dict[str, str]]:
+def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
     """Whether a transport is secured (tcps, or tcp with a private key, as AMPS has it), and its files."""
     files = {"certificate": "Certificate", "key": "PrivateKey"}
-    if flag(value_of(element.text_of("VerifyClient"))) is True:
+    if parse_bool(leaf_value(element.text_of("VerifyClient"))) is True:
         files["client_ca"] = "CAFile"
-    found = {key: value for key, name in files.items() if (value := value_of(element.text_of(name)))}
-    return value_of(element.text_of("Type")) == "tcps" or "key" in found, found
+    found = {key: value for key, name in files.items() if (value := leaf_value(element.text_of(name)))}
+    return leaf_value(element.text_of("Type")) == "tcps" or "key" in found, found
 
 
-def _transaction_log(imported: Imported, element: Element) -> dict[str, Any]:
+def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, Any]:
     """The journal. Without a Topic nothing is journaled, as in AMPS; topics that can't be read change nothing."""
     made: dict[str, Any] = {}
     topics: list[str | dict[str, str]] = []
@@ -275,10 +277,10 @@ def _transaction_log(imported: Imported, element: Element) -> dict[str, Any]:
     return made
 
 
-def _journal(imported: Imported, leaf: Leaf, made: dict[str, Any]) -> None:
+def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> None:
     setting, convert = _JOURNAL[leaf.name]
     value = convert(leaf.value)
-    why = why_not(
+    why = value_problem(
         leaf, value, lambda reader: read_instance(reader, {"name": "instance", **made, setting: value})
     )
     if setting in made:
@@ -290,10 +292,10 @@ def _journal(imported: Imported, leaf: Leaf, made: dict[str, Any]) -> None:
         imported.take(leaf, "instance", setting)
 
 
-def _topic(imported: Imported, element: Element, before: int) -> list[str | dict[str, str]]:
+def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str | dict[str, str]]:
     """A journaled topic; nothing when its name can't be taken over."""
     name, kind, chosen = (element.text_of(one) for one in ("Name", "MessageType", "Filter"))
-    pattern = topic_pattern(value_of(name))
+    pattern = topic_pattern(leaf_value(name))
     try:
         TopicPattern.parse(pattern)
     except ClientError as problem:
@@ -304,7 +306,7 @@ def _topic(imported: Imported, element: Element, before: int) -> list[str | dict
         return []
     part = f"journaled topic {pattern}"
     imported.take(name, part, "topic")
-    message_type = _MESSAGE_TYPES.get(value_of(kind) or "json", "binary")
+    message_type = _MESSAGE_TYPES.get(leaf_value(kind) or "json", "binary")
     if kind is not None and kind.value in _MESSAGE_TYPES:
         imported.take(kind, part, f"message_type {message_type}")
     elif kind is not None:
@@ -314,7 +316,7 @@ def _topic(imported: Imported, element: Element, before: int) -> list[str | dict
     return [JournaledTopic(pattern, message_type, selected).as_json()]
 
 
-def _filter(imported: Imported, leaf: Leaf, message_type: str, part: str) -> str | None:
+def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str) -> str | None:
     """A journaled topic's filter; None when it can't be one, and then all of the topic's messages are journaled."""
     if len(leaf.value) > MAX_TEXT:
         imported.leave_out(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from console.services.policy_import.amps_words import topic_pattern
-from console.services.policy_import.imported import Imported
-from console.services.policy_import.leaves import Element, Leaf, value_of
+from console.services.policy_import.amps_values import topic_pattern
+from console.services.policy_import.result import ImportReport
+from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value
 
 _EVENTS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "on-schedule": ("schedule", {"Every": "every"}),
@@ -44,25 +44,25 @@ _WHY: Final = {
 _NOTHING: Final = "Sluice has nothing that does this."
 _HALF: Final = "Half of an action would do something else than the whole."
 _MESSAGE_TYPE: Final = "A topic's type is set with the journaled topics."
-MOST_NAME: Final = 100
-MOST_DESCRIPTION: Final = 500
+MAX_NAME: Final = 100
+MAX_DESCRIPTION: Final = 500
 
 
 @dataclass(slots=True)
-class _Parts:
+class _ActionParts:
     """What of an action was understood so far, and the leaves that go into it."""
 
     on: list[dict[str, str]] = field(default_factory=list)
     do: list[dict[str, str]] = field(default_factory=list)
-    taken: list[tuple[Leaf, str]] = field(default_factory=list)
+    taken: list[tuple[XmlLeaf, str]] = field(default_factory=list)
     description: str = ""
     whole: bool = True
 
 
-def read_actions(imported: Imported, element: Element) -> None:
+def read_actions(imported: ImportReport, element: XmlElement) -> None:
     """Each `<Action>` all of whose parts Sluice has; one with a part it hasn't is left out whole."""
     for place, one in enumerate((child for child in element.children if child.name == "Action"), 1):
-        parts = _Parts()
+        parts = _ActionParts()
         for child in one.children:
             _part(imported, child, parts)
         if not (parts.whole and parts.on and parts.do):
@@ -78,10 +78,10 @@ def read_actions(imported: Imported, element: Element) -> None:
         imported.leave_out(one, "It isn't an option here.")
 
 
-def _part(imported: Imported, element: Element, parts: _Parts) -> None:
+def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:
     """Read an On or a Do. One that Sluice hasn't is left out, and the action isn't whole then."""
     leaf = element.text_of("Module")
-    module = value_of(leaf).removeprefix("amps-action-")
+    module = leaf_value(leaf).removeprefix("amps-action-")
     table, word, listed = (_EVENTS, "on", parts.on) if element.name == "On" else (_STEPS, "do", parts.do)
     found = table.get(module) if element.name in ("On", "Do") else None
     if found is None or leaf is None:
@@ -101,7 +101,7 @@ def _part(imported: Imported, element: Element, parts: _Parts) -> None:
 
 
 def _option(
-    imported: Imported, leaf: Leaf, names: dict[str, str], made: dict[str, str], parts: _Parts
+    imported: ImportReport, leaf: XmlLeaf, names: dict[str, str], made: dict[str, str], parts: _ActionParts
 ) -> None:
     key = names.get(leaf.name)
     if key is not None and (key not in made or key == "parameters"):
@@ -110,22 +110,22 @@ def _option(
     elif leaf.name == "Name":
         parts.taken.append((leaf, "name"))
     elif leaf.name == "Description" and not parts.description:
-        parts.description = leaf.value[:MOST_DESCRIPTION]
+        parts.description = leaf.value[:MAX_DESCRIPTION]
         parts.taken.append((leaf, "description"))
     elif leaf.name == "MessageType":
         imported.leave_out(leaf, _MESSAGE_TYPE)
 
 
-def _name(element: Element) -> str:
+def _name(element: XmlElement) -> str:
     """An action's name: that of its first event, or the path it answers at."""
     on = element.child("On")
     options = on.child("Options") if on is not None else None
-    found = (value_of(options.text_of(name)) for name in ("Name", "Path")) if options is not None else ()
-    return next((text[:MOST_NAME] for text in found if text), "")
+    found = (leaf_value(options.text_of(name)) for name in ("Name", "Path")) if options is not None else ()
+    return next((text[:MAX_NAME] for text in found if text), "")
 
 
-def _free(imported: Imported, name: str) -> str:
+def _free(imported: ImportReport, name: str) -> str:
     """A name that no action of the file has yet."""
     known = {action["name"] for action in imported.actions}
-    numbered = (f"{name[: MOST_NAME - 6]} {number}" for number in range(2, len(known) + 3))
+    numbered = (f"{name[: MAX_NAME - 6]} {number}" for number in range(2, len(known) + 3))
     return name if name not in known else next(one for one in numbered if one not in known)

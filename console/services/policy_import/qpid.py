@@ -26,16 +26,16 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.names import is_name
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.subscriptions.topics import TopicPattern
-from console.services.policy_import.imported import (
+from console.services.policy_import.result import (
     NO_SUCH_SETTING,
-    Imported,
-    flag,
+    ImportReport,
     is_placeholder,
-    whole,
-    why_not,
+    parse_bool,
+    parse_int,
+    value_problem,
 )
-from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
 from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
+from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
 # The document prints `maessageAge`; files that were copied from it say so too.
 _LIMITS: Final = {
@@ -90,7 +90,7 @@ _NOT_POLICY: Final = frozenset((
 ))  # fmt: skip
 
 
-def read(text: str) -> Imported:
+def import_qpid(text: str) -> ImportReport:
     """Read each topic with limits as an entry of `qpid`, and each durable subscription's queue as `rules`.
 
     Raises OperatorError bad_import.
@@ -103,8 +103,8 @@ def read(text: str) -> Imported:
             "with notify.",
         )
     root = parse_xml(text)
-    imported = Imported(root.leaves())
-    reading = _Reading(imported)
+    imported = ImportReport(root.leaves())
+    reading = _QpidReader(imported)
     for topics in (
         element for name in ("topics", "queues") for element in root.walk() if element.name == name
     ):
@@ -130,7 +130,7 @@ def read(text: str) -> Imported:
     return imported
 
 
-def checked_key(key: str) -> str:
+def check_key(key: str) -> str:
     """An AMQP topic key, as it is: `*` is one word, `#` at the end any number of words. Raises ClientError."""
     if key != "#":
         TopicPattern.parse(f"{key[:-2]}.>" if key.endswith(".#") else key)
@@ -143,9 +143,9 @@ def checked_key(key: str) -> str:
     return key
 
 
-def _deletes(policy: Element) -> bool:
+def _deletes(policy: XmlElement) -> bool:
     """Return whether a policy element names a policy that disconnects."""
-    return value_of(policy.attributes.get("name") or policy.text_of("name")).lower() in (
+    return leaf_value(policy.attributes.get("name") or policy.text_of("name")).lower() in (
         "delete",
         "topicdelete",
     )
@@ -165,10 +165,10 @@ def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Reading:
+class _QpidReader:
     """The entries so far."""
 
-    def __init__(self, imported: Imported) -> None:
+    def __init__(self, imported: ImportReport) -> None:
         self.imported = imported
         self.entries: list[dict[str, Any]] = []
         self._has_unknown_topics = False
@@ -179,7 +179,7 @@ class _Reading:
         """Rules for durable subscriptions by their queues' names."""
         self._everything: dict[str, Any] = {}
 
-    def everything(self, element: Element) -> None:
+    def everything(self, element: XmlElement) -> None:
         """The limits of all topics: those of <topics>, or else those of <queues>, which are for topics' queues."""
         for detection in (child for child in element.children if child.name == _DETECTION):
             if self._everything:
@@ -191,14 +191,14 @@ class _Reading:
             self._everything = self._limits(detection, "#")
             self.entries += [self._everything] if self._everything else []
 
-    def topic(self, element: Element) -> None:
+    def topic(self, element: XmlElement) -> None:
         """One topic, in either form; an element without limits is no entry."""
         name = element.attributes.get("key") or element.text_of("name")
         limits = element.child("consumer") or element.child(_DETECTION)
         if limits is None:
             return
         why = ""
-        key = value_of(name)
+        key = leaf_value(name)
         subscription = element.child("subscriptionName")
         if name is None or not key:
             why = "The topic has no key or name."
@@ -210,7 +210,7 @@ class _Reading:
             why = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
         else:
             try:
-                checked_key(key)
+                check_key(key)
             except ClientError as problem:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
@@ -220,7 +220,7 @@ class _Reading:
             self._twice |= {key} if known else set()
         elif subscription is not None:
             self._subscription(element, subscription.text, limits, key)
-            self.imported.take(name, f"rules {value_of(subscription.text)} {key}", "topic")
+            self.imported.take(name, f"rules {leaf_value(subscription.text)} {key}", "topic")
         elif made := self._limits(limits, key):
             alone = sorted(set(self._everything) - set(made))
             none = (
@@ -241,16 +241,18 @@ class _Reading:
         keys = [*(entry["topic"] for entry in self.entries), key]
         return len(keys) + len(patterns_beside_topics(keys, "#")) <= MAX_ENTRIES
 
-    def queue(self, element: Element) -> None:
+    def queue(self, element: XmlElement) -> None:
         """Read one queue. Its limits stand in it, or in an element of its name."""
         within = [one for child in element.children for one in (child, *child.children)]
         limits = next((one for one in within if one.name in ("consumer", _DETECTION)), None)
         if limits is not None:
             self._subscription(element, element.attributes.get("name") or element.text_of("name"), limits)
 
-    def _subscription(self, element: Element, name: Leaf | None, limits: Element, topic: str = "") -> None:
+    def _subscription(
+        self, element: XmlElement, name: XmlLeaf | None, limits: XmlElement, topic: str = ""
+    ) -> None:
         """The limits of a durable subscription, to a topic or any, by its queue's name."""
-        client, _, subscription = value_of(name).partition(":")
+        client, _, subscription = leaf_value(name).partition(":")
         scope = {"client": client, "subscription": subscription, **({"topic": topic} if topic else {})}
         if name is None or not is_name(client) or not _is_subscription(subscription):
             self.imported.leave_out(element, _NO_SUBSCRIPTION)
@@ -286,7 +288,7 @@ class _Reading:
             return {**made, "mode": EnforcementMode.SHADOW.value}
         return {**made, "mode": EnforcementMode.ENFORCE.value}
 
-    def _limits(self, element: Element, key: str, into: str = "qpid") -> dict[str, Any]:
+    def _limits(self, element: XmlElement, key: str, into: str = "qpid") -> dict[str, Any]:
         """A topic's or subscription's entry; nothing when no limit is taken over."""
         made: dict[str, Any] = {}
         acts = [child for child in element.children if child.name == "policy"]
@@ -305,9 +307,11 @@ class _Reading:
             return {}
         return {"topic": key, **made}
 
-    def _limit(self, leaf: Leaf, part: str, setting: str, made: dict[str, Any]) -> None:
-        value = whole(leaf.value)
-        why = why_not(leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}]))
+    def _limit(self, leaf: XmlLeaf, part: str, setting: str, made: dict[str, Any]) -> None:
+        value = parse_int(leaf.value)
+        why = value_problem(
+            leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}])
+        )
         if setting in made:
             why = "The entry says this twice: the first was taken."
         if why:
@@ -316,7 +320,7 @@ class _Reading:
             made[setting] = value
             self.imported.take(leaf, part, setting)
 
-    def _policy(self, element: Element, part: str) -> None:
+    def _policy(self, element: XmlElement, part: str) -> None:
         name = element.attributes.get("name") or element.text_of("name")
         if name is None or not _deletes(element):
             self.imported.leave_out(element, _NO_DELETE)
@@ -330,23 +334,23 @@ class _Reading:
             elif one.name.lower() == "topicdelete" and one.text is not None:
                 self.imported.take(one.text, part, "durable subscriptions are kept")
 
-    def _option(self, element: Element, part: str) -> None:
+    def _option(self, element: XmlElement, part: str) -> None:
         option, value = element.attributes.get("name"), element.attributes.get("value")
         if (
             option is None
             or value is None
             or option.value != "delete-persistent"
-            or flag(value.value) is None
+            or parse_bool(value.value) is None
         ):
             self.imported.leave_out(element, "It isn't an option of this policy.")
-        elif flag(value.value):
+        elif parse_bool(value.value):
             self.imported.leave_out(element, _DELETES)
         else:
             for leaf in (option, value):
                 self.imported.take(leaf, part, "durable subscriptions are kept")
 
 
-def _others(imported: Imported, element: Element) -> None:
+def _others(imported: ImportReport, element: XmlElement) -> None:
     """What stands around the limits of topics."""
     if element.name in _REASONS:
         imported.leave_out(element, _REASONS[element.name])

@@ -13,17 +13,23 @@ from typing import Any, Final, NamedTuple
 
 from broker_core.config.presets import read_xap
 from broker_core.errors import OperatorError
-from console.services.policy_import.imported import Imported, flag, whole, why_not
-from console.services.policy_import.leaves import MAX_LEAVES, Element, Leaf, parse_xml, too_many_leaves
+from console.services.policy_import.result import ImportReport, parse_bool, parse_int, value_problem
+from console.services.policy_import.xml_leaves import (
+    MAX_LEAVES,
+    XmlElement,
+    XmlLeaf,
+    parse_xml,
+    too_many_leaves_error,
+)
 
 PREFIX: Final = "com.gs.transport_protocol.lrmi.slow-consumer."
 MAX_LINE: Final = 65_536
 """Characters of a line and those that continue it: splitting one into words takes longer than it is."""
 _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
-    "enabled": flag,
-    "throughput": whole,
-    "latency": whole,
-    "retries": whole,
+    "enabled": parse_bool,
+    "throughput": parse_int,
+    "latency": parse_int,
+    "retries": parse_int,
 }
 _CLIENTS: Final = {
     "com.gs.transport_protocol.lrmi.threadpool.queue-size": "It bounds a buffer in the client; Sluice's client is bounded.",
@@ -40,23 +46,23 @@ _PROPERTY: Final = re.compile(
 _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 
 
-class _Property(NamedTuple):
+class _JvmProperty(NamedTuple):
     """A property: its name, its value's leaf, and the other leaves that are part of it (a key)."""
 
     name: str
-    value: Leaf
-    beside: tuple[Leaf, ...] = ()
+    value: XmlLeaf
+    beside: tuple[XmlLeaf, ...] = ()
 
 
-def read(text: str) -> Imported:
+def import_xap(text: str) -> ImportReport:
     """The slow-consumer properties as the instance's entry of `xap`. Everything else is about other parts of XAP."""
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
         leaves, found = list(root.leaves()), list(_properties_of(root))
     else:
-        leaves = list(options(text))
-        found = [_Property(_name(leaf), leaf) for leaf in leaves]
-    imported = Imported(leaves)
+        leaves = list(parse_options(text))
+        found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
+    imported = ImportReport(leaves)
     made: dict[str, Any] = {}
     for one in reversed(found):
         _property(imported, one, made)
@@ -76,11 +82,11 @@ def _is_known(name: str) -> bool:
     return name.startswith(PREFIX) or name in _CLIENTS
 
 
-def _name(leaf: Leaf) -> str:
+def _name(leaf: XmlLeaf) -> str:
     return leaf.name.removeprefix("-D")
 
 
-def _property(imported: Imported, one: _Property, made: dict[str, Any]) -> None:
+def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -> None:
     """Take a property over, or say why not. They come the last first."""
     setting = one.name.removeprefix(PREFIX)
     if not _is_known(one.name):
@@ -93,7 +99,7 @@ def _property(imported: Imported, one: _Property, made: dict[str, Any]) -> None:
         why = "It is set again further down: the last one counts."
     else:
         value = _SETTINGS[setting](one.value.value)
-        why = why_not(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
+        why = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
         if not why:
             made[setting] = value
     for leaf in (one.value, *one.beside):
@@ -103,14 +109,14 @@ def _property(imported: Imported, one: _Property, made: dict[str, Any]) -> None:
             imported.take(leaf, "xap", setting)
 
 
-def options(text: str) -> Iterator[Leaf]:
+def parse_options(text: str) -> Iterator[XmlLeaf]:
     """The options, properties and other lines of a script or a properties file. Raises OperatorError bad_import."""
     total = 0
     for line, logical in _lines(text):
         for leaf in _leaves_of(line, logical):
             total += 1
             if total > MAX_LEAVES:
-                raise too_many_leaves(line)
+                raise too_many_leaves_error(line)
             yield leaf
 
 
@@ -176,7 +182,7 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _leaves_of(line: int, text: str) -> Iterator[Leaf]:
+def _leaves_of(line: int, text: str) -> Iterator[XmlLeaf]:
     where = f"line {line}"
     if found := _ASSIGNMENT.fullmatch(text):
         name = found["name"] or found["csh"]
@@ -186,33 +192,33 @@ def _leaves_of(line: int, text: str) -> Iterator[Leaf]:
         if any(word.startswith("-") for word in words):
             yield from (_option(f"{where} {name}", line, word) for word in words)
         else:
-            yield Leaf(f"{where} {name}", line, name, " ".join(words))
+            yield XmlLeaf(f"{where} {name}", line, name, " ".join(words))
     elif re.search(r"(^|\s)['\"]?-[DX]", text):
         yield from (_option(where, line, word) for word in _words(text))
     elif found := _PROPERTY.fullmatch(text):
-        yield Leaf(
+        yield XmlLeaf(
             where, line, found["name"] or found["alone"], _unquoted(found["value"] or found["rest"] or "")
         )
     else:
-        yield Leaf(where, line, text, "")
+        yield XmlLeaf(where, line, text, "")
 
 
-def _option(where: str, line: int, word: str) -> Leaf:
+def _option(where: str, line: int, word: str) -> XmlLeaf:
     name, _, value = word.rstrip(";").partition("=")
-    return Leaf(where, line, name, _unquoted(value))
+    return XmlLeaf(where, line, name, _unquoted(value))
 
 
 def _unquoted(value: str) -> str:
     return value.strip().strip("\"'")
 
 
-def _properties_of(root: Element) -> Iterator[_Property]:
+def _properties_of(root: XmlElement) -> Iterator[_JvmProperty]:
     """Elements with a property's name in `key` or `name`, its value in `value`, as text, or in a `<value>`."""
     for element in root.walk():
         key = element.attributes.get("key") or element.attributes.get("name")
         inner = element.child("value")
         value = element.attributes.get("value") or element.text or (inner.text if inner is not None else None)
         if key is not None and value is not None:
-            yield _Property(key.value, value, (key,))
+            yield _JvmProperty(key.value, value, (key,))
         elif key is not None and _is_known(key.value):
-            yield _Property(key.value, key)
+            yield _JvmProperty(key.value, key)

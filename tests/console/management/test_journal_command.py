@@ -15,7 +15,7 @@ from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
 from console.models import GroupMember, Instance
-from console.services.journal_places import known_log
+from console.services.journal_directories import known_log
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_a_changed_file_is_a_difference_and_then_a_revision(exported: Path, inst
     out, _, code = run("diff", str(exported))
     assert (code, "50 % → 20 %" in out) == (1, True)
     assert "Revision 2. It is in force." in run("import", str(exported), "--reason", "ticket 7")[0]
-    newest = policies.newest_of(instance)
+    newest = policies.newest_revision(instance)
     assert (newest.document["client_policy"]["client_max_capacity"], newest.reason) == (20, "ticket 7")
     assert yaml.safe_load(run("export", "--revision", "1")[0])["client_policy"]["client_max_capacity"] == 50
 
@@ -94,7 +94,7 @@ def test_actions_of_amps_are_made_and_switched_off(
     out, _, _ = run("import", str(path), "--from", "amps", "--draft")
     assert "Draft" in out
     assert PolicyDraft.objects.get().document["transports"][-1]["name"] == "any-tcp"
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
     assert dict(Action.objects.exclude(name="weekly archive").values_list("name", "enabled")) == {
         "weekly": False,
         "archive_journals": False,
@@ -114,7 +114,7 @@ def test_an_import_that_takes_nothing_is_refused_with_the_reasons(
     with pytest.raises(CommandError, match="left out: 2, not about policy: 0"):
         call_command("policy", "import", str(path), "--from", "activemq", *draft, stderr=err)
     assert "left out: line 1 /broker/policyEntry/@memoryLimit: memoryLimit=5mb: " in err.getvalue()
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
     assert not PolicyDraft.objects.exists()
 
 
@@ -127,7 +127,7 @@ def test_what_cant_be_published_can_be_a_draft(
     )
     with pytest.raises(CommandError, match=r"no user has a password.*--draft"):
         run("import", str(path), "--from", "amps")
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
     assert not Action.objects.filter(name="weekly").exists()
     assert "Draft" in run("import", str(path), "--from", "amps", "--draft")[0]
     assert PolicyDraft.objects.get().document["transports"][-1]["authentication"] == "password"
@@ -140,7 +140,7 @@ def test_a_file_of_actions_alone_makes_no_revision(
     path.write_text(AMPS[AMPS.index("<Actions>") : AMPS.index("</AMPSConfig>")])
     out, _, _ = run("import", str(path), "--from", "amps")
     assert ("Revision" not in out, "Action 'weekly' was created, switched off" in out) == (True, True)
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
     with pytest.raises(CommandError, match="Nothing in this file was taken over"):
         run("import", str(path), "--from", "amps")
 
@@ -171,7 +171,7 @@ def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file
     assert run("diff", str(path)) == ("", "", 0)
     path.write_text(path.read_text().replace("client_max_capacity: 50", "client_max_capacity: 40"))
     run("import", str(path))
-    newest = policies.newest_of(instance).document
+    newest = policies.newest_revision(instance).document
     assert (newest["client_policy"]["client_max_capacity"], newest["access"]["users"][0]["password"]) == (
         40,
         user["password"],
@@ -181,4 +181,4 @@ def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file
     assert user["password"] in path.read_text()
     path.write_text(path.read_text().replace("name: maria", "name: nina"))
     run("import", str(path))
-    assert policies.newest_of(instance).document["access"]["users"][0]["token"] == user["token"]
+    assert policies.newest_revision(instance).document["access"]["users"][0]["token"] == user["token"]

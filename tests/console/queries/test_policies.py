@@ -7,8 +7,8 @@ from django.utils import timezone
 
 from console.models import Instance
 from console.queries import policies
+from console.services import broker_reports
 from console.services import policies as services
-from console.services import reports
 
 
 def test_instance_that_never_reported_is_not_converged(instance: Instance) -> None:
@@ -19,14 +19,14 @@ def test_instance_that_never_reported_is_not_converged(instance: Instance) -> No
 
 def test_silent_broker_is_taken_for_away(instance: Instance) -> None:
     now = timezone.now()
-    reports.record_revision(instance, 1, now - timedelta(minutes=1))
+    broker_reports.record_revision(instance, 1, now - timedelta(minutes=1))
     state = policies.policy_status(instance, now)
     assert not state["converged"]
     assert "last heard" in state["why"]
 
 
 def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:
-    reports.record_revision(instance, 9, timezone.now())
+    broker_reports.record_revision(instance, 9, timezone.now())
     state = policies.policy_status(instance)
     assert not state["converged"]
     assert "revision 9" in state["why"]
@@ -38,7 +38,7 @@ def test_many_instances_take_no_more_queries_than_one(
     now = timezone.now()
     for number in range(2, 7):
         other = services.ensure_instance(f"sluice-{number}")
-        reports.record_revision(other, 1, now)
+        broker_reports.record_revision(other, 1, now)
     with django_assert_num_queries(3):
         states = policies.installation_policy_status(now)
     assert [state["instance"] for state in states] == [f"sluice-{number}" for number in range(1, 7)]

@@ -19,7 +19,7 @@ from console.models import Decision
 from console.reporters import broker as reporting
 from console.reporters.broker import BrokerReporter
 from console.reporters.database_thread import DatabaseThread
-from console.services import policies, reports
+from console.services import broker_reports, policies
 from tests.support.brokers import running_broker, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
@@ -78,14 +78,14 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
         wanted = {"policy": broker.engine.policy.to_dict(), "staged": None}
         monkeypatch.setattr(policies, "orders", lambda _: wanted)
         reporter = BrokerReporter(broker)
-        record, away = reports.record_report, True
+        record, away = broker_reports.record_report, True
 
         def refused(*arguments: Any) -> None:
             if away:
                 raise OperationalError("the connection was refused")
             record(*arguments)
 
-        monkeypatch.setattr(reports, "record_report", refused)
+        monkeypatch.setattr(broker_reports, "record_report", refused)
         decide(broker, 10)
         await report_until(reporter, broker, lambda: entry_of(broker).waiting == 10 and entry_of(broker).code)
         entry = entry_of(broker)
@@ -111,7 +111,7 @@ async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
     goes_on = threading.Event()
     async with running_broker(tmp_path) as broker:
         reporter = BrokerReporter(broker, DatabaseThread("stands still"))
-        monkeypatch.setattr(reports, "record_report", lambda *_: goes_on.wait(60))
+        monkeypatch.setattr(broker_reports, "record_report", lambda *_: goes_on.wait(60))
         decide(broker, 1)
         await report_until(reporter, broker, lambda: entry_of(broker).code == "database_away")
         assert "doesn't answer" in entry_of(broker).message

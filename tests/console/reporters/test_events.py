@@ -16,7 +16,7 @@ from console.choices import ActorKind, Permission
 from console.models import ActionRun, Instance
 from console.reporters.events import EventReporter
 from console.services import policies
-from console.services.actions import editing, performing
+from console.services.actions import editor, executor
 from console.services.actors import Actor
 from tests.support.brokers import running_broker
 from tests.support.raw import RawClient
@@ -28,7 +28,7 @@ MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight
 @sync_to_async
 def make(when: list[dict[str, str]]) -> None:
     instance = policies.ensure_instance("test-1")
-    editing.create(MARIA, instance, {"name": "one", "when": when, "steps": [{"do": "event", "name": "x"}]})
+    editor.create(MARIA, instance, {"name": "one", "when": when, "steps": [{"do": "event", "name": "x"}]})
 
 
 @sync_to_async
@@ -102,7 +102,7 @@ async def test_a_file_system_that_fills_up_fires_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = 50.0
-    monkeypatch.setattr("console.services.actions.watching.percent_used", lambda place: used)
+    monkeypatch.setattr("console.services.actions.event_interest.percent_used", lambda place: used)
     await make([{"on": "file_system", "place": "spool", "above": "85"}])
     async with reported(tmp_path) as _:
         used = 90.0
@@ -113,4 +113,4 @@ async def test_a_file_system_that_fills_up_fires_once(
 
 
 def test_how_full_a_file_system_is() -> None:
-    assert 0 < performing.percent_used("home") < 100
+    assert 0 < executor.percent_used("home") < 100

@@ -71,11 +71,11 @@ def test_an_alert_opens_after_its_time_is_told_once_and_told_when_it_is_over(
         emails="night@example.org, day@example.org",
     )
     for second in (0, 10, 20):
-        alerts.watch(after(second))
+        alerts.evaluate_alerts(after(second))
     assert Alert.objects.get().opened_at is None and not AlertMessage.objects.exists()
-    alerts.watch(after(30))
-    alerts.watch(after(40))
-    assert alerts.send_due(after(40)) == 3
+    alerts.evaluate_alerts(after(30))
+    alerts.evaluate_alerts(after(40))
+    assert alerts.send_due_messages(after(40)) == 3
     assert sorted(box.recipients) == [["day@example.org"], ["night@example.org"]]
     assert box.mails[0]["Subject"] == "[Sluice sluice-1] stalled"
     assert "board-jfk is stalled." in box.mails[0].get_content()
@@ -86,8 +86,8 @@ def test_an_alert_opens_after_its_time_is_told_once_and_told_when_it_is_over(
         "board-jfk is stalled.",
     )
     health(broker, Health.KEEPS_UP, "board-jfk")
-    alerts.watch(after(50))
-    assert alerts.send_due(after(50)) == 3 and alerts.send_due(after(60)) == 0
+    alerts.evaluate_alerts(after(50))
+    assert alerts.send_due_messages(after(50)) == 3 and alerts.send_due_messages(after(60)) == 0
     assert [one["state"] for one in hook.calls] == ["open", "over"]
     assert "Over: stalled" in str(box.mails[-1]["Subject"])
     assert Alert.objects.get().closed_at == after(50)
@@ -95,16 +95,16 @@ def test_an_alert_opens_after_its_time_is_told_once_and_told_when_it_is_over(
 
 def test_what_is_over_before_its_time_was_none(actor: Actor, broker: FakeBroker, instance: Instance) -> None:
     rule(actor, instance)
-    alerts.watch(NOW)
+    alerts.evaluate_alerts(NOW)
     health(broker, Health.KEEPS_UP, "board-jfk")
-    alerts.watch(after(20))
+    alerts.evaluate_alerts(after(20))
     assert not Alert.objects.exists()
     health(broker, Health.STALLED, "board-jfk", "delay-mailer")
-    alerts.watch(after(40))
+    alerts.evaluate_alerts(after(40))
     health(broker, Health.KEEPS_UP, "board-jfk")
     health(broker, Health.STALLED, "carrier-aa")
-    alerts.watch(after(60))
-    alerts.watch(after(70))
+    alerts.evaluate_alerts(after(60))
+    alerts.evaluate_alerts(after(70))
     assert Alert.objects.get().sentence == "delay-mailer is stalled."  # carrier-aa not for long enough
 
 
@@ -113,25 +113,25 @@ def test_four_hundred_clients_are_one_alert_with_a_bounded_sentence(
 ) -> None:
     rule(actor, instance, client="many-*", webhook=f"http://127.0.0.1:{hook.port}/")
     broker.clients += [structs.replace(broker.clients[0], name=f"many-{n:03}") for n in range(600)]
-    alerts.watch(NOW)
-    alerts.watch(after(30))
-    assert alerts.send_due(after(30)) == 1
+    alerts.evaluate_alerts(NOW)
+    alerts.evaluate_alerts(after(30))
+    assert alerts.send_due_messages(after(30)) == 1
     assert hook.calls[0]["sentence"].startswith("600 clients are stalled: many-000, many-001")
     assert "and 595 more." in hook.calls[0]["sentence"]
-    assert len(hook.calls[0]["members"]) == alerts.MOST_MEMBERS
+    assert len(hook.calls[0]["members"]) == alerts.MAX_MEMBERS
 
 
 def test_a_broker_that_is_away_changes_no_clients_alert(
     actor: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     rule(actor, instance)
-    alerts.watch(NOW)
-    alerts.watch(after(30))
+    alerts.evaluate_alerts(NOW)
+    alerts.evaluate_alerts(after(30))
     broker.answers["snapshot"] = {
         "ok": False,
         "error": {"code": "internal_error", "message": "No.", "fix": ""},
     }
-    alerts.watch(after(40))
+    alerts.evaluate_alerts(after(40))
     assert Alert.objects.get().closed_at is None
 
 
@@ -142,12 +142,12 @@ def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_no
     facts = {"instance": instance, "action": "disconnect", "reason": "x", "rule": "r", "details": {}}
     Decision.objects.create(at=after(-60), client="desk-1", mode="shadow", **facts)
     Decision.objects.create(at=after(-60), client="board-1", mode="enforce", **facts)
-    alerts.watch(NOW)
+    alerts.evaluate_alerts(NOW)
     assert not Alert.objects.exists()
     Decision.objects.create(at=after(-5), client="desk-7", mode="enforce", **facts)
-    alerts.watch(NOW)
+    alerts.evaluate_alerts(NOW)
     assert Alert.objects.get().sentence == "desk-7 was acted on."
-    alerts.watch(NOW + alerts.DECISION_LASTS)
+    alerts.evaluate_alerts(NOW + alerts.DECISION_LASTS)
     assert Alert.objects.get().closed_at is not None
 
 
@@ -157,13 +157,13 @@ def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rule
     rule(actor, instance, AlertSubject.STANDING, for_s=0)
     told = system_conditions.SystemCondition("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
     monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [told])
-    alerts.watch(NOW)
+    alerts.evaluate_alerts(NOW)
     monkeypatch.undo()
     assert "Redis doesn't answer" in Alert.objects.get().sentence
     (shown,) = [one for one in system_conditions.current_conditions() if one.key == system_conditions.ALERT]
     assert shown.word == "Alert: standing"
     monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [shown])
-    alerts.watch(after(10))
+    alerts.evaluate_alerts(after(10))
     assert Alert.objects.get().closed_at is not None  # an alert is no reason for one
 
 
@@ -172,17 +172,17 @@ def test_what_cant_be_sent_is_tried_later_and_given_up_in_the_end(
 ) -> None:
     rule(actor, instance, webhook=f"http://127.0.0.1:{hook.port}/", emails="night@example.org", for_s=0)
     box.refusing, hook.status = True, 503
-    alerts.watch(NOW)
-    assert alerts.send_due(NOW) == 2
-    assert alerts.send_due(after(9)) == 0  # not before its time
-    assert alerts.send_due(after(10)) == 2
+    alerts.evaluate_alerts(NOW)
+    assert alerts.send_due_messages(NOW) == 2
+    assert alerts.send_due_messages(after(9)) == 0  # not before its time
+    assert alerts.send_due_messages(after(10)) == 2
     box.refusing = False
-    assert alerts.send_due(after(40)) == 2
+    assert alerts.send_due_messages(after(40)) == 2
     mail, call = AlertMessage.objects.order_by("channel")
     assert (mail.state, mail.attempts, len(box.mails)) == (MessageState.SENT, 3, 1)
     assert call.state == MessageState.WAITING and "answered 503" in call.problem
     for hours in range(1, 9):
-        alerts.send_due(after(3_600 * hours))
+        alerts.send_due_messages(after(3_600 * hours))
     call.refresh_from_db()
     assert (call.state, call.attempts, len(hook.keys)) == (MessageState.FAILED, 6, 6)
     assert len(set(hook.keys)) == 1  # so that whoever is called can tell a repeat
@@ -193,8 +193,8 @@ def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
 ) -> None:
     settings.SLUICE_SMTP_URL = ""
     rule(actor, instance, webhook="http://169.254.169.254/", emails="night@example.org", for_s=0)
-    alerts.watch(NOW)
-    alerts.send_due(NOW)
+    alerts.evaluate_alerts(NOW)
+    alerts.send_due_messages(NOW)
     assert {one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem for one in AlertMessage.objects.all()} == {"email": True, "webhook": True}  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_a_name_from_outside_adds_no_line_and_no_control_character_to_a_mail(
         rule=made, begun_at=NOW, opened_at=NOW, sentence=f"{attack} is stalled.", members={}
     )
     AlertMessage.objects.create(alert=opened, channel="email", target="night@example.org", due_at=NOW)
-    assert alerts.send_due(NOW) == 1
+    assert alerts.send_due_messages(NOW) == 1
     (mail,) = box.mails
     lines = mail.get_content().splitlines()
     assert (mail["Bcc"], len(lines), lines[2]) == (None, 3, "Since 2026-11-22 03:12:00 UTC.")
@@ -263,7 +263,7 @@ def test_a_host_that_drips_holds_up_an_alert_for_its_deadline_alone(
 
 def send_in_a_thread() -> None:
     try:
-        alerts.send_due(NOW)
+        alerts.send_due_messages(NOW)
     finally:
         connection.close()
 
@@ -293,12 +293,12 @@ def test_old_alerts_are_forgotten_and_deleting_a_rule_is_in_the_audit(
     actor: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     made = rule(actor, instance, for_s=0)
-    alerts.watch(NOW)
+    alerts.evaluate_alerts(NOW)
     health(broker, Health.KEEPS_UP, "board-jfk")
-    alerts.watch(after(10))
-    alerts.forget_old(after(10))
+    alerts.evaluate_alerts(after(10))
+    alerts.delete_old_alerts(after(10))
     assert Alert.objects.exists()
-    alerts.forget_old(after(20) + alerts.KEPT)
+    alerts.delete_old_alerts(after(20) + alerts.KEPT)
     assert not Alert.objects.exists()
     alerts.delete(actor, made, "not used")
     assert AuditEvent.objects.get(action="alert.delete").reason == "not used"

@@ -24,8 +24,8 @@ def write(actor: Actor, count: int = 5, action: str = "policy.change") -> list[A
     ]
 
 
-def verified() -> audit_chain.Verified:
-    return audit_chain.verify(timezone.now())
+def verified() -> audit_chain.ChainReport:
+    return audit_chain.verify_chain(timezone.now())
 
 
 def by_hand(statement: str, *values: Any) -> None:
@@ -92,10 +92,10 @@ def test_links_that_were_taken_out_are_named(db: None, actor: Actor) -> None:
 def test_a_link_that_was_made_to_fit_its_event_breaks_the_next(db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand("UPDATE console_auditevent SET reason = 'another' WHERE id = %s", made[2].pk)
-    content = audit_chain.content_of(AuditEvent.objects.get(pk=made[2].pk))
+    content = audit_chain.event_digest(AuditEvent.objects.get(pk=made[2].pk))
     link = AuditChainLink.objects.get(event_id=made[2].pk)
     AuditChainLink.objects.filter(pk=link.pk).update(
-        content=content, digest=audit_chain.digest_of(link.former, content)
+        content=content, digest=audit_chain.link_digest(link.former, content)
     )
     broken = verified().broken
     assert broken is not None
@@ -114,10 +114,10 @@ def test_expiry_is_no_break_and_leading_links_go_with_their_events(
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     by_hand("DELETE FROM console_auditevent WHERE action = %s", "login")
-    assert audit_chain.verify(timezone.now()).broken is not None
-    assert audit_chain.verify(later).broken is None
-    assert audit_chain.forget_leading() == 3
-    assert audit_chain.verify(later).broken is None
+    assert audit_chain.verify_chain(timezone.now()).broken is not None
+    assert audit_chain.verify_chain(later).broken is None
+    assert audit_chain.delete_expired_links() == 3
+    assert audit_chain.verify_chain(later).broken is None
     assert AuditChainLink.objects.order_by("number").first() == AuditChainLink.objects.get(
         event_id=kept[0].pk
     )

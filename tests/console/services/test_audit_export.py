@@ -83,12 +83,12 @@ def test_a_login_reaches_the_log_host(
 def test_over_tcp_each_is_counted(db: None, actor: Actor, settings: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sink:
         settings.SLUICE_AUDIT_SYSLOG = f"tcp://127.0.0.1:{sink.getsockname()[1]}"
-        audit_export.send(audit.record(actor, "policy.change", "x", after={"long": "y" * 20_000}).pk)
+        audit_export.export_event(audit.record(actor, "policy.change", "x", after={"long": "y" * 20_000}).pk)
         connection, _ = sink.accept()
         with connection, connection.makefile("rb") as stream:
             received = stream.read()
     count, _, line = received.partition(b" ")
-    assert int(count) == len(line) <= audit_export.MOST_BYTES
+    assert int(count) == len(line) <= audit_export.MAX_BYTES
     found = RFC5424.fullmatch(line)
     assert found is not None
     assert json.loads(found[5])["cut"] is True
@@ -118,7 +118,7 @@ def test_tries_are_bounded_and_the_event_stays(
     hook.statuses = [500]
     with django_capture_on_commit_callbacks(execute=True):
         event = audit.record(actor, "policy.change", "try")
-    assert len(hook.asked) == audit_export.MOST_TRIES
+    assert len(hook.asked) == audit_export.MAX_TRIES
     assert f"audit event {event.pk} isn't sent" in caplog.text
     assert AuditEvent.objects.filter(pk=event.pk).exists()
 
@@ -131,7 +131,7 @@ def test_waits_double(db: None, actor: Actor, settings: Any, monkeypatch: pytest
         "retry",
         lambda exc, countdown: waits.append(countdown) or Retry("again", exc, countdown),
     )
-    for tries in range(audit_export.MOST_TRIES - 1):
+    for tries in range(audit_export.MAX_TRIES - 1):
         export_audit.push_request(retries=tries)
         with pytest.raises(Retry):
             export_audit.run(event.pk)

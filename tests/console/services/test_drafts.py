@@ -15,8 +15,8 @@ from tests.support.fake_broker import FakeBroker
 def test_a_draft_changes_nothing_until_it_is_published(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    draft = drafts.make(actor, "smaller")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    draft = drafts.create_draft(actor, "smaller")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
     assert policies.document_in_force(instance.name)["client_policy"]["client_max_capacity"] == 50
     change = drafts.publish(actor, draft.pk, reason="they asked")
     assert (change.revision.number, change.applied) == (2, True)
@@ -30,8 +30,8 @@ def test_a_draft_changes_nothing_until_it_is_published(
 def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(
     broker: FakeBroker, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "tiny")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    draft = drafts.create_draft(actor, "tiny")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
     preview = drafts.preview(drafts.draft_numbered(draft.pk))
     assert [(one.path, one.before, one.after) for one in preview.differences] == [
         ("client_policy.client_max_capacity", "50 %", "5 %")
@@ -43,8 +43,8 @@ def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(
 
 
 def test_a_draft_may_be_wrong_and_says_so_before_it_is_published(broker: FakeBroker, actor: Actor) -> None:
-    draft = drafts.make(actor, "wrong")
-    drafts.edit(
+    draft = drafts.create_draft(actor, "wrong")
+    drafts.edit_draft(
         actor, draft.pk, {"client_policy": {"client_max_capacity": 500}, "qpid": [{"topic": "a", "depth": 0}]}
     )
     preview = drafts.preview(drafts.draft_numbered(draft.pk))
@@ -58,8 +58,8 @@ def test_a_draft_may_be_wrong_and_says_so_before_it_is_published(broker: FakeBro
 
 def test_what_contradicts_itself_is_refused_everywhere(broker: FakeBroker, actor: Actor) -> None:
     never = {"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": -1}]}
-    draft = drafts.make(actor, "never")
-    drafts.edit(actor, draft.pk, never)
+    draft = drafts.create_draft(actor, "never")
+    drafts.edit_draft(actor, draft.pk, never)
     assert "nobody is ever aborted" in drafts.preview(drafts.draft_numbered(draft.pk)).problems[0]
     for save in (
         lambda: drafts.publish(actor, draft.pk, reason=""),
@@ -76,24 +76,24 @@ def test_what_is_unwise_is_flagged_and_saved(broker: FakeBroker, actor: Actor) -
 
 
 def test_without_its_broker_a_preview_has_the_differences_alone(instance: Instance, actor: Actor) -> None:
-    draft = drafts.make(actor, "away")
+    draft = drafts.create_draft(actor, "away")
     preview = drafts.preview(draft)
     assert preview.effect is None
     assert "can't be reached" in preview.away
 
 
 def test_two_who_edit_one_draft_dont_overwrite_each_other(broker: FakeBroker, actor: Actor) -> None:
-    draft = drafts.make(actor, "ours")
-    drafts.edit(actor, draft.pk, {"pool": {"message_memory_limit": 1_000_000}}, expected_version=1)
+    draft = drafts.create_draft(actor, "ours")
+    drafts.edit_draft(actor, draft.pk, {"pool": {"message_memory_limit": 1_000_000}}, expected_version=1)
     with pytest.raises(OperatorError) as caught:
-        drafts.edit(actor, draft.pk, {"pool": {"message_memory_limit": 2_000_000}}, expected_version=1)
+        drafts.edit_draft(actor, draft.pk, {"pool": {"message_memory_limit": 2_000_000}}, expected_version=1)
     assert caught.value.code == "draft_changed"
 
 
 def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(
     broker: FakeBroker, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "late")
+    draft = drafts.create_draft(actor, "late")
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 40}})
     with pytest.raises(OperatorError) as caught:
         drafts.publish(actor, draft.pk, reason="")
@@ -104,18 +104,18 @@ def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(
 def test_a_draft_cant_rename_the_instance_or_hold_unknown_parts(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    draft = drafts.make(actor, "x")
-    drafts.edit(actor, draft.pk, {"instance": {"name": "another"}})
+    draft = drafts.create_draft(actor, "x")
+    drafts.edit_draft(actor, draft.pk, {"instance": {"name": "another"}})
     assert drafts.draft_numbered(draft.pk).document["instance"]["name"] == instance.name
     with pytest.raises(OperatorError, match="policys"):
-        drafts.edit(actor, draft.pk, {"policys": {}})
+        drafts.edit_draft(actor, draft.pk, {"policys": {}})
 
 
 def test_transports_are_added_changed_and_taken_away_by_name(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    draft = drafts.make(actor, "transports")
-    drafts.edit(actor, draft.pk, {"transports": {
+    draft = drafts.create_draft(actor, "transports")
+    drafts.edit_draft(actor, draft.pk, {"transports": {
         "tcp": {"pool": {"message_memory_limit": 1_000_000}}, "websocket": None,
         "risk": {"kind": "tcp", "port": 9_107},
     }})  # fmt: skip
@@ -128,9 +128,9 @@ def test_transports_are_added_changed_and_taken_away_by_name(
 
 def test_there_is_an_end_to_drafts(broker: FakeBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafts, "MOST_DRAFTS", 1)
-    drafts.make(actor, "one")
+    drafts.create_draft(actor, "one")
     with pytest.raises(OperatorError) as caught:
-        drafts.make(actor, "two")
+        drafts.create_draft(actor, "two")
     assert caught.value.code == "too_many_drafts"
     newest = read.newest_revision(read.instance_named())
     assert newest is not None and newest.number == 1

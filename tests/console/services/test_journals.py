@@ -14,7 +14,7 @@ from broker_core.journal import segment_copies
 from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import execution, journals
-from console.services.actions import asking, planning
+from console.services.actions import planner, run_requests
 from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.jobs import lake
@@ -36,13 +36,13 @@ def broker(instance: Instance, settings: Any, tmp_path: Path) -> Iterator[Journa
 
 def asked(actor: Actor, action: str, age: str = "0", **more: Any) -> ActionRun:
     """A run whose plan the actor has seen."""
-    return asking.apply_journals(
-        actor, action, age, planning.journal_plan(action, age, **more)["hash"], **more
+    return run_requests.apply_journal_plan(
+        actor, action, age, planner.journal_plan(action, age, **more)["hash"], **more
     )
 
 
 def carry_out(actor: Actor, action: str, age: str = "0") -> ActionRun:
-    done = execution.execute(asked(actor, action, age).pk)
+    done = execution.execute_run(asked(actor, action, age).pk)
     assert done is not None
     return done
 
@@ -113,7 +113,7 @@ def test_cancelled_run_leaves_no_half_made_file(
         return made
 
     monkeypatch.setattr(segment_copies, "compress_segment", cancel_first)
-    done = execution.execute(run.pk)
+    done = execution.execute_run(run.pk)
     assert done is not None
     assert done.state == RunState.CANCELLED
     assert not list(tmp_path.rglob("*.prepared"))
@@ -236,12 +236,12 @@ def test_only_what_the_lake_has_is_removed_and_only_if_it_is_whole(
     table = pq.ParquetFile(oldest).read()
     changed = table.set_column(8, "body", pa.array([b"x"] * table.num_rows))
     pq.write_table(changed, oldest)
-    run = execution.execute(asked(actor, "remove", "0", in_lake=True).pk)
+    run = execution.execute_run(asked(actor, "remove", "0", in_lake=True).pk)
     assert run is not None
     assert (run.state, run.error["code"]) == (RunState.FAILED, "lake_damaged")
     assert broker.journal.first_sequence == 1
     oldest.write_bytes(content)
-    run = execution.execute(asked(actor, "remove", "0", in_lake=True).pk)
+    run = execution.execute_run(asked(actor, "remove", "0", in_lake=True).pk)
     assert run is not None
     assert run.state == RunState.SUCCEEDED, run.log
     assert run.result["segments"] == [one.name]

@@ -34,31 +34,31 @@ def test_token_is_stored_as_a_hash_and_found_by_its_text(operator: Any, actor: A
     )
     row = ApiToken.objects.get()
     assert text.rpartition("_")[2] not in (row.digest, row.prefix)
-    assert operators.token_of(text) == token
+    assert operators.find_token(text) == token
     assert AuditEvent.objects.filter(action="token.create").count() == 1
 
 
 @pytest.mark.parametrize("text", ["", "slc", "slc_", "slc_x_y", "sl_x_y", "slc_" + "a" * 5000])
 @pytest.mark.django_db
 def test_text_that_is_no_token_is_not_found(text: str) -> None:
-    assert operators.token_of(text) is None
+    assert operators.find_token(text) is None
 
 
 def test_wrong_secret_is_not_found(operator: Any, actor: Actor) -> None:
     _, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW])
-    assert operators.token_of(text[:-1] + ("a" if text[-1] != "a" else "b")) is None
+    assert operators.find_token(text[:-1] + ("a" if text[-1] != "a" else "b")) is None
 
 
 def test_token_ends_when_it_expires_is_revoked_or_its_account_is_closed(operator: Any, actor: Actor) -> None:
     token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW])
-    assert operators.token_of(text, timezone.now() + DAY) is None
+    assert operators.find_token(text, timezone.now() + DAY) is None
     operator.is_active = False
     operator.save()
-    assert operators.token_of(text) is None
+    assert operators.find_token(text) is None
     operator.is_active = True
     operator.save()
     operators.revoke_token(actor, token)
-    assert operators.token_of(text) is None
+    assert operators.find_token(text) is None
 
 
 def test_viewer_gets_no_token_that_may_change(viewer: Any, actor: Actor) -> None:

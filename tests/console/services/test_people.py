@@ -10,7 +10,7 @@ from broker_core.errors import OperatorError
 from console.choices import Permission, Role
 from console.models import AuditEvent, Grant, Instance
 from console.services import audit, people
-from console.services.access import allows, require
+from console.services.access import is_allowed, require_permission
 from console.services.actors import SYSTEM, Actor, access_of
 
 
@@ -76,9 +76,9 @@ def test_a_closed_account_may_nothing(operator: Any, viewer: Any, actor: Actor) 
 
 
 def test_the_system_may_and_an_actor_without_rights_may_not(actor: Actor) -> None:
-    assert allows(SYSTEM, Permission.MANAGE_ACCESS)
+    assert is_allowed(SYSTEM, Permission.MANAGE_ACCESS)
     with pytest.raises(OperatorError) as refused:
-        require(actor, Permission.PUBLISH, instance="sluice-1", topic="a.b")
+        require_permission(actor, Permission.PUBLISH, instance="sluice-1", topic="a.b")
     assert refused.value.details == {"permission": "publish", "instance": "sluice-1", "topic": "a.b"}
 
 
@@ -103,6 +103,6 @@ def test_events_are_forgotten_after_their_action_s_retention_and_not_before(
     audit.record(actor, "login")
     audit.record(actor, "policy.change")
     audit.record(actor, "login.failed")
-    assert audit.forget_expired(timezone.now()) == 1
+    assert audit.delete_expired(timezone.now()) == 1
     assert sorted(AuditEvent.objects.values_list("action", flat=True)) == ["login", "policy.change"]
     assert AuditEvent.objects.get(action="policy.change").expires_at is None

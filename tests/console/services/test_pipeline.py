@@ -28,13 +28,13 @@ def run(instance: Instance, actor: Actor) -> ActionRun:
 def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
     """The run with another program in the job's place; everything around it is real."""
     monkeypatch.setattr(pipeline, "command_of", lambda run: [sys.executable, "-u", "-c", script])
-    done = execution.execute(run.pk)
+    done = execution.execute_run(run.pk)
     assert done is not None
     return done
 
 
 def test_job_is_a_process_of_its_own_with_its_options(run: ActionRun) -> None:
-    assert pipeline.command_of(run) == [
+    assert pipeline.job_command(run) == [
         sys.executable,
         "-m",
         "pipeline",
@@ -50,9 +50,9 @@ def test_capacity_compares_with_the_newest_revision_unless_another_policy_is_nam
 ) -> None:
     settings.SLUICE_LAKE_DIRECTORY = tmp_path / "lake"
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 37}})
-    newest = policies.newest_of(instance)
+    newest = policies.newest_revision(instance)
     run = pipeline.request(actor, "capacity")
-    named = pipeline.command_of(run)[-1]
+    named = pipeline.job_command(run)[-1]
     assert named == f"--policy=revision-{newest.number}"
     place = settings_from({}, home=tmp_path, instance=instance.name)
     read = PolicyDocument.from_dict(read_policy(place, named.partition("=")[2]))
@@ -67,10 +67,10 @@ def test_capacity_compares_with_the_newest_revision_unless_another_policy_is_nam
         steps=steps,
         started_at=timezone.now(),
     )
-    assert pipeline.command_of(run)[-1] == "--retention-hours=36"
+    assert pipeline.job_command(run)[-1] == "--retention-hours=36"
     Action.objects.update(enabled=False)
     run.parameters["options"] = {"policy": "mine.yaml"}
-    assert pipeline.command_of(run)[-1] == "--policy=mine.yaml"
+    assert pipeline.job_command(run)[-1] == "--policy=mine.yaml"
 
 
 def test_job_reports_progress_notes_and_its_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:

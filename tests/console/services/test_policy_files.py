@@ -24,10 +24,10 @@ TEXT = '<?xml version="1.0" encoding="{}"?><x><!-- café --></x>'
 
 def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance, actor: Actor) -> None:
     policies.change_instance_policy(actor, {"rules": [OWN]})
-    first = policy_files.load(instance, "qpid", QUEUE.format(5)).document
+    first = policy_files.parse_file(instance, "qpid", QUEUE.format(5)).document
     assert [(rule["name"], rule["limit"]) for rule in first["rules"]] == [("own", 7), ("qpid.queue.depth", 5)]
     policies.change_instance_policy(actor, {"rules": first["rules"]})
-    again = policy_files.load(instance, "qpid", QUEUE.format(6)).document
+    again = policy_files.parse_file(instance, "qpid", QUEUE.format(6)).document
     assert [(rule["name"], rule["limit"]) for rule in again["rules"]] == [("own", 7), ("qpid.queue.depth", 6)]
 
 

@@ -50,7 +50,7 @@ RICH: dict[str, Any] = {
 
 def test_every_list_of_a_document_survives_the_rows(instance: Instance) -> None:
     document = whole(**RICH)
-    policy_rows.write(instance, document)
+    policy_rows.write_document(instance, document)
     again = read.desired_document(instance, document["revision"])
     assert PolicyDocument.from_dict(again) == PolicyDocument.from_dict(document)
     assert PolicyEntry.objects.count() == 6
@@ -58,8 +58,8 @@ def test_every_list_of_a_document_survives_the_rows(instance: Instance) -> None:
 
 
 def test_writing_replaces_what_was_there(instance: Instance) -> None:
-    policy_rows.write(instance, whole(**RICH))
-    policy_rows.write(
+    policy_rows.write_document(instance, whole(**RICH))
+    policy_rows.write_document(
         instance, whole(qpid=[{"topic": "a", "depth": 1}], rules=[], xap=[], activemq=[], access={})
     )
     assert [entry.key for entry in PolicyEntry.objects.all()] == ["a"]
@@ -68,7 +68,7 @@ def test_writing_replaces_what_was_there(instance: Instance) -> None:
 
 def test_a_transport_that_isnt_in_the_document_is_switched_off(instance: Instance) -> None:
     document = whole()
-    policy_rows.write(instance, {**document, "transports": document["transports"][:1]})
+    policy_rows.write_document(instance, {**document, "transports": document["transports"][:1]})
     found = dict(Transport.objects.values_list("name", "enabled"))
     assert found == {"tcp": True, "websocket": False, "stomp": False, "stomp-ws": False}
 

@@ -14,22 +14,23 @@ from console.management import startup
 from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, StagedRollout
 from console.queries import policies as read
 from console.queries import system_conditions
-from console.services import alerts, drafts, policies, rollouts, tray
-from console.services.actions import planning
+from console.services import alerts, drafts, policies, rollouts
+from console.services.actions import planner
 from console.services.actors import Actor, access_of
+from console.services.pending_changes import service
 from tests.support.fake_broker import FakeBroker
 
 
-def staged(actor: Actor, **plan: Any) -> policies.Change:
-    draft = drafts.make(actor, "staged")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
-    return drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(**plan))
+def staged(actor: Actor, **plan: Any) -> policies.PolicyChange:
+    draft = drafts.create_draft(actor, "staged")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    return drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.RolloutPlan(**plan))
 
 
 def publish_another(actor: Actor) -> None:
     """Publish a revision for every client, whatever is staged."""
-    draft = drafts.make(actor, "another")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 20}})
+    draft = drafts.create_draft(actor, "another")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 20}})
     drafts.publish(actor, draft.pk, reason="another")
 
 
@@ -50,13 +51,13 @@ def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(
     assert sent["staged"]["client"] == "desk-*"
     assert (change.revision.number, change.applied) == (2, True)
     assert read.policy_status(instance)["converged"]
-    assert policies.orders(instance.name)["staged"]["policy"]["revision"] == 2
+    assert policies.policy_orders(instance.name)["staged"]["policy"]["revision"] == 2
 
 
 def test_promoting_puts_it_in_force_everywhere(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
     staged(actor, share=10)
     rollouts.promote(actor, instance)
-    assert policies.orders(instance.name) == {
+    assert policies.policy_orders(instance.name) == {
         "policy": policies.document_in_force(instance.name),
         "staged": None,
     }
@@ -70,15 +71,15 @@ def test_too_many_decisions_bring_the_revision_before_back(
     staged(actor, client="desk-*", most_decisions=2)
     decide(instance, 2, 2)
     decide(instance, 1, 50)  # of others, by the revision that stays
-    assert rollouts.check(instance) is None
+    assert rollouts.stop_if_exceeded(instance) is None
     decide(instance, 2, 1)
-    change = rollouts.check(instance)
+    change = rollouts.stop_if_exceeded(instance)
     assert change is not None
     assert change.revision.number == 3
     assert change.revision.document["client_policy"]["client_max_capacity"] == 50
     assert "2 decisions were allowed, and 3 carried out" in change.revision.reason
     assert StagedRollout.objects.get().state == "returned"
-    assert rollouts.check(instance) is None
+    assert rollouts.stop_if_exceeded(instance) is None
 
 
 def test_what_was_recorded_only_or_no_revision_decided_uses_up_nothing(
@@ -87,7 +88,7 @@ def test_what_was_recorded_only_or_no_revision_decided_uses_up_nothing(
     staged(actor, client="desk-*", most_decisions=0)
     decide(instance, 2, 3, mode="shadow")
     decide(instance, 2, 1, mode="enforce", reason="spool_failed")
-    assert rollouts.check(instance) is None
+    assert rollouts.stop_if_exceeded(instance) is None
 
 
 def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
@@ -96,7 +97,7 @@ def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
     staged(actor, client="desk-*", most_decisions=1)
     decide(instance, 2, 1, mode="enforce")
     decide(instance, 2, 1, mode="shadow", rule="age", details={"held_at": 1})
-    change = rollouts.check(instance)
+    change = rollouts.stop_if_exceeded(instance)
     assert change is not None
     assert change.revision.reason == (
         "Back from staged revision 2: 1 decision was allowed. "
@@ -117,7 +118,7 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
     assert "Each member has its part of them: a 3, b 2." in page
     decide(instance, 2, 2, mode="enforce", member="b")
     decide(instance, 2, 1, mode="shadow", rule="age", member="b", details={"held_at": 2})
-    assert rollouts.check(instance) is not None
+    assert rollouts.stop_if_exceeded(instance) is not None
     why = (
         "Member b used its part of 2 of the 5 decisions allowed. "
         "The next one, on client desk-1 by age, was not carried out."
@@ -132,7 +133,7 @@ def test_the_reason_of_a_return_claims_nothing_about_acts_that_are_not_reported_
 ) -> None:
     """Disconnecting takes a moment: the held decision is reported before those that were carried out."""
     staged(actor, client="desk-*", most_decisions=2)
-    change = rollouts.check(instance, withdrawn=2)
+    change = rollouts.stop_if_exceeded(instance, withdrawn=2)
     assert change is not None
     assert change.revision.reason.endswith("2 decisions were allowed, and the next one was not carried out.")
 
@@ -143,7 +144,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
 ) -> None:
     staged(actor, client="desk-*", most_decisions=0)
     decide(instance, 2, 1)
-    count = rollouts.decisions_of
+    count = rollouts.count_decisions
 
     def count_while_somebody_acts(rollout: StagedRollout) -> int:
         if meanwhile == "promote":
@@ -153,7 +154,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
         return count(rollout)
 
     monkeypatch.setattr(rollouts, "decisions_of", count_while_somebody_acts)
-    assert rollouts.check(instance) is None
+    assert rollouts.stop_if_exceeded(instance) is None
     in_force = policies.document_in_force(instance.name)
     assert in_force["client_policy"]["client_max_capacity"] == (5 if meanwhile == "promote" else 20)
     assert StagedRollout.objects.get().state == ("published" if meanwhile == "promote" else "stopped")
@@ -180,7 +181,7 @@ def test_brokers_are_told_their_parts_and_what_they_have_used_of_them(
     sent = [request for request in broker.asked if request["do"] == "apply"][-1]
     assert sent["staged"]["allowances"] == {"": 3}
     decide(instance, 2, 2, mode="enforce")
-    assert policies.orders(instance.name)["staged"]["made"] == {"": 2}
+    assert policies.policy_orders(instance.name)["staged"]["made"] == {"": 2}
 
 
 def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
@@ -189,15 +190,15 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
     actor = Actor("person", "maria", operator.pk, access=access_of(operator))
     staged(actor, client="desk-*", most_decisions=1)
     decide(instance, 2, 2)
-    rollouts.check(instance)
+    rollouts.stop_if_exceeded(instance)
     assert [one.number for one in read.revisions(instance) if one.withdrawn] == [2]
     (told,) = [one for one in system_conditions.current_conditions() if one.key == "rollout"]
     assert told.word == "Staged revision 2 was withdrawn"
     assert "1 decision was allowed, and 2 carried out" in told.sentence
     with pytest.raises(OperatorError) as caught:
-        tray.roll_back(actor, 2)
+        service.add_rollback(actor, 2)
     assert caught.value.code == "revision_withdrawn"
-    tray.roll_back(actor, 1)
+    service.add_rollback(actor, 1)
     publish_another(actor)
     assert [one for one in system_conditions.current_conditions() if one.key == "rollout"] == []
 
@@ -207,9 +208,9 @@ def test_a_return_opens_the_alert_about_what_stands_at_the_top(
 ) -> None:
     rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=0)
     staged(actor, client="desk-*", most_decisions=1)
-    assert rollouts.check(instance, withdrawn=7) is None, "another rollout's"
-    assert rollouts.check(instance, withdrawn=2) is not None, "a broker has done so already"
-    alerts.watch(timezone.now())
+    assert rollouts.stop_if_exceeded(instance, withdrawn=7) is None, "another rollout's"
+    assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None, "a broker has done so already"
+    alerts.evaluate_alerts(timezone.now())
     assert "Staged revision 2 was withdrawn" in Alert.objects.get(rule=rule).members
 
 
@@ -235,7 +236,7 @@ def test_a_newer_revision_takes_the_place_of_a_staged_one(
     staged(actor, share=50)
     publish_another(actor)
     assert StagedRollout.objects.get().state == "stopped"
-    assert policies.orders(instance.name)["staged"] is None
+    assert policies.policy_orders(instance.name)["staged"] is None
 
 
 @pytest.mark.parametrize("plan", [{}, {"client": "a", "share": 5}, {"share": 100}, {"client": "a b"}])
@@ -245,7 +246,7 @@ def test_a_plan_for_nobody_or_everybody_is_refused_and_nothing_is_published(
     with pytest.raises(OperatorError) as caught:
         staged(actor, **plan)
     assert caught.value.code == "bad_rollout"
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -259,7 +260,7 @@ def test_a_partial_change_does_not_put_the_staged_revision_in_force_everywhere(
         else:
             policies.change_transport(actor, "websocket", {"enabled": False})
     assert (refused.value.code, refused.value.details["revision"]) == ("rollout_running", 2)
-    orders = policies.orders(instance.name)
+    orders = policies.policy_orders(instance.name)
     assert (orders["policy"]["revision"], orders["staged"]["policy"]["revision"]) == (1, 2)
     assert StagedRollout.objects.get().state == "running"
     rollouts.stop(actor, instance, reason="first")
@@ -282,9 +283,9 @@ def test_the_plan_of_a_step_that_changes_the_policy_says_whom_it_acts_on(
 ) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 5}})
     steps = [{"do": "transport", "name": "tcp", "enabled": "no"}, {"do": "revision", "number": "2"}]
-    made = planning.plan(instance, steps, {})
+    made = planner.plan_steps(instance, steps, {})
     assert all("1 client" in one["sentence"] for one in made["steps"]), made["steps"]
     assert made["steps"][0]["sentence"].startswith("switch the transport tcp: enabled no. ")
     broker.__exit__()
-    away = planning.plan(instance, steps, {})
+    away = planner.plan_steps(instance, steps, {})
     assert away["hash"] == made["hash"]

@@ -8,7 +8,7 @@ import pytest
 from broker_core.documents.clients import ClientEntry
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
 from console.queries.statistics import time_series
-from console.services import reports, rollup
+from console.services import broker_reports, rollup
 from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
 
 START = datetime(2026, 11, 1, 10, tzinfo=UTC)
@@ -17,7 +17,7 @@ MINUTE = timedelta(minutes=1)
 
 def report(second: int, *clients: ClientEntry, messages_in: float = 0, p99_ms: float | None = None) -> None:
     delay = None if p99_ms is None else {"p50_ms": 1.0, "p99_ms": p99_ms, "messages": 9}
-    reports.record_report(make_snapshot(
+    broker_reports.record_report(make_snapshot(
         int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in}, delay=delay,
         transports=[make_transport("tcp")], pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
     ))  # fmt: skip
@@ -80,7 +80,7 @@ def test_after_hours_without_a_broker_minutes_go_on_and_places_have_hours(instan
 def test_what_was_kept_long_enough_goes(model: Any, kept: timedelta, instance: Instance) -> None:
     for age in (kept - MINUTE, kept + MINUTE):
         model.objects.create(instance=instance, client="one", at=START - age, state="live")
-    assert rollup.forget_old(START) == 1
+    assert rollup.delete_old_samples(START) == 1
     assert model.objects.get().at == START - kept + MINUTE
 
 
@@ -89,7 +89,7 @@ def test_places_go_by_how_fine_they_are(instance: Instance) -> None:
         ResourceSample.objects.create(
             instance=instance, kind="pool", name="instance", seconds=seconds, at=START - timedelta(days=days)
         )
-    assert rollup.forget_old(START) == 2
+    assert rollup.delete_old_samples(START) == 2
     assert sorted(ResourceSample.objects.values_list("seconds", flat=True)) == [10, 60]
 
 

@@ -14,7 +14,7 @@ from console.choices import ActorKind, Permission, RunKind, RunState
 from console.models import ActionRun, AuditEvent, Instance
 from console.services import execution, runs
 from console.services.actors import Actor
-from console.services.progress import MAX_LOG_CHARACTERS, Cancelled, Progress
+from console.services.run_progress import MAX_LOG_CHARACTERS, RunCancelled, RunProgress
 
 
 @pytest.fixture
@@ -34,20 +34,20 @@ def test_archive_and_compress_asked_together_go_one_after_the_other(run: ActionR
     """The one would move the file that the other has planned with."""
     compress = runs.request(actor, run.instance, RunKind.COMPRESS, {"age": "7d", "age_s": 604_800})
     now = timezone.now()
-    first = runs.claim(run.pk, now)
+    first = runs.claim_run(run.pk, now)
     assert first is not None
-    assert runs.claim(compress.pk, now) is None
+    assert runs.claim_run(compress.pk, now) is None
     compress.refresh_from_db()
     assert compress.state == RunState.WAITING
     runs.finish(first, RunState.SUCCEEDED)
-    assert runs.claim(compress.pk, now) is not None
+    assert runs.claim_run(compress.pk, now) is not None
 
 
 def test_run_is_taken_up_once(run: ActionRun) -> None:
     now = timezone.now()
-    assert runs.claim(run.pk, now) is not None
-    assert runs.claim(run.pk, now) is None
-    assert execution.execute(run.pk) is None
+    assert runs.claim_run(run.pk, now) is not None
+    assert runs.claim_run(run.pk, now) is None
+    assert execution.execute_run(run.pk) is None
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_queue_that_is_away_fails_the_run_at_once(run: ActionRun) -> None:
 
 
 def test_broker_that_is_away_fails_the_run_with_its_error(run: ActionRun) -> None:
-    done = execution.execute(run.pk)
+    done = execution.execute_run(run.pk)
     assert done is not None
     assert (done.state, done.error["code"]) == (RunState.FAILED, "broker_away")
     assert AuditEvent.objects.filter(action="run.archive.end", result="failed").count() == 1
@@ -92,37 +92,37 @@ def test_whose_rights_are_for_another_instance_neither_cancels_nor_repeats(run: 
 
 def test_waiting_run_can_be_cancelled(run: ActionRun, maria: Actor) -> None:
     assert runs.cancel(maria, run).state == RunState.CANCELLED
-    assert execution.execute(run.pk) is None
+    assert execution.execute_run(run.pk) is None
     with pytest.raises(OperatorError) as refused:
         runs.cancel(maria, run)
     assert refused.value.code == "run_ended"
 
 
 def test_running_run_stops_at_its_next_step(run: ActionRun, maria: Actor) -> None:
-    taken = runs.claim(run.pk, timezone.now())
+    taken = runs.claim_run(run.pk, timezone.now())
     assert taken is not None
-    progress = Progress(taken)
+    progress = RunProgress(taken)
     progress.step(0, 2, "first")
     runs.cancel(maria, run)
-    with pytest.raises(Cancelled):
+    with pytest.raises(RunCancelled):
         progress.check()
 
 
 def test_run_whose_worker_fell_silent_is_lost_and_its_kind_free_again(run: ActionRun, actor: Actor) -> None:
-    taken = runs.claim(run.pk, timezone.now() - timedelta(minutes=5))
+    taken = runs.claim_run(run.pk, timezone.now() - timedelta(minutes=5))
     assert taken is not None
-    assert [lost.pk for lost in runs.find_lost(timezone.now())] == [run.pk]
+    assert [lost.pk for lost in runs.mark_lost_runs(timezone.now())] == [run.pk]
     run.refresh_from_db()
     assert run.state == RunState.LOST
-    with pytest.raises(Cancelled):
-        Progress(taken).check()
+    with pytest.raises(RunCancelled):
+        RunProgress(taken).check()
     runs.request(actor, run.instance, RunKind.ARCHIVE, {})
 
 
 def test_progress_is_kept_with_its_log(run: ActionRun) -> None:
-    taken = runs.claim(run.pk, timezone.now())
+    taken = runs.claim_run(run.pk, timezone.now())
     assert taken is not None
-    progress = Progress(taken)
+    progress = RunProgress(taken)
     progress.step(1, 4, "the second of four")
     progress.part(1, 2)
     progress.check()

@@ -67,13 +67,15 @@ def test_a_kept_staged_revision_is_stored_and_its_rollout_ends(
 
 def test_a_rollout_of_the_database_ends_with_the_revision_before_it(broker: FakeBroker, actor: Actor) -> None:
     before = policies.document_in_force("sluice-1")
-    draft = drafts.make(actor, "staged")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
-    drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=1))
+    draft = drafts.create_draft(actor, "staged")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    drafts.publish(
+        actor, draft.pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=1)
+    )
     keep(broker, 40)
     change = resolve_set_back(actor, SetBackChoice.DATABASE)
     assert policies.same_policy(change.revision.document, before), "never the staged one, for every client"
-    assert policies.orders("sluice-1")["staged"] is None
+    assert policies.policy_orders("sluice-1")["staged"] is None
 
 
 def test_a_database_with_as_many_revisions_lacks_it_all_the_same(broker: FakeBroker, actor: Actor) -> None:

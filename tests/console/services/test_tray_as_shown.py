@@ -9,9 +9,10 @@ import pytest
 from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind
 from console.models import Instance, PolicyDraft, PolicyRevision
-from console.services import drafts, tray
+from console.services import drafts
 from console.services.actors import Actor, access_of
-from console.services.tray_acts import ACTS
+from console.services.pending_changes import service
+from console.services.pending_changes.kinds import ACTS
 from tests.support.fake_broker import FakeBroker
 
 
@@ -21,16 +22,16 @@ def maria(operator: Any) -> Actor:
 
 
 def held_draft(actor: Actor, changes: dict[str, Any]) -> PolicyDraft:
-    draft = drafts.make(actor, "limits")
-    drafts.edit(actor, draft.pk, changes)
-    tray.put_draft(actor, drafts.draft_numbered(draft.pk))
+    draft = drafts.create_draft(actor, "limits")
+    drafts.edit_draft(actor, draft.pk, changes)
+    service.add_draft(actor, drafts.draft_numbered(draft.pk))
     return draft
 
 
 def apply(actor: Actor, plan: str) -> str:
     """Apply with the tick; return the refusal's code, or "" when it was done."""
     try:
-        (outcome,) = tray.apply(actor, "because", confirmed=True, plan=plan)
+        (outcome,) = service.apply_changes(actor, "because", confirmed=True, plan=plan)
     except OperatorError as problem:
         return problem.code
     assert outcome.done
@@ -41,13 +42,13 @@ def test_a_draft_that_another_operator_edited_since_is_shown_again(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     draft = held_draft(maria, {"client_policy": {"client_max_capacity": 20}})
-    shown = tray.look(maria).digest
+    shown = service.list_changes(maria).digest
     otto = Actor("person", "otto", maria.user_id, access=maria.access)
-    drafts.edit(otto, draft.pk, {"client_policy": {"client_max_capacity": 1}})
+    drafts.edit_draft(otto, draft.pk, {"client_policy": {"client_max_capacity": 1}})
     before = PolicyRevision.objects.count()
     assert apply(maria, shown) == "plan_changed"
     assert PolicyRevision.objects.count() == before
-    assert apply(maria, tray.look(maria).digest) == ""
+    assert apply(maria, service.list_changes(maria).digest) == ""
 
 
 def test_a_tick_is_for_the_warnings_that_were_shown(
@@ -56,19 +57,19 @@ def test_a_tick_is_for_the_warnings_that_were_shown(
     """Readers who come after the preview are told of before the tick counts for them."""
     limits = {"pool": {"message_memory_limit": 2**60}, "instance": {"journaled_topics": ["orders.>"]}}
     held_draft(maria, limits)
-    shown = tray.look(maria)
+    shown = service.list_changes(maria)
     assert shown.warnings
     broker.unrecorded = ["desk-1"]
     assert apply(maria, shown.digest) == "plan_changed"
-    assert apply(maria, tray.look(maria).digest) == ""
+    assert apply(maria, service.list_changes(maria).digest) == ""
 
 
 def test_a_draft_that_is_edited_while_the_tray_is_applied_stays(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     draft = held_draft(maria, {"client_policy": {"client_max_capacity": 20}})
-    (planned,) = tray.look(maria).planned
-    drafts.edit(maria, draft.pk, {"client_policy": {"client_max_capacity": 1}})
+    (planned,) = service.list_changes(maria).planned
+    drafts.edit_draft(maria, draft.pk, {"client_policy": {"client_max_capacity": 1}})
     with pytest.raises(OperatorError) as caught:
         ACTS[PendingChangeKind.POLICY].do(maria, planned.item, "because")
     assert caught.value.code == "draft_changed" and PolicyDraft.objects.get() == draft
@@ -79,6 +80,6 @@ def test_other_figures_of_the_same_warnings_are_no_other_tray(
 ) -> None:
     broker.unrecorded = ["desk-1"]
     held_draft(maria, {"instance": {"journaled_topics": ["orders.>"]}})
-    shown = tray.look(maria).digest
+    shown = service.list_changes(maria).digest
     broker.unrecorded = ["desk-1", "desk-2", "desk-3"]
     assert apply(maria, shown) == ""

@@ -18,10 +18,10 @@ from broker_core.errors import OperatorError
 from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import audit_export, bounded_call, bounded_mail, execution, runs, webhooks
-from console.services.actions import editing, events
+from console.services.actions import editor, event_runs
 from console.services.actions.webhook_address import check_address
 from console.services.actors import SYSTEM
-from console.services.progress import Cancelled
+from console.services.run_progress import RunCancelled
 
 LONG_S = 60.0
 """Far more than a deadline here; a call that takes it has none."""
@@ -85,8 +85,10 @@ def host(answer: Callable[[socket.socket], None], *, listens: bool = True) -> It
         listener.close()
 
 
-def call(port: int, scheme: str = "http", **more: Any) -> webhooks.Answer:
-    return webhooks.post(urlsplit(f"{scheme}://127.0.0.1:{port}/"), b"{}", "application/json", "once", **more)
+def call(port: int, scheme: str = "http", **more: Any) -> webhooks.WebhookResponse:
+    return webhooks.post_webhook(
+        urlsplit(f"{scheme}://127.0.0.1:{port}/"), b"{}", "application/json", "once", **more
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +113,7 @@ def test_a_call_ends_by_its_deadline_whatever_the_host_does(
 
 def test_an_endless_answer_is_read_up_to_its_bound() -> None:
     with host(flood) as port:
-        assert len(call(port).text) == webhooks.MOST_ANSWER
+        assert len(call(port).text) == webhooks.MAX_ANSWER
 
 
 def test_what_is_given_up_ends_too() -> None:
@@ -152,9 +154,9 @@ def test_a_call_ends_when_its_run_is_cancelled(monkeypatch: pytest.MonkeyPatch) 
 
     def check() -> None:
         if time.monotonic() - began > 0.5:
-            raise Cancelled
+            raise RunCancelled
 
-    with host(drip_body) as port, pytest.raises(Cancelled):
+    with host(drip_body) as port, pytest.raises(RunCancelled):
         call(port, check=check)
     assert time.monotonic() - began < LONG_S / 2
 
@@ -179,11 +181,11 @@ def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.Monke
     instance = Instance.objects.create(name="one")
     with host(drip_body) as port:
         settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{port}"]
-        action = editing.Action.objects.create(
+        action = editor.Action.objects.create(
             instance=instance, name="call", started_at=timezone.now(),
             steps=[{"do": "webhook", "url": f"http://127.0.0.1:{port}/", "data": ""}],
         )  # fmt: skip
-        run = events.start(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
+        run = event_runs.start_run(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
         ActionRun.objects.filter(pk=run.pk).update(state=RunState.WAITING, error=None)
         # Asked for beforehand: what the run looks at while it waits for the host is the row.
         asked = threading.Timer(
@@ -191,7 +193,7 @@ def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.Monke
         )
         asked.start()
         began = time.monotonic()
-        done = execution.execute(run.pk)
+        done = execution.execute_run(run.pk)
         assert done is not None and done.state == RunState.CANCELLED
         assert time.monotonic() - began < LONG_S / 2
         assert not runs.ActionRun.objects.filter(state=RunState.RUNNING).exists()

@@ -22,7 +22,7 @@ def test_a_rule_is_made_its_alert_is_shown_and_it_is_deleted_by_the_tray(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     assert browser.post("/alerts/new/", FORM).status_code == 302
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
     text = browser.get("/alerts/").content.decode()
     assert "1 alert is open" in text and "board-jfk is stalled." in text
     assert "Alert: Desks stand still" in browser.get("/policies/").content.decode()
@@ -71,7 +71,7 @@ def test_whoever_sees_some_clients_reads_of_those_alone(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     browser.post("/alerts/new/", FORM)
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
     desk = Client()
     desk.force_login(person("desk", Role.VIEWER, client_pattern="desk-*"))
     text = desk.get("/alerts/").content.decode()
@@ -84,7 +84,7 @@ def test_of_a_webhook_only_its_host_is_shown(
 ) -> None:
     settings.SLUICE_WEBHOOK_HOSTS = ["hooks.example.org"]
     browser.post("/alerts/new/", {**FORM, "webhook": "https://hooks.example.org/a-secret-word"})
-    alerts.watch(timezone.now())
+    alerts.evaluate_alerts(timezone.now())
     text = browser.get("/alerts/").content.decode()
     assert text.count("hooks.example.org") == 2 and "a-secret-word" not in text
     assert "a-secret-word" not in str(AuditEvent.objects.values_list("after", flat=True))

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from broker_core.errors import OperatorError
 from console.models import Instance, PendingChange, SavedClientView
-from console.services import client_table, tray, tray_matching_acts
+from console.services import client_table
 from console.services.actors import Actor, access_of
+from console.services.pending_changes import bulk, service
 from tests.support.fake_broker import FakeBroker
 
 
@@ -71,19 +72,21 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
 ) -> None:
     for kind in ("pause_all", "disconnect_all"):
         browser.post(reverse("tray_matching"), {"kind": kind, "search": "carrier", "delivery": "live"})
-    pause, cut = tray.look(maria).planned
+    pause, cut = service.list_changes(maria).planned
     chosen = [one.name for one in broker.clients if "carrier" in one.name]
     assert pause.told.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
     assert cut.told.headline == f"{len(chosen)} clients cut off" and cut.told.warnings
     (line, *_) = cut.told.lines
     assert line.count == len(chosen) and len(line.names) == 12 and set(line.names) < set(chosen)
-    tray.drop(maria, cut.item.pk)
+    service.remove_change(maria, cut.item.pk)
     # Who came meanwhile is left alone, who left is said, and who can't be acted on keeps nobody else from it.
     late = structs.replace(broker.clients[-1], name="carrier-late")
     broker.clients = [one for one in broker.clients if one.name != chosen[0]] + [late]
-    (pause,) = tray.look(maria).planned
+    (pause,) = service.list_changes(maria).planned
     assert "1 have left meanwhile." in [one.sentence for one in pause.told.lines]
-    (outcome,) = tray.apply(maria, "because", confirmed=True, plan=tray.look(maria).digest)
+    (outcome,) = service.apply_changes(
+        maria, "because", confirmed=True, plan=service.list_changes(maria).digest
+    )
     paused = [one["name"] for one in broker.asked if one["do"] == "pause"]
     assert outcome.done and sorted(paused) == sorted(chosen[1:]) and not PendingChange.objects.exists()
 
@@ -91,12 +94,12 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
 def test_too_many_and_nobody_are_refused_in_words(
     maria: Actor, browser: Client, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tray_matching_acts, "MOST_MATCHING", 3)
+    monkeypatch.setattr(bulk, "MOST_MATCHING", 3)
     with pytest.raises(OperatorError) as caught:
-        tray_matching_acts.matching(maria, None)
+        bulk.matching_clients(maria, None)
     assert caught.value.code == "too_many_matching"
     with pytest.raises(OperatorError) as caught:
-        tray_matching_acts.matching(maria, ["desk-*"], search="carrier")
+        bulk.matching_clients(maria, ["desk-*"], search="carrier")
     assert caught.value.code == "nobody_matches"
     answer = browser.post(
         reverse("tray_matching"), {"kind": "pause_all", "search": "carrier"}, headers={"HX-Request": "true"}

@@ -31,7 +31,7 @@ RUNGS = {"rung-TOTAL_FORMS": "2", "rung-INITIAL_FORMS": "0"}
 
 @pytest.fixture
 def draft(broker: FakeBroker, actor: Actor) -> PolicyDraft:
-    return drafts.make(actor, "tighter")
+    return drafts.create_draft(actor, "tighter")
 
 
 def at(draft: PolicyDraft, rest: str = "") -> str:
@@ -55,7 +55,7 @@ def test_a_draft_is_made_previewed_and_published(
     answer = browser.post("/policies/drafts/new/", {"title": "tighter"})
     draft = PolicyDraft.objects.get()
     assert answer["Location"] == at(draft)
-    drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 5}})
     draft.refresh_from_db()
     preview = browser.post(at(draft, "preview/"), headers={"HX-Request": "true"}).content.decode()
     assert "client_policy.client_max_capacity" in preview
@@ -65,10 +65,10 @@ def test_a_draft_is_made_previewed_and_published(
     assert "board-jfk would be over its capacity." in preview
     assert "<html" not in preview
     send(browser, draft, "plan/", whom="all")
-    assert policies.newest_of(instance).number == 1  # not before the tray is applied
+    assert policies.newest_revision(instance).number == 1  # not before the tray is applied
     browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # where there is no draft afterwards
     assert apply(browser, "they asked", confirmed="on").redirect_chain[-1][0] == "/policies/"
-    assert policies.newest_of(instance).reason == "they asked"
+    assert policies.newest_revision(instance).reason == "they asked"
 
 
 def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draft: PolicyDraft) -> None:
@@ -79,7 +79,7 @@ def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draf
 def test_a_rollout_shows_itself_and_is_promoted(
     browser: Client, broker: FakeBroker, draft: PolicyDraft, instance: Instance
 ) -> None:
-    drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
+    drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     staged = {"whom": "client", "client": "desk-*", "most_decisions": "3"}
     preview = browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}).content.decode()
     assert "desk-*" in preview and broker.asked[-1]["staged"]["client"] == "desk-*"
@@ -89,7 +89,7 @@ def test_a_rollout_shows_itself_and_is_promoted(
     page = browser.get("/policies/").content.decode()
     assert "Revision 2 for desk-* first, 1 for the others." in page
     assert "It has made <b>0</b> of the 3 decisions that it may make" in page
-    assert policies.orders(instance.name)["staged"]["client"] == "desk-*"
+    assert policies.policy_orders(instance.name)["staged"]["client"] == "desk-*"
     back = {"Referer": "http://testserver/policies/"}
     assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
     browser.post("/policies/rollout/promote/", {"revision": "1"})
@@ -98,19 +98,19 @@ def test_a_rollout_shows_itself_and_is_promoted(
     assert "Put revision 2 in force for everybody" in browser.get("/tray/").content.decode()
     apply(browser, "it went well", confirmed="on")
     assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
-    assert policies.orders(instance.name)["staged"] is None
+    assert policies.policy_orders(instance.name)["staged"] is None
     assert "for the others" not in browser.get("/policies/").content.decode()
 
 
 def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft, instance: Instance) -> None:
-    drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
+    drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     send(browser, draft, "plan/", whom="share", share="10")
     apply(browser, "carefully", confirmed="on")
     browser.post("/policies/rollout/stop/", {"revision": "2"})
     assert "Give 10 % of the clients back revision 1" in browser.get("/tray/").content.decode()
     apply(browser, "too many", confirmed="on")
-    assert "too many" in policies.newest_of(instance).reason
-    assert policies.newest_of(instance).document["client_policy"]["client_max_capacity"] == 50
+    assert "too many" in policies.newest_revision(instance).reason
+    assert policies.newest_revision(instance).document["client_policy"]["client_max_capacity"] == 50
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_secrets_are_typed_or_made_once_and_never_shown_again(
     pages.append(browser.get("/tray/"))
     apply(browser, "users", confirmed="on")
     pages += [browser.get("/policies/"), browser.get("/audit/")]
-    assert policies.newest_of(instance).document["access"]["users"][0]["password"] == user["password"]
+    assert policies.newest_revision(instance).document["access"]["users"][0]["password"] == user["password"]
     told = "".join(page.content.decode() for page in pages) + json.dumps(
         list(AuditEvent.objects.values("before", "after"))
     )
@@ -300,7 +300,7 @@ def test_a_password_must_be_typed_to_be_set(browser: Client, draft: PolicyDraft)
 
 def test_somebody_elses_edit_meanwhile_stops_a_form(browser: Client, draft: PolicyDraft) -> None:
     stale = draft.version
-    drafts.edit(Actor("person", "nina"), draft.pk, {"client_policy": {"client_max_capacity": 30}})
+    drafts.edit_draft(Actor("person", "nina"), draft.pk, {"client_policy": {"client_max_capacity": 30}})
     answer = browser.post(at(draft, "xap/new/"), {"expected_version": stale, "enabled": "true"}, follow=True)
     assert "version 2, not 1" in answer.content.decode()
     assert stored(draft)["xap"] == []
@@ -322,7 +322,7 @@ def test_a_configuration_is_pasted_or_uploaded(
     ).content.decode()
     assert "was created, switched off" in uploaded
     assert set(Action.objects.exclude(name="weekly archive").values_list("enabled", flat=True)) == {False}
-    assert policies.newest_of(instance).number == 1
+    assert policies.newest_revision(instance).number == 1
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_draft_with_wrong_values_is_shown_all_the_same(browser: Client, draft:
         "client_policy": {"client_max_capacity": "lots"}, "transports": [{"name": "t", "pool": 3, "tls": 4}],
         "access": {"users": [{"groups": 3}], "entitlements": [{"who": 1}]},
     }  # fmt: skip
-    drafts.edit(Actor("person", "maria"), draft.pk, wrong)
+    drafts.edit_draft(Actor("person", "maria"), draft.pk, wrong)
     for rest in (
         "",
         "limits/",
@@ -406,7 +406,7 @@ def test_a_draft_of_many_entries_asks_no_more_queries(
         "qpid": [{"topic": f"t.{n}", "depth": 5} for n in range(100)],
         "access": {"users": [{"name": f"u{n}"} for n in range(100)]},
     }
-    drafts.edit(Actor("person", "maria"), draft.pk, many)
+    drafts.edit_draft(Actor("person", "maria"), draft.pk, many)
     with django_assert_num_queries(len(few)):
         browser.get(at(draft))
     assert len(few) <= 19

@@ -15,7 +15,7 @@ from django.utils import timezone
 from console.models import Instance, RevisionReport
 from console.queries import system_conditions
 from console.queries.policies import REPORT_FRESH
-from console.services import policies, reports
+from console.services import broker_reports, policies
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 from tests.support.machines import Machines
@@ -98,7 +98,7 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
     machines.play("refused c")
     monkeypatch.setattr(system_conditions, "TAKES_UP", timedelta(0))
     for one in machines.members.values():
-        reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
+        broker_reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
 
     def page(path: str) -> str:
         return unescape(browser.get(path).content.decode())

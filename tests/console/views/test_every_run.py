@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from console.choices import ActorKind, Permission, Role, RunKind, RunState
 from console.models import Action, ActionRun, Instance
 from console.services import execution
-from console.services.actions import asking, conditions, editing, events
+from console.services.actions import conditions, editor, event_runs, run_requests
 from console.services.actions.catalogue import KINDS
 from console.services.actors import Actor, access_of
 from tests.support.control_plane import OWN, person
@@ -70,17 +70,17 @@ def no_redis(settings: Any) -> None:
 
 def action_of(actor: Actor, instance: Instance, *parts: dict[str, str]) -> Action:
     when = [{"on": "publish", "topic": "orders.>"}]
-    return editing.create(actor, instance, {"name": "one", "when": when, "steps": list(parts)})
+    return editor.create(actor, instance, {"name": "one", "when": when, "steps": list(parts)})
 
 
 def run_of(actor: Actor, action: Action, variables: dict[str, str]) -> ActionRun:
     """Planned, asked for and carried out."""
-    made = asking.plan(action, variables)
-    run = events.start(
+    made = run_requests.plan_action(action, variables)
+    run = event_runs.start_run(
         actor, action, {"on": "publish"}, variables, timezone.now(), plan=made, plan_hash=made["hash"]
     )
     ActionRun.objects.filter(pk=run.pk).update(state=RunState.WAITING)
-    return execution.execute(run.pk) or run
+    return execution.execute_run(run.pk) or run
 
 
 def pages_of(client: Client, run: ActionRun, pages: tuple[str, ...] = PAGES) -> dict[str, str]:

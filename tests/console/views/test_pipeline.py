@@ -154,7 +154,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
 ) -> None:
     """Both are written for the job, without anybody's secrets; what came of it is listed with the draft."""
     monkeypatch.setattr(runs, "enqueue", lambda run: None)
-    draft = drafts.make(Actor(ActorKind.PERSON, "maria"), "Gentler")
+    draft = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Gentler")
     assert (
         f"/policies/drafts/{draft.pk}/backtest/"
         in browser.get(f"/policies/drafts/{draft.pk}/").content.decode()
@@ -178,7 +178,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     refused = browser.post(page, {"save": "board-lhr", "end": "5"}).content.decode()
     assert "Another run of pipeline is under way" in refused
     assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
-    other = drafts.make(Actor(ActorKind.PERSON, "maria"), "Harder")
+    other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
     record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")

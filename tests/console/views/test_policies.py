@@ -94,9 +94,11 @@ def test_an_older_revision_is_rolled_back_by_the_tray(
 def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
     browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "staged")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
-    drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=1))
+    draft = drafts.create_draft(actor, "staged")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    drafts.publish(
+        actor, draft.pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=1)
+    )
     for _ in range(2):
         Decision.objects.create(
             instance=instance,
@@ -106,7 +108,7 @@ def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
             action="offline",
             mode="enforce",
         )
-    assert rollouts.check(instance) is not None
+    assert rollouts.stop_if_exceeded(instance) is not None
     page = browser.get("/policies/").content.decode()
     assert "Roll back to revision 1" in page and "Roll back to revision 2" not in page
     assert "withdrawn</span>" in page and "Staged revision 2 was withdrawn" in page

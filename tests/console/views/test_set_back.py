@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 from console.models import Instance
 from console.queries import policies as read
 from console.queries import system_conditions
-from console.services import policies, reports
+from console.services import broker_reports, policies
 from console.services.actors import Actor
 from tests.console.services.test_set_back import keep
 from tests.support.fake_broker import FakeBroker
@@ -19,7 +19,7 @@ def test_it_is_said_everywhere_also_where_the_numbers_are_equal(
     broker: FakeBroker, instance: Instance, actor: Actor, browser: Client, client: Client, api: APIClient
 ) -> None:
     keep(broker, 1)
-    reports.record_report(broker.snapshot())
+    broker_reports.record_report(broker.snapshot())
     state = read.policy_status(instance)
     assert (state["running"], state["wanted"], state["converged"], state["set_back"]) == (1, 1, False, True)
     assert "doesn't have" in state["why"] and read.running_revisions(instance) == {}
@@ -40,7 +40,7 @@ def test_the_page_decides_by_post_alone_with_a_tick_and_the_permission(
     broker: FakeBroker, instance: Instance, browser: Client
 ) -> None:
     document = keep(broker, 40)
-    reports.record_revision(instance, 40, timezone.now(), set_back=True)
+    broker_reports.record_revision(instance, 40, timezone.now(), set_back=True)
     assert browser.get("/policies/resolve/").status_code == 405
     assert browser.post("/policies/resolve/", {"choice": "both"}).status_code == 400
     browser.post("/policies/resolve/", {"choice": "database"})

@@ -28,9 +28,9 @@ RULE = {
 def test_a_draft_shows_acts_signals_and_modes_by_their_names(
     client: Client, operator: Any, broker: FakeBroker, instance: Instance, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "rules")
+    draft = drafts.create_draft(actor, "rules")
     changes = {"rules": [RULE], "qpid": [{"topic": "a.>", "depth": 1000}]}
-    drafts.edit(actor, draft.pk, changes)
+    drafts.edit_draft(actor, draft.pk, changes)
     client.force_login(operator)
     page = client.get(f"/policies/drafts/{draft.pk}/").content.decode()
     cells = re.findall(r'data-label="(?:When|Does|Mode|Acts within)"><div>(.*?)</div></td>', page, re.S)
@@ -47,15 +47,15 @@ def test_a_draft_shows_acts_signals_and_modes_by_their_names(
 def test_the_reason_of_a_withdrawn_rollout_names_the_settings_label(
     broker: FakeBroker, instance: Instance, actor: Actor
 ) -> None:
-    draft = drafts.make(actor, "staged")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
-    plan = rollouts.Plan(client="desk-*", most_decisions=1)
+    draft = drafts.create_draft(actor, "staged")
+    drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
+    plan = rollouts.RolloutPlan(client="desk-*", most_decisions=1)
     drafts.publish(actor, draft.pk, reason="try", rollout=plan)
     Decision.objects.create(
         instance=instance, at=timezone.now(), client="desk-1", revision=2, action="disconnect",
         mode="shadow", rule="amps.client_message_age_limit", details={"held_at": 1},
     )  # fmt: skip
-    rollouts.check(instance)
+    rollouts.stop_if_exceeded(instance)
     why = StagedRollout.objects.get().why
     assert "by ClientMessageAgeLimit" in why and "amps." not in why
 

@@ -167,11 +167,11 @@ def test_token_s_use_is_a_write_of_the_tick_and_not_of_the_request(db: None, lin
     asked = Client().get("/api/v1/auth/me", headers={"Authorization": f"Bearer {text}"})
     assert asked.status_code == 200
     assert ApiToken.objects.get(pk=token.pk).used_at is None
-    assert operators.store_used() == 1
+    assert operators.store_token_uses() == 1
     stored = ApiToken.objects.get(pk=token.pk).used_at
     assert stored is not None
     assert abs(stored.timestamp() - time.time()) < 30
-    assert operators.store_used() == 0
+    assert operators.store_token_uses() == 0
 
 
 def test_token_works_without_redis(db: None, away: None) -> None:
@@ -180,4 +180,4 @@ def test_token_works_without_redis(db: None, away: None) -> None:
         SYSTEM, user, "feed", lifetime=timedelta(days=1), scope=[Permission.VIEW]
     )
     assert Client().get("/api/v1/auth/me", headers={"Authorization": f"Bearer {text}"}).status_code == 200
-    assert operators.store_used() == 0
+    assert operators.store_token_uses() == 0

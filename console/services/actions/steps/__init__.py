@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from console.services.actions.scene import Step
-from console.services.actions.steps import broker, database, files, journals, outside, policy
+from console.services.actions.step_context import StepHandler
+from console.services.actions.steps import broker, database, external, files, journals, policy
 
-STEPS: dict[str, Step] = {
+STEPS: dict[str, StepHandler] = {
     **journals.STEPS,
     **files.STEPS,
     **database.STEPS,
     **broker.STEPS,
     **policy.STEPS,
-    **outside.STEPS,
+    **external.STEPS,
 }

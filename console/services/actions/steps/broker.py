@@ -15,25 +15,32 @@ from console.choices import AuditResult
 from console.models import Instance
 from console.services import audit
 from console.services.actions.causes import PUBLISHED
-from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
+from console.services.actions.step_context import (
+    Options,
+    StepContext,
+    StepHandler,
+    StepPlan,
+    StepResult,
+    template_plan,
+)
 from console.services.actions.variables import expand_bytes
-from console.services.group import changed
+from console.services.manual_downgrades import change_member_or_link
 
 REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
     "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
 }  # fmt: skip
-MOST_BODY = 1024 * 1024
+MAX_BODY = 1024 * 1024
 
 
-def _publish(scene: Scene, options: Options) -> Done:
+def _publish(scene: StepContext, options: Options) -> StepResult:
     body = expand_bytes(options["data"], scene.variables)
     if options["topic"].startswith(OWN):
         raise OperatorError(
             "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
         )
-    if len(body) > MOST_BODY:
+    if len(body) > MAX_BODY:
         raise OperatorError(
-            "message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less."
+            "message_too_long", f"The message has {len(body):,} bytes, over {MAX_BODY:,}.", "Publish less."
         )
     target = f"{scene.instance.name}: topic {options['topic']}"
     told = {"bytes": len(body), "run": str(scene.run.pk)}
@@ -46,25 +53,27 @@ def _publish(scene: Scene, options: Options) -> Done:
         audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
         raise
     audit.record(scene.actor, PUBLISHED, target, after=told)
-    return Done({"topic": options["topic"], "bytes": len(body)})
+    return StepResult({"topic": options["topic"], "bytes": len(body)})
 
 
-def _disconnect(scene: Scene, options: Options) -> Done:
+def _disconnect(scene: StepContext, options: Options) -> StepResult:
     client, reason = _client(options), options["reason"] or "an action of the operator's"
     return _done(scene, requests.DisconnectClient(name=client, reason=reason))
 
 
-def _offline(scene: Scene, options: Options) -> Done:
+def _offline(scene: StepContext, options: Options) -> StepResult:
     return _done(scene, requests.OfflineClient(name=_client(options)))
 
 
-def _replay(scene: Scene, options: Options) -> Done:
+def _replay(scene: StepContext, options: Options) -> StepResult:
     return _done(scene, REPLAYS[options["change"]](name=options["name"]))
 
 
-def _replication(scene: Scene, options: Options) -> Done:
-    one = changed(scene.link, options["change"], options["member"], f"action run {scene.run.pk}")
-    return Done(
+def _replication(scene: StepContext, options: Options) -> StepResult:
+    one = change_member_or_link(
+        scene.link, options["change"], options["member"], f"action run {scene.run.pk}"
+    )
+    return StepResult(
         {
             "member": options["member"],
             "mode": one.mode,
@@ -74,7 +83,7 @@ def _replication(scene: Scene, options: Options) -> Done:
     )
 
 
-def _shut_down(scene: Scene, options: Options) -> Done:
+def _shut_down(scene: StepContext, options: Options) -> StepResult:
     return _done(scene, requests.ShutDown(reason=f"action run {scene.run.pk}"))
 
 
@@ -88,26 +97,28 @@ def _client(options: Options) -> str:
     return options["client"]
 
 
-def _done(scene: Scene, request: requests.Request[Document]) -> Done:
-    return Done(msgspec.to_builtins(scene.link.call(request)))
+def _done(scene: StepContext, request: requests.Request[Document]) -> StepResult:
+    return StepResult(msgspec.to_builtins(scene.link.call(request)))
 
 
-def _plan_publish(instance: Instance, options: Options) -> Planned:
-    return Planned(
+def _plan_publish(instance: Instance, options: Options) -> StepPlan:
+    return StepPlan(
         f"publish a message on {options['topic'][:200]}", details={"data": options["data"][:2_000]}
     )
 
 
 STEPS = {
-    "publish": Step(_plan_publish, _publish),
-    "disconnect": Step(says("disconnect {client}: {reason}"), _disconnect),
-    "offline": Step(says("offline {client}"), _offline),
-    "replay": Step(says("{change} the managed replay {name}"), _replay),
-    "replication": Step(
-        says(
+    "publish": StepHandler(_plan_publish, _publish),
+    "disconnect": StepHandler(template_plan("disconnect {client}: {reason}"), _disconnect),
+    "offline": StepHandler(template_plan("offline {client}"), _offline),
+    "replay": StepHandler(template_plan("{change} the managed replay {name}"), _replay),
+    "replication": StepHandler(
+        template_plan(
             "{change} {member}, a member of the group or the link of a destination, for what this broker acknowledges"
         ),
         _replication,
     ),
-    "shut_down": Step(says("shut the broker down; its supervisor leaves it down"), _shut_down),
+    "shut_down": StepHandler(
+        template_plan("shut the broker down; its supervisor leaves it down"), _shut_down
+    ),
 }

@@ -18,7 +18,7 @@ from console.models import (
     LossRecord,
     ResourceSample,
 )
-from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.services.actions.step_context import Options, StepContext, StepHandler, StepPlan, StepResult
 from console.units.ages import format_age, parse_age
 
 ROWS_AT_A_TIME = 5_000
@@ -38,18 +38,18 @@ def _old(instance: Instance, options: Options) -> Iterator[tuple[str, list[Query
             yield word, [model._default_manager.filter(instance=instance, at__lt=before) for model in tables]
 
 
-def _plan(instance: Instance, options: Options) -> Planned:
+def _plan(instance: Instance, options: Options) -> StepPlan:
     rows = {word: sum(rows.count() for rows in found) for word, found in _old(instance, options)}
     words = " and ".join(f"{count:,} rows of {word}" for word, count in rows.items())
     # How many rows there are changes by the second: the promise is what and how old.
-    return Planned(
+    return StepPlan(
         f"delete {words} older than {format_age(parse_age(options['age']))}",
         [options["what"], parse_age(options["age"])],
         {"rows": rows},
     )
 
 
-def _perform(scene: Scene, options: Options) -> Done:
+def _perform(scene: StepContext, options: Options) -> StepResult:
     deleted: dict[str, int] = {}
     for word, found in _old(scene.instance, options):
         total, deleted[word] = sum(rows.count() for rows in found), 0
@@ -58,7 +58,7 @@ def _perform(scene: Scene, options: Options) -> Done:
                 deleted[word] += rows.filter(pk__in=chosen).delete()[0]
                 scene.progress.part(deleted[word], total)
         scene.progress.log(f"{deleted[word]:,} rows of {word} deleted")
-    return Done({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
+    return StepResult({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
 
 
-STEPS = {"truncate": Step(_plan, _perform)}
+STEPS = {"truncate": StepHandler(_plan, _perform)}

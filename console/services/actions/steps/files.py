@@ -12,22 +12,22 @@ from django.conf import settings
 
 from broker_core.errors import OperatorError
 from console.models import Instance
-from console.services.actions import files
-from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.services.actions import file_selection
+from console.services.actions.step_context import Options, StepContext, StepHandler, StepPlan, StepResult
 from console.units.ages import parse_age
 
-Act = Callable[[files.Choice, Callable[[int], None]], tuple[int, int]]
+Act = Callable[[file_selection.FileSelection, Callable[[int], None]], tuple[int, int]]
 
 
-def _choose(options: Options, packed: bool) -> files.Choice:
-    return files.choose(
+def _choose(options: Options, packed: bool) -> file_selection.FileSelection:
+    return file_selection.select_files(
         options["folder"], options["pattern"], parse_age(options["age"]), time.time_ns(), packed=packed
     )
 
 
-def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Planned:
+def _plan(word: str, packed: bool, instance: Instance, options: Options) -> StepPlan:
     choice = _choose(options, packed)
-    return Planned(
+    return StepPlan(
         f"{word} {len(choice.chosen)} file{'' if len(choice.chosen) == 1 else 's'} of {choice.folder}, {choice.nbytes:,} bytes",
         [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
         {
@@ -37,7 +37,7 @@ def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Plan
     )
 
 
-def _perform(act: Act, packed: bool, scene: Scene, options: Options) -> Done:
+def _perform(act: Act, packed: bool, scene: StepContext, options: Options) -> StepResult:
     choice = _choose(options, packed)
     for name, why in choice.skipped:
         scene.progress.log(f"left {name} alone: {why}")
@@ -47,13 +47,13 @@ def _perform(act: Act, packed: bool, scene: Scene, options: Options) -> Done:
 
     count, nbytes = act(choice, each)
     scene.progress.log(f"{count} files, {nbytes:,} bytes")
-    return Done(
+    return StepResult(
         {"folder": str(choice.folder), "files": count, "bytes": nbytes},
         {"SLUICE_FILES": str(count), "SLUICE_BYTES": str(nbytes)},
     )
 
 
-def _rotate(scene: Scene, options: Options) -> Done:
+def _rotate(scene: StepContext, options: Options) -> StepResult:
     """Rename the log; the supervisor, which writes it, begins a new one when it sees that. Never over an older one."""
     home, wanted = Path(settings.SLUICE_HOME) / "log", options["process"]
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -70,15 +70,19 @@ def _rotate(scene: Scene, options: Options) -> Done:
             target = path.with_name(f"{path.stem}.{stamp}.log")
             path.rename(target)
             made.append(target.name)
-    return Done({"rotated": made})
+    return StepResult({"rotated": made})
 
 
-def _plan_rotation(instance: Instance, options: Options) -> Planned:
-    return Planned(f"rotate the log of {options['process']}")
+def _plan_rotation(instance: Instance, options: Options) -> StepPlan:
+    return StepPlan(f"rotate the log of {options['process']}")
 
 
 STEPS = {
-    "delete_files": Step(partial(_plan, "delete", False), partial(_perform, files.delete, False)),
-    "compress_files": Step(partial(_plan, "compress", True), partial(_perform, files.compress, True)),
-    "rotate_log": Step(_plan_rotation, _rotate),
+    "delete_files": StepHandler(
+        partial(_plan, "delete", False), partial(_perform, file_selection.delete_files, False)
+    ),
+    "compress_files": StepHandler(
+        partial(_plan, "compress", True), partial(_perform, file_selection.compress_files, True)
+    ),
+    "rotate_log": StepHandler(_plan_rotation, _rotate),
 }

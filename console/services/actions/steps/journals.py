@@ -10,12 +10,12 @@ from uuid import UUID
 from console.choices import JOURNAL_ACTIONS
 from console.models import Instance
 from console.services import journals
-from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.services.actions.step_context import Options, StepContext, StepHandler, StepPlan, StepResult
 from console.units.ages import parse_age
 
 
 @dataclass(slots=True)
-class Part:
+class RunStep:
     """A run's one step, as the services see a run that does nothing else."""
 
     kind: str
@@ -27,33 +27,34 @@ class Part:
     plan_hash: str = ""
 
 
-def plan_of(kind: str, instance: Instance, options: Options) -> Planned:
+def plan_journal_step(kind: str, instance: Instance, options: Options) -> StepPlan:
     """Segments chosen and skipped."""
     in_lake = options.get("which") == "lake"
     found = journals.plan(kind, options["age"], instance.name, in_lake=in_lake)
     count = len(found["chosen"])
     which = ", of those that the lake has" if in_lake else ""
     sentence = f"{kind} {count} segment{'' if count == 1 else 's'} older than {found['age']}{which}"
-    return Planned(sentence, counts(found), {"plan": found})
+    return StepPlan(sentence, plan_promise(found), {"plan": found})
 
 
-def counts(found: dict[str, Any]) -> Any:
+def plan_promise(found: dict[str, Any]) -> Any:
     """What a journal plan promises: the segments chosen. Sizes and reasons of others may move."""
     return [found["action"], found["age_s"], found["chosen"]]
 
 
-def _perform(kind: str, scene: Scene, options: Options) -> Done:
+def _perform(kind: str, scene: StepContext, options: Options) -> StepResult:
     age_s = parse_age(options["age"])
     parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
-    part = Part(kind, parameters, scene.instance, scene.run.member, scene.run.pk)
-    result = journals.perform(part, scene.progress)  # type: ignore[arg-type]
+    part = RunStep(kind, parameters, scene.instance, scene.run.member, scene.run.pk)
+    result = journals.perform_run(part, scene.progress)  # type: ignore[arg-type]
     variables = {
         "SLUICE_SEGMENTS": str(len(result.get("segments", ()))),
         "SLUICE_BYTES": str(result.get("bytes", 0)),
     }
-    return Done(result, variables)
+    return StepResult(result, variables)
 
 
 STEPS = {
-    str(kind): Step(partial(plan_of, str(kind)), partial(_perform, str(kind))) for kind in JOURNAL_ACTIONS
+    str(kind): StepHandler(partial(plan_journal_step, str(kind)), partial(_perform, str(kind)))
+    for kind in JOURNAL_ACTIONS
 }

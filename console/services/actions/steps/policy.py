@@ -8,13 +8,13 @@ from typing import Any
 from console.models import Instance
 from console.queries.policies import newest_revision, revision_numbered
 from console.services import drafts, policies
-from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.services.actions.step_context import Options, StepContext, StepHandler, StepPlan, StepResult
 from console.services.policy_effects import effect_of_ending_rollout
 
 
-def _plan_transport(instance: Instance, options: Options) -> Planned:
+def _plan_transport(instance: Instance, options: Options) -> StepPlan:
     name, enabled = options["name"], options["enabled"] == "yes"
-    document = policies.newest_of(instance).document
+    document = policies.newest_revision(instance).document
     changed = [
         {**one, "enabled": enabled} if one.get("name") == name else one for one in document["transports"]
     ]
@@ -22,7 +22,7 @@ def _plan_transport(instance: Instance, options: Options) -> Planned:
         f"switch the transport {name}: enabled {options['enabled']}", instance,
         {**document, "transports": changed},
     )  # fmt: skip
-    return Planned(told)
+    return StepPlan(told)
 
 
 def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any]) -> str:
@@ -30,11 +30,11 @@ def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any])
 
     Clients come and go, so the plan's hash leaves them out.
     """
-    warnings = effect_of_ending_rollout(drafts.preview_of(instance, document), document).warnings
+    warnings = effect_of_ending_rollout(drafts.preview_document(instance, document), document).warnings
     return ". ".join([sentence, *(one.rstrip(".") for one in warnings)])
 
 
-def _transport(scene: Scene, options: Options) -> Done:
+def _transport(scene: StepContext, options: Options) -> StepResult:
     change = policies.change_transport(
         scene.actor, options["name"], {"enabled": options["enabled"] == "yes"}, reason=f"action run {scene.run.pk}",
         instance_name=scene.instance.name,
@@ -42,7 +42,7 @@ def _transport(scene: Scene, options: Options) -> Done:
     return _done(scene, change)
 
 
-def _revision(scene: Scene, options: Options) -> Done:
+def _revision(scene: StepContext, options: Options) -> StepResult:
     change = policies.restore(
         scene.actor,
         int(float(options["number"])),
@@ -52,21 +52,21 @@ def _revision(scene: Scene, options: Options) -> Done:
     return _done(scene, change)
 
 
-def _done(scene: Scene, change: policies.Change) -> Done:
+def _done(scene: StepContext, change: policies.PolicyChange) -> StepResult:
     if change.problem:
         scene.progress.log(f"not in force yet: {change.problem}")
-    return Done({"revision": change.revision.number, "in_force": change.applied})
+    return StepResult({"revision": change.revision.number, "in_force": change.applied})
 
 
-def _plan_revision(instance: Instance, options: Options) -> Planned:
+def _plan_revision(instance: Instance, options: Options) -> StepPlan:
     wanted, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
-    return Planned(
+    return StepPlan(
         _with_effect(f"make revision {wanted.number} the policy again", instance, wanted.document),
         [wanted.number, newest.number if newest else 0],
     )
 
 
 STEPS = {
-    "transport": Step(_plan_transport, _transport),
-    "revision": Step(_plan_revision, _revision),
+    "transport": StepHandler(_plan_transport, _transport),
+    "revision": StepHandler(_plan_revision, _revision),
 }

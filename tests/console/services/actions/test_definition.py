@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError
 from console.services.actions import catalogue, conditions, triggers
-from console.services.actions.definition import checked_steps, checked_triggers, exclusives, is_destructive
-from console.services.actions.options import checked
+from console.services.actions.definition import check_steps, check_triggers, is_destructive, locks_needed
+from console.services.actions.options import check_options
 from console.services.actions.steps import STEPS
-from console.services.actions.triggers import Event, crossed, fires
+from console.services.actions.triggers import TriggerEvent, has_crossed, matches_event
 
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=10),
                            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=8)  # fmt: skip
@@ -35,8 +35,8 @@ def test_every_kind_option_and_variable_stands_in_the_documents(table: dict[str,
 def test_the_documents_example_is_an_action() -> None:
     text = (Path(__file__).parents[4] / "docs" / "actions.md").read_text(encoding="utf-8")
     example = json.loads(text.split("```json\n")[1].split("```")[0])
-    assert len(checked_triggers(example["when"])) == 2
-    assert len(checked_steps(example["steps"])) == 4
+    assert len(check_triggers(example["when"])) == 2
+    assert len(check_steps(example["steps"])) == 4
 
 
 def test_no_step_runs_a_command() -> None:
@@ -46,17 +46,17 @@ def test_no_step_runs_a_command() -> None:
 
 
 def test_a_definition_is_kept_with_its_defaults() -> None:
-    assert checked_triggers([{"on": "schedule", "every": " Saturday at 00:30 "}]) == [
+    assert check_triggers([{"on": "schedule", "every": " Saturday at 00:30 "}]) == [
         {"on": "schedule", "every": "Saturday at 00:30"}
     ]
-    made = checked_steps([{"if": "file_system", "above": 90}, {"do": "truncate"}])
+    made = check_steps([{"if": "file_system", "above": 90}, {"do": "truncate"}])
     assert made == [
         {"if": "file_system", "place": "journal", "above": "90"},
         {"do": "truncate", "what": "both", "age": "7d"},
     ]
-    assert exclusives(made) == {"truncate"}
+    assert locks_needed(made) == {"truncate"}
     assert is_destructive(made)
-    assert not is_destructive(checked_steps([{"do": "archive", "age": "7d"}]))
+    assert not is_destructive(check_steps([{"do": "archive", "age": "7d"}]))
 
 
 @pytest.mark.parametrize("steps", [
@@ -68,14 +68,14 @@ def test_a_definition_is_kept_with_its_defaults() -> None:
 ])  # fmt: skip
 def test_what_cannot_be_an_action_is_refused_by_part(steps: Any) -> None:
     with pytest.raises(OperatorError) as refused:
-        checked_steps(steps)
+        check_steps(steps)
     assert refused.value.code == "bad_action"
     assert str(refused.value.details["part"]).startswith("steps")
 
 
 @given(json_values)
 def test_any_json_is_a_definition_or_a_named_error(given_value: Any) -> None:
-    for check in (checked_steps, checked_triggers):
+    for check in (check_steps, check_triggers):
         try:
             made = check(given_value)
         except OperatorError as refused:
@@ -90,27 +90,27 @@ def test_no_option_is_named_like_the_word_before_its_kind(table: dict[str, Any])
 
 
 def test_an_option_with_a_variable_is_checked_when_it_is_known() -> None:
-    (step,) = checked_steps([{"do": "archive", "age": "{{AGE}}"}])
+    (step,) = check_steps([{"do": "archive", "age": "{{AGE}}"}])
     assert step["age"] == "{{AGE}}"
     with pytest.raises(OperatorError, match="not an age"):
-        checked(catalogue.KINDS["archive"], {"age": "soon"}, "archive", expanded=True)
+        check_options(catalogue.KINDS["archive"], {"age": "soon"}, "archive", expanded=True)
 
 
 @pytest.mark.parametrize(("trigger", "event", "expected"), [
-    ({"on": "logon", "client": "risk-*"}, Event("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
-    ({"on": "logon", "client": "risk-*"}, Event("logon", {"AMPS_CLIENT_NAME": "desk-7"}), False),
-    ({"on": "logon", "client": ""}, Event("connect", {"AMPS_CLIENT_NAME": "risk-7"}), False),
-    ({"on": "logon", "client": "~risk-[0-9]"}, Event("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""}, Event("subscribe", {"AMPS_TOPIC": "flights.AA"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""}, Event("subscribe", {"AMPS_TOPIC": "trains.AA"}), False),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, Event("publish", {}, {"topic": "a", "filter": "/x > 1"}), True),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, Event("publish", {}, {"topic": "a", "filter": ""}), False),
-    ({"on": "decision", "client": "", "action": "offline"}, Event("decision", {"SLUICE_ACTION": "disconnect"}), False),
-    ({"on": "event", "name": "full"}, Event("event", {"SLUICE_EVENT": "full"}), True),
-    ({"on": "schedule", "every": "4h"}, Event("startup"), False),
+    ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
+    ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "desk-7"}), False),
+    ({"on": "logon", "client": ""}, TriggerEvent("connect", {"AMPS_CLIENT_NAME": "risk-7"}), False),
+    ({"on": "logon", "client": "~risk-[0-9]"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
+    ({"on": "subscribe", "topic": "flights.>", "client": ""}, TriggerEvent("subscribe", {"AMPS_TOPIC": "flights.AA"}), True),
+    ({"on": "subscribe", "topic": "flights.>", "client": ""}, TriggerEvent("subscribe", {"AMPS_TOPIC": "trains.AA"}), False),
+    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, TriggerEvent("publish", {}, {"topic": "a", "filter": "/x > 1"}), True),
+    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, TriggerEvent("publish", {}, {"topic": "a", "filter": ""}), False),
+    ({"on": "decision", "client": "", "action": "offline"}, TriggerEvent("decision", {"SLUICE_ACTION": "disconnect"}), False),
+    ({"on": "event", "name": "full"}, TriggerEvent("event", {"SLUICE_EVENT": "full"}), True),
+    ({"on": "schedule", "every": "4h"}, TriggerEvent("startup"), False),
 ])  # fmt: skip
-def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: Event, expected: bool) -> None:
-    assert fires(trigger, event) is expected
+def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: TriggerEvent, expected: bool) -> None:
+    assert matches_event(trigger, event) is expected
 
 
 @pytest.mark.parametrize(("expression", "expected"), [
@@ -120,22 +120,31 @@ def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: Event, ex
 def test_an_expression_reads_the_variables_and_the_message(expression: str, expected: bool) -> None:
     variables = {"AMPS_CLIENT_NAME": "risk-1", "AMPS_DATA": '{"price": 120.5}', "AMPS_DATA_LENGTH": "16"}
     assert (
-        conditions.holds("expression", {"expression": expression}, variables, lambda place: 0.0) is expected
+        conditions.is_condition_met("expression", {"expression": expression}, variables, lambda place: 0.0)
+        is expected
     )
 
 
 def test_conditions_of_file_systems_clients_and_topics() -> None:
-    assert conditions.holds("file_system", {"place": "spool", "above": "85"}, {}, lambda place: 85.1)
-    assert not conditions.holds("file_system", {"place": "spool", "above": "85"}, {}, lambda place: 85.0)
-    assert conditions.holds("client", {"client": "risk-?"}, {"AMPS_CLIENT_NAME": "risk-1"}, lambda place: 0)
-    assert not conditions.holds("topic", {"topic": "a.*"}, {"AMPS_TOPIC": "a.b.c"}, lambda place: 0)
+    assert conditions.is_condition_met(
+        "file_system", {"place": "spool", "above": "85"}, {}, lambda place: 85.1
+    )
+    assert not conditions.is_condition_met(
+        "file_system", {"place": "spool", "above": "85"}, {}, lambda place: 85.0
+    )
+    assert conditions.is_condition_met(
+        "client", {"client": "risk-?"}, {"AMPS_CLIENT_NAME": "risk-1"}, lambda place: 0
+    )
+    assert not conditions.is_condition_met(
+        "topic", {"topic": "a.*"}, {"AMPS_TOPIC": "a.b.c"}, lambda place: 0
+    )
 
 
 @given(st.lists(st.floats(0, 100), max_size=50), st.floats(1, 99))
 def test_a_file_system_fires_once_for_each_time_it_fills_up(values: list[float], limit: float) -> None:
     above, fired = False, 0
     for used in values:
-        fires_now, above_now = crossed(used, limit, above)
+        fires_now, above_now = has_crossed(used, limit, above)
         assert not (fires_now and above)
         assert above_now or used <= limit
         fired, above = fired + fires_now, above_now

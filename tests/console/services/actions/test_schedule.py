@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError
-from console.services.actions.schedule import Calendar, Interval, firings, parse
+from console.services.actions.schedule import CronSchedule, IntervalSchedule, next_firings, parse_schedule
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
 ZONES = [
@@ -36,23 +36,23 @@ texts = st.one_of(
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("4h", Interval(timedelta(hours=4))),
-    ("00:30", Calendar("30 0 * * *", BERLIN)),
-    ("00:30Z", Calendar("30 0 * * *", UTC_ZONE)),
-    ("Saturday at 00:30", Calendar("30 0 * * 6", BERLIN)),
-    ("sun at 11:05Z", Calendar("5 11 * * 0", UTC_ZONE)),
-    ("30 0 * * 6", Calendar("30 0 * * 6", BERLIN)),
-    ("30 0 * * SAT Z", Calendar("30 0 * * SAT", UTC_ZONE)),
+    ("4h", IntervalSchedule(timedelta(hours=4))),
+    ("00:30", CronSchedule("30 0 * * *", BERLIN)),
+    ("00:30Z", CronSchedule("30 0 * * *", UTC_ZONE)),
+    ("Saturday at 00:30", CronSchedule("30 0 * * 6", BERLIN)),
+    ("sun at 11:05Z", CronSchedule("5 11 * * 0", UTC_ZONE)),
+    ("30 0 * * 6", CronSchedule("30 0 * * 6", BERLIN)),
+    ("30 0 * * SAT Z", CronSchedule("30 0 * * SAT", UTC_ZONE)),
 ])  # fmt: skip
 def test_the_forms_of_a_schedule(text: str, expected: object) -> None:
-    assert parse(text, BERLIN) == expected
+    assert parse_schedule(text, BERLIN) == expected
 
 
 @pytest.mark.parametrize("text", ["", "24:00", "0:5", "noon", "Caturday at 00:30", "30s", "7", "60 * * * *", "0 0 30 2 *",
                                   "* * * * * *", "4hZ", "Saturday at", "1 1 1 1 1 1 1", "*/0 * * * *", "²3:00"])  # fmt: skip
 def test_what_is_no_schedule_is_refused_by_name(text: str) -> None:
     with pytest.raises(OperatorError) as refused:
-        parse(text, BERLIN)
+        parse_schedule(text, BERLIN)
     assert refused.value.code == "bad_schedule"
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_schedule_is_refused_by_name(text: str) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_schedule_or_a_named_error(text: str) -> None:
     try:
-        assert firings(parse(text, BERLIN), START, START, 1)
+        assert next_firings(parse_schedule(text, BERLIN), START, START, 1)
     except OperatorError as refused:
         assert refused.code == "bad_schedule"
 
@@ -73,12 +73,12 @@ def test_any_text_is_a_schedule_or_a_named_error(text: str) -> None:
 def test_a_moment_lies_between_the_newest_firing_and_the_next(
     text: str, now: datetime, zone: ZoneInfo
 ) -> None:
-    schedule = parse(text, zone)
-    newest, (following,) = schedule.newest(now, START), firings(schedule, now, START, 1)
+    schedule = parse_schedule(text, zone)
+    newest, (following,) = schedule.newest(now, START), next_firings(schedule, now, START, 1)
     assert following > now
     if newest is not None:
         assert newest <= now
-        assert firings(schedule, newest - timedelta(seconds=1), START, 2) == [newest, following]
+        assert next_firings(schedule, newest - timedelta(seconds=1), START, 2) == [newest, following]
 
 
 @settings(deadline=None)  # the first use of a zone reads its data
@@ -86,8 +86,8 @@ def test_a_moment_lies_between_the_newest_firing_and_the_next(
 def test_firings_come_in_order_and_each_is_newest_at_its_own_moment(
     text: str, now: datetime, zone: ZoneInfo
 ) -> None:
-    schedule = parse(text, zone)
-    found = firings(schedule, now, START)
+    schedule = parse_schedule(text, zone)
+    found = next_firings(schedule, now, START)
     assert len(found) == 5
     assert found == sorted(set(found))
     assert [schedule.newest(due, START) for due in found] == found
@@ -99,7 +99,7 @@ def test_a_daily_time_fires_once_on_every_local_day_of_a_year(
     hour: int, minute: int, zone: ZoneInfo, year: int
 ) -> None:
     begin = datetime(year, 1, 1, tzinfo=zone)
-    schedule = parse(f"{hour:02d}:{minute:02d}", zone)
+    schedule = parse_schedule(f"{hour:02d}:{minute:02d}", zone)
     days = [
         due.astimezone(zone).date()
         for due in islice(schedule.after(begin - timedelta(seconds=1), START), 365)
@@ -108,28 +108,28 @@ def test_a_daily_time_fires_once_on_every_local_day_of_a_year(
 
 
 def test_a_time_that_daylight_saving_skips_fires_right_after_it() -> None:
-    (due,) = firings(parse("02:30", BERLIN), datetime(2026, 3, 29, 0, 0, tzinfo=UTC), START, 1)
+    (due,) = next_firings(parse_schedule("02:30", BERLIN), datetime(2026, 3, 29, 0, 0, tzinfo=UTC), START, 1)
     assert due == datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 
 
 def test_a_time_that_comes_twice_fires_once() -> None:
-    found = firings(parse("02:30", BERLIN), datetime(2026, 10, 24, 12, 0, tzinfo=UTC), START, 2)
+    found = next_firings(parse_schedule("02:30", BERLIN), datetime(2026, 10, 24, 12, 0, tzinfo=UTC), START, 2)
     assert found[1] - found[0] == timedelta(hours=24) or found[1] - found[0] == timedelta(hours=25)
     assert {due.astimezone(BERLIN).date().day for due in found} == {25, 26}
 
 
 def test_utc_doesnt_move_with_daylight_saving() -> None:
-    found = firings(parse("02:30Z", BERLIN), datetime(2026, 3, 27, 12, 0, tzinfo=UTC), START, 4)
+    found = next_firings(parse_schedule("02:30Z", BERLIN), datetime(2026, 3, 27, 12, 0, tzinfo=UTC), START, 4)
     assert {(due.hour, due.minute) for due in found} == {(2, 30)}
 
 
 @given(st.integers(60, 10**6), st.integers(0, 10**7))
 def test_an_interval_counts_from_the_start(seconds: int, passed: int) -> None:
-    schedule = Interval(timedelta(seconds=seconds))
+    schedule = IntervalSchedule(timedelta(seconds=seconds))
     now = START + timedelta(seconds=passed)
     newest = schedule.newest(now, START)
     assert (newest is None) == (passed < seconds)
-    following = firings(schedule, now, START, 1)[0]
+    following = next_firings(schedule, now, START, 1)[0]
     assert (following - START) % schedule.every == timedelta(0)
     assume(newest is not None)
     assert following - newest == schedule.every  # type: ignore[operator]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.services.actions.variables import beginning, expand, expand_bytes, refers
+from console.services.actions.variables import expand, expand_bytes, has_reference, initial_variables
 
 AT = datetime(2026, 11, 21, 0, 30, 15, tzinfo=UTC)
 names = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True).filter(
@@ -23,7 +23,7 @@ def test_a_byte_is_the_very_byte_in_a_body() -> None:
 
 
 def test_every_run_has_its_instance_and_its_moment() -> None:
-    made = beginning("sluice-1", AT, {"AGE": "7d", "AMPS_INSTANCE_NAME": "another"})
+    made = initial_variables("sluice-1", AT, {"AGE": "7d", "AMPS_INSTANCE_NAME": "another"})
     assert made == {"AGE": "7d", "AMPS_INSTANCE_NAME": "sluice-1", "AMPS_DATETIME": "2026-11-21T00:30:15Z",
                     "AMPS_UNIX_TIMESTAMP": "1795221015"}  # fmt: skip
 
@@ -31,7 +31,7 @@ def test_every_run_has_its_instance_and_its_moment() -> None:
 @given(st.text(alphabet=st.characters(blacklist_characters="{}")), st.dictionaries(names, st.text()))
 def test_a_text_without_references_stays_as_it_is(text: str, variables: dict[str, str]) -> None:
     assert expand(text, variables) == text
-    assert not refers(text)
+    assert not has_reference(text)
 
 
 @given(names, st.text(max_size=200))

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from xml.etree import ElementTree
 
-from console.services.policy_import import Imported
+from console.services.policy_import import ImportReport
 
 
 def of_xml(text: str) -> Counter[str]:
@@ -65,13 +65,13 @@ def _commands(text: str) -> list[str]:
     return made
 
 
-def accounted(imported: Imported) -> Counter[str]:
+def accounted(imported: ImportReport) -> Counter[str]:
     """Where the leaves stood that an import tells of."""
     lists = (imported.taken, imported.left_out, imported.not_about_policy)
     return Counter(one.where for told in lists for one in told)
 
 
-def options_accounted(imported: Imported) -> Counter[str]:
+def options_accounted(imported: ImportReport) -> Counter[str]:
     """The options and lines that an import tells of."""
     lists = (imported.taken, imported.left_out, imported.not_about_policy)
     return Counter(one.what for told in lists for one in told)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError
 from console.services import policy_import
-from console.services.policy_import import Imported
+from console.services.policy_import import ImportReport
 from tests.console.services.policy_import import leaf_walk
 from tests.console.services.policy_import.test_whole_files import XML, text_of
 
@@ -64,10 +64,10 @@ def mixed_in(
     return ElementTree.tostring(root, encoding="unicode"), into
 
 
-def read(system: str, text: str) -> Imported | None:
+def read(system: str, text: str) -> ImportReport | None:
     """What is imported; None when the file is refused, because nothing was taken of it."""
     try:
-        return policy_import.read(system, text)
+        return policy_import.import_policy(system, text)
     except OperatorError as problem:
         assert problem.code == "nothing_imported"
         return None
@@ -106,7 +106,10 @@ def test_what_is_unknown_changes_nothing(
 ) -> None:
     added.tail = None
     text, into = mixed_in(system, place, before, added)
-    known, imported = policy_import.read(system, TREES[system][1]), policy_import.read(system, text)
+    known, imported = (
+        policy_import.import_policy(system, TREES[system][1]),
+        policy_import.import_policy(system, text),
+    )
     assert imported.document == known.document
     if into.tag not in ("Action", "Actions"):  # an action with a part that Sluice hasn't is left out whole
         assert imported.actions == known.actions
@@ -131,5 +134,5 @@ def test_each_option_of_a_script_is_told_of_once(lines: list[str], apart: bool) 
     text = "\n".join([*lines, f"export Z='-D{policy_import.xap.PREFIX}enabled=true'"])
     if apart:
         text = text.replace("-Xms1g ", "-Xms1g \\\n  ")
-    imported = policy_import.read("xap", text)
+    imported = policy_import.import_policy("xap", text)
     assert leaf_walk.options_accounted(imported) == leaf_walk.of_script(text)

@@ -13,8 +13,8 @@ from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, pending_limit
 from broker_core.slow_clients.rules.review import Severity, review_policy
 from console.services import policy_import
-from console.services.actions.definition import checked_steps, checked_triggers
-from console.services.policy_import import Imported
+from console.services.actions.definition import check_steps, check_triggers
+from console.services.policy_import import ImportReport
 from console.services.policy_import.topic_layers import is_laid_under
 
 ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinationPolicy><policyMap><policyEntries>
@@ -64,7 +64,7 @@ AMPS = """<AMPSConfig><Name>amps-1</Name><MessageMemoryLimit>10MB</MessageMemory
 </Actions></AMPSConfig>"""
 
 
-def taken(imported: Imported) -> PolicyDocument:
+def taken(imported: ImportReport) -> PolicyDocument:
     """The fragment laid over the defaults is a policy that can be used."""
     base = default_policy("x").to_dict()
     given = dict(imported.document)
@@ -73,7 +73,7 @@ def taken(imported: Imported) -> PolicyDocument:
     return PolicyDocument.from_dict({**base, **given, "instance": instance, "transports": transports})
 
 
-def taken_of_topics(imported: Imported) -> PolicyDocument:
+def taken_of_topics(imported: ImportReport) -> PolicyDocument:
     """Return the policy without entries that are off for queues and temporary destinations."""
     document = taken(imported)
     entries = {
@@ -83,18 +83,18 @@ def taken_of_topics(imported: Imported) -> PolicyDocument:
     return replace(document, **entries)
 
 
-def left_out(imported: Imported) -> set[str]:
+def left_out(imported: ImportReport) -> set[str]:
     return {one.what for one in imported.left_out}
 
 
-def why(imported: Imported, what: str) -> str:
+def why(imported: ImportReport, what: str) -> str:
     """Why a leaf was left out."""
     (found,) = [one.why for one in imported.left_out if one.what == what]
     return found
 
 
 def test_policy_entries_of_activemq() -> None:
-    imported = policy_import.read("activemq", ACTIVEMQ)
+    imported = policy_import.import_policy("activemq", ACTIVEMQ)
     everything, prices = taken_of_topics(imported).activemq
     assert (everything.topic, everything.prefetch) == (">", 100)
     assert everything.constant_pending_message_limit_strategy == 50
@@ -116,7 +116,7 @@ def test_policy_entries_of_activemq() -> None:
 
 
 def test_topics_of_qpid_with_the_misprint_of_its_document() -> None:
-    imported = policy_import.read("qpid", QPID)
+    imported = policy_import.import_policy("qpid", QPID)
     stocks, news = taken(imported).qpid
     assert (stocks.topic, stocks.depth, stocks.message_age, stocks.message_count) == (
         "stocks.us.*",
@@ -131,7 +131,7 @@ def test_topics_of_qpid_with_the_misprint_of_its_document() -> None:
 
 
 def test_system_properties_of_xap() -> None:
-    imported = policy_import.read("xap", XAP)
+    imported = policy_import.import_policy("xap", XAP)
     (policy,) = taken(imported).xap
     assert (policy.enabled, policy.throughput, policy.latency, policy.retries) == (True, 8_000, 250, None)
     assert left_out(imported) == {
@@ -142,7 +142,7 @@ def test_system_properties_of_xap() -> None:
 
 
 def test_configuration_of_amps() -> None:
-    imported = policy_import.read("amps", AMPS)
+    imported = policy_import.import_policy("amps", AMPS)
     document = taken(imported)
     assert document.pool.message_memory_limit == 10 * 10**6
     assert document.client_policy.client_max_capacity == 30
@@ -167,11 +167,11 @@ def test_configuration_of_amps() -> None:
 
 
 def test_actions_of_amps_that_sluice_has_whole() -> None:
-    imported = policy_import.read("amps", AMPS)
+    imported = policy_import.import_policy("amps", AMPS)
     assert [action["name"] for action in imported.actions] == ["weekly", "archive_journals"]
     for action in imported.actions:
-        assert checked_triggers(action["when"])
-        assert checked_steps(action["steps"])
+        assert check_triggers(action["when"])
+        assert check_steps(action["steps"])
     assert imported.actions[0]["when"][0]["every"] == "Saturday at 00:30"
     assert imported.actions[1]["steps"][0]["age"] == "{{AGE}}"
     assert "Half of an action" in why(imported, "Module=amps-action-on-startup")
@@ -191,7 +191,7 @@ def test_actions_of_amps_that_sluice_has_whole() -> None:
 )
 def test_text_that_isnt_plain_xml_is_refused(system: str, text: str) -> None:
     with pytest.raises(OperatorError) as caught:
-        policy_import.read(system, text)
+        policy_import.import_policy(system, text)
     assert caught.value.code == "bad_import"
 
 
@@ -205,7 +205,7 @@ def test_a_file_of_which_nothing_is_taken_is_refused_with_what_is_looked_for(
     system: str, text: str, looked_for: str
 ) -> None:
     with pytest.raises(OperatorError) as caught:
-        policy_import.read(system, text)
+        policy_import.import_policy(system, text)
     problem = caught.value
     assert (problem.code, looked_for in problem.fix) == ("nothing_imported", True)
     told = [(one["what"], one["line"], one["why"]) for one in problem.details["left_out"]]
@@ -216,7 +216,7 @@ def test_a_file_of_which_nothing_is_taken_is_refused_with_what_is_looked_for(
 
 def test_an_unknown_system_is_named() -> None:
     with pytest.raises(OperatorError, match="rabbit"):
-        policy_import.read("rabbit", "")
+        policy_import.import_policy("rabbit", "")
 
 
 @pytest.mark.parametrize(("topic", "patterns"), [
@@ -224,7 +224,7 @@ def test_an_unknown_system_is_named() -> None:
 ])  # fmt: skip
 def test_destinations_of_activemq(topic: str, patterns: list[str]) -> None:
     entries = taken_of_topics(
-        policy_import.read("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
+        policy_import.import_policy("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
     ).activemq
     assert [(entry.topic, entry.prefetch) for entry in entries] == [(pattern, 5) for pattern in patterns]
 
@@ -234,7 +234,7 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
     text = (
         f'<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="{topic}" topicPrefetch="6"/></x>'
     )
-    imported = policy_import.read("activemq", text)
+    imported = policy_import.import_policy("activemq", text)
     assert [entry.topic for entry in taken(imported).activemq] == ["a"]
     assert "topicPrefetch=6" in left_out(imported)
 
@@ -245,14 +245,14 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
 ])  # fmt: skip
 def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
     text = f'<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="b" {setting}/></x>'
-    assert because in why(policy_import.read("activemq", text), setting.replace('"', ""))
+    assert because in why(policy_import.import_policy("activemq", text), setting.replace('"', ""))
 
 
 def test_limits_of_activemqs_broker_are_named_in_bytes() -> None:
     text = """<broker><policyEntry topic="a" topicPrefetch="5"/><systemUsage><systemUsage><memoryUsage><memoryUsage limit="64 mb"/>
     </memoryUsage><tempUsage><tempUsage limit="1gb"/></tempUsage><storeUsage><storeUsage percentLimit="70"/></storeUsage>
     </systemUsage></systemUsage></broker>"""
-    imported = policy_import.read("activemq", text)
+    imported = policy_import.import_policy("activemq", text)
     assert "message_memory_limit 67108864 (bytes)" in why(imported, "limit=64 mb")
     assert "message_disk_limit 1073741824 (bytes)" in why(imported, "limit=1gb")
     assert "journal" in why(imported, "percentLimit=70")
@@ -271,7 +271,7 @@ def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> N
         f"<Transports><Transport><Name>a</Name><Type>tcp</Type><InetAddr>1</InetAddr></Transport>"
         f"<Transport><Name>b</Name>{secured}<InetAddr>2</InetAddr></Transport></Transports>"
     )
-    imported = policy_import.read("amps", text)
+    imported = policy_import.import_policy("amps", text)
     assert [one.name for one in taken(imported).transports] == ["a"]
     assert "InetAddr=2" in left_out(imported)
 
@@ -281,7 +281,7 @@ def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> N
 )
 def test_a_secured_transport_of_amps(kind: str) -> None:
     text = f"<Transport><Name>a</Name>{kind}<InetAddr>1</InetAddr>{TLS}<CAFile>/ca</CAFile></Transport>"
-    imported = policy_import.read("amps", text)
+    imported = policy_import.import_policy("amps", text)
     (transport,) = taken(imported).transports
     assert transport.tls is not None and (transport.tls.certificate, transport.tls.client_ca) == (
         "/c.pem",
@@ -306,13 +306,13 @@ def test_a_secured_transport_of_amps(kind: str) -> None:
 ])  # fmt: skip
 def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
     text = text.replace("p.", policy_import.xap.PREFIX)
-    assert policy_import.read("xap", text).document == {"xap": [settings]}
+    assert policy_import.import_policy("xap", text).document == {"xap": [settings]}
 
 
 def test_a_property_in_a_place_that_isnt_read_is_left_out_and_not_ignored() -> None:
     text = f'<props><prop key="{policy_import.xap.PREFIX}enabled">true</prop><value>{policy_import.xap.PREFIX}retries=3</value></props>'
     assert "Write each property" in why(
-        policy_import.read("xap", text), f"value={policy_import.xap.PREFIX}retries=3"
+        policy_import.import_policy("xap", text), f"value={policy_import.xap.PREFIX}retries=3"
     )
 
 
@@ -329,7 +329,7 @@ def test_a_property_in_a_place_that_isnt_read_is_left_out_and_not_ignored() -> N
 ])  # fmt: skip
 def test_what_is_too_much_or_broken_is_refused_by_its_line(system: str, text: str, says: str) -> None:
     with pytest.raises(OperatorError) as caught:
-        policy_import.read(system, text)
+        policy_import.import_policy(system, text)
     assert caught.value.code == "bad_import"
     assert says in f"{caught.value.sentence} {caught.value.fix}"
 
@@ -337,20 +337,23 @@ def test_what_is_too_much_or_broken_is_refused_by_its_line(system: str, text: st
 @pytest.mark.parametrize("size", ["9" * 400, "1" * 300 + "GB", "1e5", "inf", "-1MB", "MB"])
 def test_a_size_that_is_none_is_left_out(size: str) -> None:
     text = f"<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><MessageMemoryLimit>{size}</MessageMemoryLimit></AMPSConfig>"
-    assert policy_import.read("amps", text).document == {"client_policy": {"client_max_capacity": 5}}
+    assert policy_import.import_policy("amps", text).document == {"client_policy": {"client_max_capacity": 5}}
 
 
 def test_settings_of_amps_that_stand_twice() -> None:
     text = "<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><ClientMaxCapacity>6</ClientMaxCapacity></AMPSConfig>"
-    imported = policy_import.read("amps", text)
+    imported = policy_import.import_policy("amps", text)
     assert imported.document == {"client_policy": {"client_max_capacity": 5}}
     assert "twice" in why(imported, "ClientMaxCapacity=6")
 
 
 def test_topics_of_amps_that_cant_be_read_dont_end_journaling() -> None:
     text = "<TransactionLog><JournalSize>2MB</JournalSize><Topic><Name>(</Name></Topic></TransactionLog>"
-    assert policy_import.read("amps", text).document == {"instance": {"journal_size": 2_000_000}}
-    assert policy_import.read("amps", "<TransactionLog/>").document["instance"]["journaled_topics"] == []
+    assert policy_import.import_policy("amps", text).document == {"instance": {"journal_size": 2_000_000}}
+    assert (
+        policy_import.import_policy("amps", "<TransactionLog/>").document["instance"]["journaled_topics"]
+        == []
+    )
 
 
 def test_actions_of_one_name_get_two() -> None:
@@ -359,13 +362,13 @@ def test_actions_of_one_name_get_two() -> None:
         "<Do><Module>amps-action-do-rotate-logs</Module></Do></Action>"
     )
     assert [
-        one["name"] for one in policy_import.read("amps", f"<Actions>{action * 3}</Actions>").actions
+        one["name"] for one in policy_import.import_policy("amps", f"<Actions>{action * 3}</Actions>").actions
     ] == ["x", "x 2", "x 3"]
 
 
 def test_entries_beyond_what_a_policy_has_are_left_out() -> None:
     entries = "".join(f'<policyEntry topic="t{number}" topicPrefetch="5"/>' for number in range(201))
-    imported = policy_import.read(
+    imported = policy_import.import_policy(
         "activemq", f'<x>{entries}<policyEntry topic="{"a," * 5_000}a" topicPrefetch="5"/></x>'
     )
     assert len(taken(imported).activemq) == 200
@@ -377,7 +380,7 @@ def test_entries_beyond_what_a_policy_has_are_left_out() -> None:
 ])  # fmt: skip
 def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -> None:
     topic = f"<Topic><Name>{name}</Name><MessageType>{kind}</MessageType><Filter>{chosen}</Filter></Topic>"
-    imported = policy_import.read("amps", f"<TransactionLog>{topic}</TransactionLog>")
+    imported = policy_import.import_policy("amps", f"<TransactionLog>{topic}</TransactionLog>")
     assert [one.topic for one in taken(imported).instance.journaled_topics] == [name]
     (left,) = imported.left_out
     assert left.why.startswith("All messages of the topic are journaled")
@@ -390,15 +393,17 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
 ])  # fmt: skip
 def test_limits_of_a_queue_that_is_no_subscription_of_qpid_are_left_out(queue: str) -> None:
     detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
-    imported = policy_import.read("qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>")
+    imported = policy_import.import_policy(
+        "qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>"
+    )
     assert [(one.topic, one.message_count, one.depth) for one in taken_of_topics(imported).qpid] == [
         ("#", 5, None)
     ]
     assert "CLIENT:NAME" in why(imported, "depth=6")
 
 
-def activemq_entries(*entries: str, around: str = "") -> Imported:
-    return policy_import.read(
+def activemq_entries(*entries: str, around: str = "") -> ImportReport:
+    return policy_import.import_policy(
         "activemq",
         f"<beans>{around}<policyMap><policyEntries>{''.join(entries)}</policyEntries></policyMap></beans>",
     )
@@ -636,8 +641,8 @@ def test_there_is_one_default_entry() -> None:
     assert taken.mode == EnforcementMode.SHADOW
 
 
-def qpid(*elements: str) -> Imported:
-    return policy_import.read("qpid", f"<virtualhost>{''.join(elements)}</virtualhost>")
+def qpid(*elements: str) -> ImportReport:
+    return policy_import.import_policy("qpid", f"<virtualhost>{''.join(elements)}</virtualhost>")
 
 
 @pytest.mark.parametrize("queue", [
@@ -720,7 +725,7 @@ def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: 
 
 def test_the_json_of_broker_j_is_named() -> None:
     with pytest.raises(OperatorError, match="Broker-J") as caught:
-        policy_import.read("qpid", ' {"name":"x","modelVersion":"9.0"}')
+        policy_import.import_policy("qpid", ' {"name":"x","modelVersion":"9.0"}')
     assert caught.value.code == "bad_import"
 
 
@@ -728,7 +733,7 @@ def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
     entries = "".join(
         strategy_entry(f"{'*.' * 100}t{number}", "<abortSlowAckConsumerStrategy/>") for number in range(200)
     )
-    document = taken(policy_import.read("activemq", f"<x>{entries}</x>"))
+    document = taken(policy_import.import_policy("activemq", f"<x>{entries}</x>"))
     assert len(document.activemq) == 200
 
 
@@ -754,7 +759,7 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
     )
     entries = {
         one.topic: (one.mode, one.prefetch)
-        for one in taken(policy_import.read("activemq", f"<x>{names}</x>")).activemq
+        for one in taken(policy_import.import_policy("activemq", f"<x>{names}</x>")).activemq
     }
     off = (EnforcementMode.OFF, 1_000)
     assert entries == {
@@ -769,9 +774,9 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
 def test_entries_for_queues_count_among_those_that_a_policy_has() -> None:
     entries = "".join(f'<policyEntry topic="t{number}" topicPrefetch="5"/>' for number in range(199))
     default = "<defaultEntry><policyEntry topicPrefetch='5'/></defaultEntry>"
-    imported = policy_import.read(
+    imported = policy_import.import_policy(
         "activemq", f"<x>{entries}{default}<policyEntry topic='*.a' topicPrefetch='5'/></x>"
     )
     assert len(taken(imported).activemq) == 199
-    imported = policy_import.read("activemq", f"<x>{default}{entries}</x>")
+    imported = policy_import.import_policy("activemq", f"<x>{default}{entries}</x>")
     assert len(taken(imported).activemq) == 200

@@ -13,8 +13,8 @@ from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.review import Severity, review_policy
 from broker_core.slow_clients.rules.scopes import RuleSubject
 from console.services import policy_import
-from console.services.actions.definition import checked_steps, checked_triggers
-from console.services.policy_import import Imported
+from console.services.actions.definition import check_steps, check_triggers
+from console.services.policy_import import ImportReport
 from tests.console.services.policy_import import leaf_walk
 from tests.console.services.policy_import.test_importers import taken
 
@@ -31,8 +31,8 @@ def text_of(name: str) -> str:
     return (FILES / name).read_text()
 
 
-def imported(system: str, name: str) -> Imported:
-    return policy_import.read(system, text_of(name))
+def imported(system: str, name: str) -> ImportReport:
+    return policy_import.import_policy(system, text_of(name))
 
 
 def in_force(document: PolicyDocument, system: str, topic: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:
     <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="40000"/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="b"/><policyEntry topic="c.d" topicPrefetch="7"/></policyEntries>"""
-    document = taken(policy_import.read("activemq", text))
+    document = taken(policy_import.import_policy("activemq", text))
 
     def limit(topic: str, prefetch: int) -> tuple[str, int] | None:
         return presets.pending_limit(in_force(document, "activemq", topic), prefetch)
@@ -179,7 +179,7 @@ def test_amps_actions_that_sluice_has_whole() -> None:
     assert (weekly["name"], [step["do"] for step in weekly["steps"]]) == ("weekly", ["archive", "compress"])
     assert (on_request["name"], on_request["description"]) == ("archive_journals", "Archive Journals")
     for action in result.actions:
-        assert checked_triggers(action["when"]) and checked_steps(action["steps"])
+        assert check_triggers(action["when"]) and check_steps(action["steps"])
     assert {one.what for one in result.left_out if "/Action[3]" in one.where} == {
         "Module=amps-action-on-disconnect-client",
         "Module=amps-action-if-file-system-usage",

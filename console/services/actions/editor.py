@@ -1,0 +1,128 @@
+"""Making, changing and deleting actions: one way in for the editor and the API, each change in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import MissedRunPolicy, Permission
+from console.models import Action, Instance
+from console.services import access, audit
+from console.services.actions.definition import check_steps, check_triggers
+from console.services.actions.options import bad_action_error
+from console.services.actors import Actor
+
+FIELDS = ("name", "description", "when", "steps", "enabled", "missed", "needs_approval")
+
+_NEEDS = {
+    "publish": Permission.PUBLISH, "disconnect": Permission.ACT_ON_CLIENTS, "offline": Permission.ACT_ON_CLIENTS,
+    "replay": Permission.ACT_ON_CLIENTS, "transport": Permission.EDIT_POLICIES, "revision": Permission.EDIT_POLICIES,
+}  # fmt: skip
+"""What whoever sets up a step must be allowed to do; RUN_ACTIONS for all others. Nobody is asked when it runs."""
+
+
+def create(actor: Actor, instance: Instance, values: Mapping[str, Any]) -> Action:
+    """Make an action. Raises OperatorError bad_action, name_taken or not_allowed."""
+    return _save(actor, Action(instance=instance, started_at=timezone.now()), values, "action.create")
+
+
+def change(
+    actor: Actor, action: Action, values: Mapping[str, Any], expected_version: int | None = None
+) -> Action:
+    """Change the given fields. Raises also revision_changed, when it isn't at the version expected."""
+    with transaction.atomic():
+        held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
+        if held is None:
+            raise OperatorError("unknown_action", "The action is gone.", "See the list.")
+        if expected_version is not None and held.version != expected_version:
+            raise OperatorError(
+                "revision_changed", f"The action is at version {held.version}, not {expected_version}.",
+                "Read it again and repeat the change.", revision=held.version,
+            )  # fmt: skip
+        return _save(actor, held, values, "action.change")
+
+
+def delete(actor: Actor, action: Action, reason: str = "") -> None:
+    """Delete an action; its runs stay."""
+    with transaction.atomic():
+        audit.record(
+            actor,
+            "action.delete",
+            f"{action.instance.name}: action {action.name}",
+            before=editable_fields(action),
+            reason=reason,
+        )
+        action.delete()
+
+
+def editable_fields(action: Action) -> dict[str, Any]:
+    """What of an action can be edited."""
+    return {name: getattr(action, name) for name in FIELDS}
+
+
+def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) -> Action:
+    new = action.pk is None
+    before = None if new else editable_fields(action)
+    if unknown := [name for name in values if name not in FIELDS]:
+        raise bad_action_error(f"An action has no {str(unknown[0])[:50]!r}.", part="action")
+    wanted = {**editable_fields(action), **values}
+    wanted["when"], wanted["steps"] = check_triggers(wanted["when"]), check_steps(wanted["steps"])
+    for part in wanted["steps"]:
+        if "do" in part:
+            access.require_permission(
+                actor, _NEEDS.get(part["do"], Permission.RUN_ACTIONS), instance=action.instance.name
+            )
+    if wanted == before:
+        return action
+    _check_paths(action, wanted["when"])
+    for name, value in wanted.items():
+        setattr(action, name, value)
+    if wanted["missed"] not in MissedRunPolicy.values:
+        raise bad_action_error(f"missed must be one of {', '.join(MissedRunPolicy.values)}.", part="missed")
+    return _store(actor, action, before, what)
+
+
+def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
+    action.name = str(action.name).strip()
+    action.changed_by, action.changed_by_user_id = actor.name[:200], actor.user_id
+    action.started_at = timezone.now()
+    if before is not None:
+        action.version += 1
+    try:
+        with transaction.atomic():
+            action.full_clean(validate_unique=False, validate_constraints=False)
+            action.save()
+            audit.record(
+                actor,
+                what,
+                f"{action.instance.name}: action {action.name}",
+                before=before,
+                after=editable_fields(action),
+            )
+    except ValidationError as invalid:
+        field, texts = next(iter(invalid.message_dict.items()))
+        raise bad_action_error(f"{field}: {' '.join(texts)}", part=field) from invalid
+    except IntegrityError as taken:
+        raise OperatorError(
+            "name_taken", f"There is an action {action.name!r} already.", "Choose another name."
+        ) from taken
+    return action
+
+
+def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
+    """A path belongs to one action."""
+    paths = {trigger["path"] for trigger in when if trigger["on"] == "request"}
+    others = Action.objects.filter(instance=action.instance).exclude(pk=action.pk) if paths else []
+    for other in others:
+        for trigger in other.when:
+            if trigger["on"] == "request" and trigger["path"] in paths:
+                raise OperatorError(
+                    "name_taken",
+                    f"{other.name} answers at {trigger['path']!r} already.",
+                    "Choose another path.",
+                )

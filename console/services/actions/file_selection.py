@@ -1,0 +1,196 @@
+"""Files that actions may delete or compress: only in declared folders, never journals, links or files somebody has open.
+
+A folder is opened once and everything happens through its descriptor, so that a path which is swapped for a link between
+looking and acting leads nowhere. Nothing descends into sub-folders. Source: AMPS's pages Remove Files and Compress Files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from isal import igzip
+
+from broker_core.errors import OperatorError
+from console.services import journal_directories
+from console.services.actions.patterns import compile_glob
+
+MAX_FILES = 10_000
+"""Of one step; a folder with more is done over several runs, oldest first."""
+PROTECTED = (
+    ".journal",
+    ".ack",
+    ".index",
+    ".spool",
+    ".quarantine",
+    ".sqlite3",
+    "secret_key",
+    ".lock",
+    ".sock",
+)
+"""Parts of names that are never touched, whatever the pattern says."""
+_PART = ".sluice-part"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedFile:
+    """A file that a step chose: name, bytes, time of its last change in ns, device and inode."""
+
+    name: str
+    nbytes: int
+    changed_ns: int
+    identity: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSelection:
+    """What a step would touch, and what it leaves alone and why."""
+
+    folder: Path
+    chosen: list[SelectedFile]
+    skipped: list[tuple[str, str]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(found.nbytes for found in self.chosen)
+
+
+def check_folder(text: str) -> Path:
+    """The real folder behind a path. Raises OperatorError folder_refused unless it lies in a declared one."""
+    folder = Path(os.path.realpath(text)) if text.startswith("/") else None
+    declared = [Path(os.path.realpath(one)) for one in settings.SLUICE_ACTION_FOLDERS]
+    if folder is None or not any(folder == one or one in folder.parents for one in declared):
+        raise _refused(f"{text[:200]!r} doesn't lie in a declared folder.")
+    for own in (*journal_directories.all_directories(), settings.SLUICE_SPOOL_DIRECTORY):
+        inner = Path(os.path.realpath(own))
+        if folder == inner or inner in folder.parents:
+            raise _refused(f"{text[:200]!r} holds journals or spools.")
+    if not folder.is_dir():
+        raise _refused(f"{text[:200]!r} is no folder.")
+    return folder
+
+
+def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bool) -> FileSelection:
+    """Files of a folder that fit the pattern and weren't changed for `age_s`. `packed`: leave out gzip files."""
+    fits, oldest = compile_glob(pattern), now_ns - age_s * 10**9
+    chosen: list[SelectedFile] = []
+    skipped: list[tuple[str, str]] = []
+    folder = check_folder(text)
+    with _opened(folder) as descriptor, os.scandir(descriptor) as entries:
+        for entry in entries:
+            if not fits(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue  # links and sub-folders are nobody's to follow
+            facts = entry.stat(follow_symlinks=False)
+            if why := _why_not(entry.name, facts, oldest, packed):
+                skipped.append((entry.name, why))
+            else:
+                chosen.append(
+                    SelectedFile(entry.name, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino))
+                )
+    chosen.sort(key=lambda found: (found.changed_ns, found.name))
+    return _without_open(FileSelection(folder, chosen[:MAX_FILES], sorted(skipped)[:100]))
+
+
+def delete_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[int, int]:
+    """Delete what was chosen and is still the same; the number of files and of bytes. `each` is called before every file."""
+    count = nbytes = 0
+    with _opened(choice.folder) as descriptor:
+        for number, found in enumerate(choice.chosen):
+            each(number)
+            if _is_same(descriptor, found):
+                os.unlink(found.name, dir_fd=descriptor)
+                count, nbytes = count + 1, nbytes + found.nbytes
+    return count, nbytes
+
+
+def compress_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[int, int]:
+    """Make `NAME.gz` of what was chosen and is still the same, then remove it; the number of files, and bytes saved."""
+    count = saved = 0
+    with _opened(choice.folder) as descriptor:
+        for number, found in enumerate(choice.chosen):
+            each(number)
+            if _is_same(descriptor, found):
+                saved += found.nbytes - _compress_one(descriptor, found)
+                count += 1
+    return count, saved
+
+
+def _compress_one(folder: int, found: SelectedFile) -> int:
+    """The compressed file stands under its name only when it is whole; one that a killed worker left is made anew."""
+    part, target = f"{found.name}{_PART}", f"{found.name}.gz"
+    with suppress(FileNotFoundError):
+        os.unlink(part, dir_fd=folder)
+    source = os.open(found.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
+    with os.fdopen(source, "rb") as reading:
+        writing = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        with os.fdopen(writing, "wb") as raw:
+            with igzip.IGzipFile(fileobj=raw, mode="wb") as packed:
+                shutil.copyfileobj(reading, packed, 1024 * 1024)
+            raw.flush()
+            os.fsync(raw.fileno())
+            os.utime(raw.fileno(), ns=(found.changed_ns, found.changed_ns))
+            nbytes = os.fstat(raw.fileno()).st_size
+    os.rename(part, target, src_dir_fd=folder, dst_dir_fd=folder)
+    os.unlink(found.name, dir_fd=folder)
+    return nbytes
+
+
+def _why_not(name: str, facts: os.stat_result, oldest: int, packed: bool) -> str:
+    if any(part in name for part in PROTECTED):
+        return "it belongs to the broker or the control plane"
+    if packed and name.endswith((".gz", _PART)):
+        return "it is compressed already"
+    if facts.st_nlink > 1:
+        return "it has another name elsewhere"
+    return "it is too young" if facts.st_mtime_ns > oldest else ""
+
+
+def _is_same(folder: int, found: SelectedFile) -> bool:
+    try:
+        facts = os.stat(found.name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    same = (facts.st_dev, facts.st_ino) == found.identity and facts.st_mtime_ns == found.changed_ns
+    return same and stat.S_ISREG(facts.st_mode)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() != folder:
+            raise _refused(f"{str(folder)[:200]!r} was moved meanwhile.")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _without_open(choice: FileSelection) -> FileSelection:
+    """Leave out files that a process of this account holds open."""
+    open_now = _open_files() if choice.chosen else set()
+    held = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
+    left = [found for found in choice.chosen if found.identity not in open_now]
+    return FileSelection(choice.folder, left, [*choice.skipped, *held])
+
+
+def _open_files() -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    facts = descriptor.stat()
+                    found.add((facts.st_dev, facts.st_ino))
+    return found
+
+
+def _refused(sentence: str) -> OperatorError:
+    return OperatorError(
+        "folder_refused", sentence, "Declare folders in SLUICE_ACTION_FOLDERS, where the console is started."
+    )

@@ -1,0 +1,195 @@
+"""Asking for a run of an action: by its id with a plan, or by the path of an API request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import Permission, RunKind
+from console.models import Action, ActionRun, Instance
+from console.services import access, audit, journals, runs
+from console.services.actions import chains, event_runs, planner
+from console.services.actions.triggers import TriggerEvent
+from console.services.actions.variables import MAX_CHARACTERS, MAX_VARIABLES, initial_variables
+from console.services.actors import Actor
+from console.services.runs import IdempotencyKey
+
+BY_HAND = {"on": "hand"}
+
+
+def plan_action(action: Action, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What the action would do now, and the hash for `apply`."""
+    given = check_variables(variables)
+    return planner.plan_steps(
+        action.instance, action.steps, initial_variables(action.instance.name, timezone.now(), given)
+    )
+
+
+def apply_action(
+    actor: Actor,
+    action: Action,
+    variables: Mapping[str, Any],
+    plan_hash: str,
+    *,
+    trigger: Mapping[str, str] | None = None,
+    once: IdempotencyKey | None = None,
+) -> ActionRun:
+    """Run an action whose plan somebody saw. Raises plan_needed when it takes something away and there is no hash."""
+    given = check_variables(variables)
+    if once is not None and (known := runs.find_by_key(actor, once)) is not None:
+        return known
+    if not plan_hash:
+        event_runs.refuse_unplanned(action)
+    made = plan_action(action, given)
+    if plan_hash:
+        planner.check_plan_hash(plan_hash, made["hash"])
+    return event_runs.start_run(
+        actor, action, trigger or BY_HAND, given, timezone.now(), plan=made, plan_hash=plan_hash, once=once
+    )
+
+
+def event_plan(instance: Instance, name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a custom event would start: each action's plan, and one hash for `raise_event`."""
+    event = _event(name, variables)
+    context = initial_variables(instance.name, timezone.now(), event.variables)
+    return planner.event_plan(instance, event, context)
+
+
+def raise_event(
+    actor: Actor, instance: Instance, name: str, variables: Mapping[str, Any], plan_hash: str = ""
+) -> list[ActionRun]:
+    """Raise a custom event, and return the runs that it starts; `actor` is the one who asked for them.
+
+    Raises plan_needed when one of them takes something away and there is no hash, or plan_changed.
+    """
+    event = _event(name, variables)
+    if plan_hash:
+        planner.check_plan_hash(plan_hash, event_plan(instance, name, variables)["hash"])
+    with transaction.atomic():
+        audit.record(
+            actor, "action.event", f"{instance.name}: event {name}", after=check_variables(variables)
+        )
+        return event_runs.start_runs_for_events(instance, [event], actor=actor, planned=bool(plan_hash))
+
+
+def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
+    """Ask again for a run. What takes something away needs the hash of the plan of what is left to be done.
+
+    Raises plan_needed, with that plan and its hash, or plan_changed, and as `runs.repeat`.
+    """
+    done = runs.done_steps(run)
+    rest = {**run.parameters, "steps": run.parameters.get("steps", [])[len(done) :]}
+    destructive = run.kind == RunKind.REMOVE or chains.is_destructive(run.instance, rest["steps"])
+    if not destructive:
+        return runs.repeat(actor, run)
+    access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
+    made = planner.plan_of_rest(run, done)
+    if not plan_hash:
+        raise OperatorError(
+            "plan_needed",
+            "What is left to be done removes something or cuts somebody off.",
+            "Look at its plan, and send the hash as `plan`.",
+            plan=made,
+            hash=made["hash"],
+        )
+    planner.check_plan_hash(plan_hash, made["hash"])
+    return runs.repeat(actor, run, plan=made, plan_hash=plan_hash)
+
+
+def action_at_path(
+    instance: Instance, path: str, variables: Mapping[str, Any]
+) -> tuple[Action, dict[str, str]]:
+    """The enabled action that answers requests at a path. Raises unknown_path, or parameter_missing."""
+    for action in Action.objects.filter(instance=instance, enabled=True).select_related("instance"):
+        for trigger in action.when:
+            if trigger["on"] == "request" and trigger["path"] == path:
+                _check_parameters(trigger, variables)
+                return action, trigger
+    raise OperatorError(
+        "unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions."
+    )
+
+
+def request_journal_run(
+    actor: Actor,
+    kind: str,
+    age: str,
+    plan_hash: str,
+    instance_name: str | None = None,
+    once: IdempotencyKey | None = None,
+    *,
+    in_lake: bool = False,
+    member: str = "",
+) -> ActionRun:
+    """The same, or without a plan what doesn't destroy anything. Raises plan_needed."""
+    if plan_hash:
+        return apply_journal_plan(
+            actor, kind, age, plan_hash, instance_name, once, in_lake=in_lake, member=member
+        )
+    if kind == RunKind.REMOVE:
+        raise OperatorError(
+            "plan_needed",
+            "Removal can't be undone.",
+            "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
+        )
+    return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake, member=member)
+
+
+def apply_journal_plan(
+    actor: Actor,
+    kind: str,
+    age: str,
+    plan_hash: str,
+    instance_name: str | None = None,
+    once: IdempotencyKey | None = None,
+    *,
+    in_lake: bool = False,
+    member: str = "",
+) -> ActionRun:
+    """Archive, compress or remove what a plan named, and nothing else."""
+    if once is not None and (known := runs.find_by_key(actor, once)) is not None:
+        return known
+    found = planner.journal_plan(kind, age, instance_name, in_lake=in_lake, member=member)
+    planner.check_plan_hash(plan_hash, found["hash"])
+    return journals.request(
+        actor, kind, age, instance_name, plan_hash=plan_hash, once=once, in_lake=in_lake, member=member
+    )
+
+
+def check_variables(given: Any) -> dict[str, str]:
+    """A request's parameters as variables. Raises OperatorError bad_parameters."""
+    if not isinstance(given, Mapping) or len(given) > MAX_VARIABLES:
+        raise _bad(f"Parameters are an object of at most {MAX_VARIABLES} texts.")
+    for name, value in given.items():
+        if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= 100):
+            raise _bad(f"{str(name)[:50]!r} can't be the name of a variable.")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | int | float)
+            or len(str(value)) > MAX_CHARACTERS
+        ):
+            raise _bad(f"{name} must be a text of up to {MAX_CHARACTERS:,} characters.")
+    return {name: str(value) for name, value in given.items()}
+
+
+def _event(name: str, variables: Mapping[str, Any]) -> TriggerEvent:
+    return TriggerEvent("event", {**check_variables(variables), "SLUICE_EVENT": name})
+
+
+def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) -> None:
+    wanted = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
+    if missing := [name for name in wanted if variables.get(name) in (None, "")]:
+        raise OperatorError(
+            "parameter_missing",
+            f"The request lacks {', '.join(missing)}.",
+            "Send it in `parameters`.",
+            missing=missing,
+        )
+
+
+def _bad(sentence: str) -> OperatorError:
+    return OperatorError("bad_parameters", sentence, "Correct it and send it again.")

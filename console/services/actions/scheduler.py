@@ -1,0 +1,91 @@
+"""Scheduled actions: when each is due, and starting it once for each due time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from console.broker_link import members_of
+from console.choices import ACTIVE_RUN_STATES, MissedRunPolicy, RunKind
+from console.models import Action, ActionRun
+from console.services import runs
+from console.services.actions import event_runs, schedule
+from console.services.actors import schedule_actor
+
+logger = logging.getLogger(__name__)
+
+PUNCTUAL = timedelta(minutes=5)
+"""A firing that is older than this was missed: beat looks each minute."""
+
+
+def action_schedules(action: Action) -> Iterator[tuple[Mapping[str, str], schedule.Schedule]]:
+    """An action's schedules, parsed."""
+    for trigger in action.when:
+        if trigger["on"] == "schedule":
+            yield trigger, schedule.parse_schedule(trigger["every"], settings.SLUICE_LOCAL_ZONE)
+
+
+def interval_start(action: Action) -> datetime:
+    """From when an action's intervals count: the instance's start, or the action's own change if that came later."""
+    broker = action.instance.started_at
+    return max(action.started_at, broker) if broker is not None else action.started_at
+
+
+def next_firings(action: Action, now: datetime, count: int = 5) -> list[datetime]:
+    """The next firings of all its schedules; none while it is switched off."""
+    if not action.enabled:
+        return []
+    start = interval_start(action)
+    found = {
+        due
+        for _, parsed in action_schedules(action)
+        for due in schedule.next_firings(parsed, now, start, count)
+    }
+    return sorted(found)[:count]
+
+
+def start_due_runs(now: datetime) -> list[ActionRun]:
+    """Start a run for every action whose schedule became due since it was set up and hasn't run for that time.
+
+    Two beats may call this at once: the unique (action, due_at) lets one of them through. While a run of the same action
+    is under way, the firing is tried again at the next tick.
+    """
+    started = []
+    for action in Action.objects.filter(enabled=True).select_related("instance"):
+        for trigger, parsed in action_schedules(action):
+            for member in _places(action):
+                try:
+                    run = _fire(action, trigger, parsed, now, member)
+                except OperatorError as busy:
+                    logger.info("action %s: %s", action.name, busy.sentence)
+                else:
+                    started += [run] if run is not None else []
+    return started
+
+
+def _places(action: Action) -> tuple[str, ...]:
+    """What is done to journals is done to each member's; all else once."""
+    about_journals = runs.needs_journal_worker(RunKind.ACTION, {"steps": action.steps})
+    return members_of(action.instance.name) if about_journals else ("",)
+
+
+def _fire(
+    action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime, member: str
+) -> ActionRun | None:
+    start = interval_start(action) if isinstance(parsed, schedule.IntervalSchedule) else action.started_at
+    due_at = parsed.newest(now, start)
+    if due_at is None or (action.missed == MissedRunPolicy.SKIP and now - due_at > PUNCTUAL):
+        return None
+    mine = ActionRun.objects.filter(action=action, member=member)
+    if (
+        mine.filter(due_at=due_at).exists()
+        or mine.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists()
+    ):
+        return None
+    return event_runs.start_run(
+        schedule_actor(action.name), action, trigger, {}, now, due_at=due_at, member=member
+    )

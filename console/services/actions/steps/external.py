@@ -1,0 +1,109 @@
+"""Steps that leave the broker alone: pipeline jobs, custom events, webhooks."""
+
+from __future__ import annotations
+
+import json
+
+from broker_core.errors import OperatorError
+from console.choices import RunKind
+from console.models import Instance
+from console.services import pipeline, webhooks
+from console.services.actions import chains
+from console.services.actions.step_context import (
+    Options,
+    StepContext,
+    StepHandler,
+    StepPlan,
+    StepResult,
+    template_plan,
+)
+from console.services.actions.steps.journals import RunStep
+from console.services.actions.triggers import TriggerEvent
+from console.services.actions.variables import expand_bytes
+from console.services.actions.webhook_address import check_address
+
+MAX_BODY = 1024 * 1024
+MAX_DEPTH = 8
+"""How often events may raise each other."""
+
+
+def _pipeline(scene: StepContext, options: Options) -> StepResult:
+    parameters = {"job": options["job"], "options": pipeline.parse_options(options["options"])}
+    part = RunStep(RunKind.PIPELINE, parameters, scene.instance, scene.run.member, scene.run.pk)
+    return StepResult(pipeline.perform_run(part, scene.progress))  # type: ignore[arg-type]
+
+
+def _event(scene: StepContext, options: Options) -> StepResult:
+    """Raise a custom event: every action that waits for it gets a run, with this run's variables."""
+    depth = int(scene.run.trigger.get("depth", 0)) + 1
+    if depth > MAX_DEPTH:
+        raise OperatorError(
+            "event_loop", f"Events have triggered each other {depth} times.", "Break the cycle of actions."
+        )
+    event = TriggerEvent("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
+    # Its plan named what the event starts, and was checked when the run was taken up.
+    started = scene.happened(
+        scene.instance, [event], depth=depth, actor=scene.actor, causes=scene.run.causes,
+        planned=bool(scene.run.plan_hash),
+    )  # fmt: skip
+    return StepResult({"event": options["name"], "runs": [str(run.pk) for run in started]})
+
+
+def _webhook(scene: StepContext, options: Options) -> StepResult:
+    """POST to a declared host. One attempt, one deadline, no redirects; anything but 2xx fails the step.
+
+    Cancelling the run ends the call. The host may have done by then what it was asked.
+    """
+    address = check_address(options["url"])
+    body, kind = _body(scene, options["data"])
+    try:
+        answer = webhooks.post_webhook(address, body, kind, scene.once_key, scene.progress.alive)
+    except OperatorError as problem:
+        if "status" in problem.details:
+            scene.progress.log(
+                f"{address.hostname} answered {problem.details['status']}: {problem.details['answer']}"
+            )
+        raise
+    text = answer.text
+    scene.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
+    return StepResult(
+        {"status": answer.status, "answer": text[:2_000]}, {"SLUICE_STATUS": str(answer.status)}
+    )
+
+
+def _body(scene: StepContext, template: str) -> tuple[bytes, str]:
+    if template:
+        body = expand_bytes(template, scene.variables)
+        kind = "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/plain; charset=utf-8"
+    else:
+        body, kind = (
+            json.dumps({"run": str(scene.run.pk), "variables": scene.variables}).encode(),
+            "application/json",
+        )
+    if len(body) > MAX_BODY:
+        raise OperatorError(
+            "message_too_long", f"The body has {len(body):,} bytes, over {MAX_BODY:,}.", "Send less."
+        )
+    return body, kind
+
+
+def _plan_event(instance: Instance, options: Options) -> StepPlan:
+    """Name the actions that the event starts, through one another: they are part of what is approved."""
+    started = chains.raised_by(instance, [{"do": "event", "name": options["name"]}])
+    names = ", ".join(one.name for one in started) or "no action"
+    return StepPlan(
+        f"raise the event {options['name']}, which starts {names}",
+        [[one.name, one.version, one.steps] for one in started],
+        {"starts": [{"action": one.name, "steps": one.steps} for one in started]},
+    )
+
+
+def _plan_webhook(instance: Instance, options: Options) -> StepPlan:
+    return StepPlan(f"call {check_address(options['url']).hostname}", details={"url": options["url"]})
+
+
+STEPS = {
+    "pipeline": StepHandler(template_plan("run the pipeline job {job}"), _pipeline),
+    "event": StepHandler(_plan_event, _event),
+    "webhook": StepHandler(_plan_webhook, _webhook),
+}

@@ -1,0 +1,196 @@
+"""Stores what brokers report: the revision they run, samples of their clients, and their decisions.
+
+`record_report` is called each second with the broker's snapshot. Most calls do nothing: the revision is stored when it
+changes or each ten seconds, and so are samples. A client that is idle and stays idle is sampled once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from uuid import UUID
+
+import msgspec
+import redis
+from django.conf import settings
+from django.db import close_old_connections, connection
+
+from broker_core.control.set_back import CODE
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.instance import Snapshot
+from broker_core.documents.system_records import DecisionEntry
+from console.broker_addresses import format_broker_name
+from console.live import seconds_ring
+from console.live.resource_points import resource_points
+from console.models import ClientSample, Decision, Instance, ResourceSample, RevisionReport
+from console.services import replays
+from console.services.journal_directories import record_log
+
+SAMPLE_MS = 10_000
+IDLE_SAMPLE_MS = 60_000
+
+
+@dataclass(slots=True)
+class _ReportCache:
+    """What this process already stored of one instance, so that most reports need no database."""
+
+    instance_id: int
+    revision: tuple[int, bool] = (-1, False)
+    """Revision that is in force, and whether the database lacks it."""
+    slot: int = -1
+    idle_since: dict[str, int] = field(default_factory=dict)  # client → slot of its last stored idle sample
+
+
+# One entry for each instance that reports into this process, which is one in practice.
+_heard: dict[tuple[str, str], _ReportCache] = {}
+
+
+def record_report(snapshot: Snapshot) -> None:
+    """Store what is due of a broker's snapshot."""
+    status, at_ms = snapshot.status, snapshot.at
+    key = (status.instance, status.member)
+    heard = _heard.get(key)
+    slot = at_ms - at_ms % SAMPLE_MS
+    set_back = any(one.code == CODE for one in status.problems)
+    revision = (status.revision, set_back)
+    if heard is not None and heard.revision == revision and heard.slot == slot:
+        return
+    _fresh_connection()
+    instance = Instance.objects.filter(name=status.instance).first()
+    if instance is None:
+        return  # the policy was never asked for: the broker isn't one of this database's
+    if heard is None or heard.instance_id != instance.pk:
+        heard = _heard[key] = _ReportCache(instance.pk)
+    record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
+    if heard.slot != slot:
+        if status.log:
+            record_log(instance.name, UUID(status.log), status.durable_sequence, status.member)
+        record_samples(instance, heard, snapshot.clients, slot)
+        record_resources(instance, snapshot, slot)
+        if snapshot.replays is not None:
+            replays.record_replays(instance, snapshot.replays, complete=True, member=status.member)
+    heard.revision, heard.slot = revision, slot
+
+
+def record_revision(
+    instance: Instance,
+    number: int,
+    now: datetime,
+    pid: int | None = None,
+    member: str = "",
+    *,
+    set_back: bool = False,
+) -> RevisionReport:
+    """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`.
+
+    `set_back`: the broker keeps a policy that this database lacks, whatever revision has its number here.
+    """
+    rows = RevisionReport.objects.filter(instance=instance, member=member)
+    newest = rows.order_by("-seen_at", "-id").first()
+    known_as = (newest.number, newest.set_back) if newest is not None else None
+    if newest is not None and known_as == (number, set_back) and pid in (None, newest.pid):
+        newest.seen_at = max(now, newest.seen_at)
+        newest.save(update_fields=["seen_at"])
+        return newest
+    known = newest.pid if newest is not None else 0
+    return RevisionReport.objects.create(
+        instance=instance, member=member, number=number, set_back=set_back, pid=known if pid is None else pid,
+        reported_at=now, seen_at=now,
+    )  # fmt: skip
+
+
+def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
+    """Store a sample of every client that isn't idle, was not idle before, or wasn't stored for a minute."""
+    rows, idle = [], {}
+    for client in clients:
+        name, resting = client.name, _is_idle(client)
+        stored = heard.idle_since.get(name)
+        if resting and stored is not None and slot - stored < IDLE_SAMPLE_MS:
+            idle[name] = stored
+            continue
+        if resting:
+            idle[name] = slot
+        rows.append(_sample(instance, client, slot))
+    heard.idle_since = idle
+    ClientSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    return len(rows)
+
+
+def record_resources(instance: Instance, snapshot: Snapshot, slot: int) -> None:
+    """Store a sample of the instance, each transport and each pool."""
+    rows = [
+        ResourceSample(
+            instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
+        )
+        for kind, place in resource_points(snapshot)
+    ]
+    ResourceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def record_second(snapshot: Snapshot) -> None:
+    """Put this second into Redis. What Redis doesn't take is lost, and only that: the samples are in the database."""
+    status, second = snapshot.status, snapshot.at // 1000
+    clients = (("client", client) for client in snapshot.clients)
+    with suppress(redis.RedisError):
+        if not status.member:
+            seconds_ring.write_second(status.instance, second, chain(clients, resource_points(snapshot)))
+            return
+        # A client has one history, on whichever member it is; of places each member has its own.
+        seconds_ring.write_second(status.instance, second, clients)
+        seconds_ring.write_second(
+            format_broker_name(status.instance, status.member), second, resource_points(snapshot)
+        )
+
+
+def record_decisions(
+    decisions: Sequence[DecisionEntry], instance_name: str | None = None, member: str = ""
+) -> int:
+    """Store a broker's decisions."""
+    if not decisions:
+        return 0
+    _fresh_connection()
+    instance = Instance.objects.get(name=instance_name or settings.SLUICE_INSTANCE)
+    rows = [_decision(instance, member, decision) for decision in decisions]
+    Decision.objects.bulk_create(rows, batch_size=500)
+    return len(rows)
+
+
+def _fresh_connection() -> None:
+    """Callers are threads that live for weeks, without the requests at whose ends Django drops dead connections."""
+    if not connection.in_atomic_block:
+        close_old_connections()
+
+
+def _is_idle(client: ClientEntry) -> bool:
+    return client.delivery == "live" and not (
+        client.lag_messages or client.lag_ms or client.spool_bytes or client.outbox_bytes
+    )
+
+
+def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
+    return ClientSample(
+        instance=instance, client=client.name, at=_moment(slot), state=client.delivery.value,
+        lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
+        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes, rate_out_messages=client.rate_out_messages,
+    )  # fmt: skip
+
+
+def _decision(instance: Instance, member: str, decision: DecisionEntry) -> Decision:
+    texts = ("client", "transport", "pool", "action", "reason", "rule", "mode", "signal", "unit", "sentence")
+    return Decision(
+        instance=instance,
+        member=member,
+        at=_moment(decision.at),
+        revision=decision.revision,
+        observed=decision.observed,
+        limit=decision.limit,
+        details=msgspec.to_builtins(decision),
+        **{name: getattr(decision, name) for name in texts},
+    )
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,88 @@
+"""Takes the hours that the pipeline's `client-history` wrote to the lake into the database, for ranges longer than minutes are kept.
+
+The lake's files are the truth; a file is read when its stamp isn't the one it was read with. Bounded: the worst clients of
+each hour, some files a call, and what is past its retention isn't read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from django.conf import settings
+from django.db import transaction
+
+from console.models import ClientHour, ImportedLakeFile, Instance
+from console.queries.pipeline_history import read_hours
+
+MAX_FILES = 4
+"""Taken in by one call; the next takes the next. A file is one day's."""
+MAX_CLIENTS = 1_000
+"""Of one hour, the worst."""
+_SAME = (
+    "connected_ms", "lag_messages_mean", "delivered_messages", "delivered_bytes", "rate_max", "offline_episodes", "offline_ms",
+)  # fmt: skip
+_PEAKS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+_ACTS = ("warned", "offlined", "disconnected", "other_acts")
+
+
+def import_new_hours(now: datetime) -> int:
+    """Take in what is new, the newest day first; returns how many rows. Calling it twice does no harm."""
+    oldest = f"day={(now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)).date().isoformat()}"
+    shelf, taken = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history", 0
+    for instance in Instance.objects.all():
+        known = dict(ImportedLakeFile.objects.filter(instance=instance).values_list("name", "stamp"))
+        files = [path for path in shelf.glob(f"day=*/{instance.name}.parquet") if path.parent.name >= oldest]
+        ImportedLakeFile.objects.filter(instance=instance, name__lt=oldest).delete()
+        left = MAX_FILES
+        for path in sorted(files, reverse=True):
+            name, stamp = path.parent.name, _stamp(path)
+            if left and stamp and known.get(name) != stamp:
+                taken += _take(instance, path, stamp)
+                left -= 1
+    return taken
+
+
+def _stamp(path: Path) -> str:
+    """Taken before the file is read: one that is replaced meanwhile is read again. "" when it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}"
+
+
+def _take(instance: Instance, path: Path, stamp: str) -> int:
+    table, made = read_hours(path), 0
+    for at, rows in _by_hour(table):
+        fresh = [_row(instance, at, row) for row in rows]
+        # An hour at a time, so that no other writer waits long.
+        with transaction.atomic():
+            ClientHour.objects.filter(instance=instance, at=at).delete()
+            ClientHour.objects.bulk_create(fresh, batch_size=500, ignore_conflicts=True)
+        made += len(fresh)
+    ImportedLakeFile.objects.update_or_create(
+        instance=instance, name=path.parent.name, defaults={"stamp": stamp}
+    )
+    return made
+
+
+def _by_hour(table: pa.Table) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    if not table.num_rows:
+        return
+    worst = [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("delivered_messages", "descending")]
+    for hour in table.column("hour").unique():
+        rows = table.filter(pc.equal(table.column("hour"), hour)).sort_by(worst).slice(0, MAX_CLIENTS)
+        yield datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC), rows.to_pylist()
+
+
+def _row(instance: Instance, at: datetime, row: dict[str, Any]) -> ClientHour:
+    return ClientHour(
+        instance=instance, client=row["client"][:64], at=at, transport=row["transport"][:64],
+        state="offlined" if row["offline_ms"] else "live", acts=sum(row[name] for name in _ACTS),
+        **{name: row[name] for name in _SAME}, **{name: row[f"{name}_max"] for name in _PEAKS},
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Who is waited for, by hand: members of a group, and sync destinations, which are called `link.` and their name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_core.documents.replication import GroupStatus, LinkEntry, LinkList, MemberEntry
+from broker_core.documents.requests import (
+    DowngradeLink,
+    DowngradeMember,
+    ForgetMember,
+    UpgradeLink,
+    UpgradeMember,
+)
+from broker_core.errors import OperatorError
+from broker_core.names import LINK_PREFIX
+from console.broker_link import BrokerAnswer, RequestChannel, ask_all_brokers
+from console.queries.group import current_group
+from console.queries.links import current_links
+
+CHANGES: Mapping[str, type[DowngradeMember | UpgradeMember]] = {
+    "downgrade": DowngradeMember,
+    "upgrade": UpgradeMember,
+}
+LINK_CHANGES: Mapping[str, type[DowngradeLink | UpgradeLink]] = {
+    "downgrade": DowngradeLink,
+    "upgrade": UpgradeLink,
+}
+
+
+def is_link(name: str) -> bool:
+    """Whether that is a destination's link, and no member."""
+    return name.startswith(LINK_PREFIX)
+
+
+def resolve_name(instance_name: str, name: str) -> str:
+    """Whom an operator means at a terminal: a member by its name, else a link, with or without `link.` before it. BrokerUnavailable."""
+    try:
+        members = [one.name for one in current_group(instance_name).members]
+    except OperatorError as problem:
+        if problem.code != "no_group":
+            raise
+        members = []
+    links = [one.entry.name for one in current_links(instance_name).links]
+    is_destination = name not in members and (name in links or not members)
+    return f"{LINK_PREFIX}{name}" if is_destination and not is_link(name) else name
+
+
+def change_member(brokers: RequestChannel, change: str, name: str, by: str) -> GroupStatus:
+    """Of a group. OperatorError no_group, unknown_member; BrokerUnavailable."""
+    return brokers.call(CHANGES[change](name=name, by=by))
+
+
+def forget_member(instance_name: str, name: str, by: str) -> list[BrokerAnswer[GroupStatus]]:
+    """Have each broker forget a member that was removed for good; return each one's answer.
+
+    Raises what a broker refused, where none did it: OperatorError unknown_member, member_in_use and no_group.
+    """
+    told = ask_all_brokers(instance_name, ForgetMember(name=name, by=by))
+    refused = [one.error for one in told if one.error is not None]
+    if len(refused) == len(told):
+        raise refused[0]
+    return told
+
+
+def change_link(brokers: RequestChannel, change: str, name: str, by: str) -> LinkList:
+    """Of `link.NAME`. OperatorError unknown_member; BrokerUnavailable."""
+    return brokers.call(LINK_CHANGES[change](name=name.removeprefix(LINK_PREFIX), by=by))
+
+
+def change_member_or_link(
+    brokers: RequestChannel, change: str, name: str, by: str
+) -> MemberEntry | LinkEntry:
+    """Either, as it stands then. Raises as both."""
+    if is_link(name):
+        links = change_link(brokers, change, name, by).links
+        return next(one for one in links if one.client == name)
+    members = change_member(brokers, change, name, by).members
+    return next(one for one in members if one.name == name)

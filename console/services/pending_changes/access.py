@@ -1,0 +1,112 @@
+"""Acts in a tray that take somebody's access away: a closed account, a role, a token. See tray_acts.
+
+They ask for the right over the whole installation: accounts belong to no instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import PendingChangeKind, Permission
+from console.models import ApiToken, Grant, PendingChange
+from console.services import operators, people
+from console.services.actors import Actor
+from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
+
+YOU: Final = "This is you: afterwards you may not be able to undo it."
+
+
+def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    user: Any = people.get_person(item.target)
+    tokens = _in_force().filter(user=user).count()
+    lines = [
+        effect_line(f"{item.target} is logged out everywhere at once, and can’t log in until the account is opened again."),
+        effect_line(f"{tokens} token{'' if tokens == 1 else 's'} of it in force can’t be used meanwhile; roles stay as they are."),
+    ]  # fmt: skip
+    blocked = [] if user.is_active else [f"The account of {item.target} is closed already."]
+    warnings = [YOU] if user.pk == item.owner_id else []
+    return ChangePreview(
+        f"Close the account of {item.target}", "1 account closed", lines, warnings, blocked, severe=True
+    )
+
+
+def _do_account(actor: Actor, item: PendingChange, _: str) -> str:
+    people.set_active(actor, people.get_person(item.target), False)
+    return f"The account of {item.target} is closed; its sessions and tokens have ended."
+
+
+def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    found = _grant_numbered(item.target)
+    name = found.user.get_username()
+    others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
+    left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
+    lines = [
+        effect_line(left if others else f"{name} has no other role: they may log in, and no more. So it is with their tokens.")
+    ]  # fmt: skip
+    warnings = [YOU] if found.user_id == item.owner_id else []
+    what = f"Take {found.get_role_display()} {found.scope_text} from {name}"
+    return ChangePreview(what, "1 role taken away", lines, warnings, severe=True)
+
+
+def _do_grant(actor: Actor, item: PendingChange, _: str) -> str:
+    found = _grant_numbered(item.target)
+    said = f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    people.revoke(actor, found)
+    return said
+
+
+def _token(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    found = _token_numbered(item.target)
+    used = f"last used {found.used_at:%Y-%m-%d %H:%M} UTC" if found.used_at else "never used"
+    lines = [
+        effect_line(
+            f"Whatever uses it is refused from its next request on ({used}). It can’t be brought back."
+        )
+    ]
+    return ChangePreview(
+        f"Revoke the token {found.name} of {found.user.get_username()}",
+        "1 token revoked",
+        lines,
+        severe=found.used_at is not None,
+    )
+
+
+def _do_token(actor: Actor, item: PendingChange, _: str) -> str:
+    found = _token_numbered(item.target)
+    operators.revoke_token(actor, found)
+    return f"The token {found.name} is revoked."
+
+
+def _in_force() -> Any:
+    return ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now())
+
+
+def _grant_numbered(number: str) -> Grant:
+    found = Grant.objects.select_related("user", "instance").filter(pk=int(number)).first()
+    if found is None:
+        raise OperatorError("unknown_entry", "This role has been taken away already.", "Load the page again.")
+    return found
+
+
+def _token_numbered(number: str) -> ApiToken:
+    found = ApiToken.objects.select_related("user").filter(pk=int(number), revoked_at__isnull=True).first()
+    if found is None:
+        raise OperatorError("unknown_entry", "This token is revoked already.", "Load the page again.")
+    return found
+
+
+ACCESS_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+    PendingChangeKind.ACCOUNT_CLOSE: ChangeKind(
+        Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True
+    ),
+    PendingChangeKind.GRANT_REVOKE: ChangeKind(
+        Permission.MANAGE_ACCESS, _grant, _do_grant, about_everything=True
+    ),
+    PendingChangeKind.TOKEN_REVOKE: ChangeKind(
+        Permission.MANAGE_ACCESS, _token, _do_token, about_everything=True
+    ),
+}

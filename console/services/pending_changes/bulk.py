@@ -1,0 +1,166 @@
+"""Acts in a tray on every client that a filter matched: one item, with the effect on all of them. See tray_acts.
+
+It is about those who matched when it was put in. Who matches later is left alone, and who has left meanwhile is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from broker_core.documents import requests
+from broker_core.documents.clients import ClientEntry, DeliveryState, Health
+from broker_core.errors import OperatorError, SluiceError
+from console.choices import PendingChangeKind, Permission
+from console.models import PendingChange
+from console.queries import clients as client_queries
+from console.queries import policy_effect
+from console.queries.policies import instance_named
+from console.services import access, clients
+from console.services.actors import Actor
+from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
+from console.units.format import number_exact, size
+
+MAX_MATCHING: Final = 500
+"""Clients of one item."""
+MAX_NAMES: Final = 12
+"""Named in its effect; the others are counted."""
+MAX_REFUSALS: Final = 3
+"""Told one by one after it was done."""
+
+
+def matching_clients(
+    actor: Actor, patterns: Sequence[str] | None, *, search: str = "", delivery: str = "", health: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """Who matches now, as an item's target and parameters. Whom the actor may not act on isn't among them.
+
+    Raises OperatorError nobody_matches, too_many_matching, or BrokerUnavailable.
+    """
+    found = client_queries.ClientSequence(search=search, delivery=delivery, health=health, patterns=patterns)
+    if len(found) > MAX_MATCHING:
+        raise OperatorError(
+            "too_many_matching",
+            f"{number_exact(len(found))} clients match, and at most {MAX_MATCHING} are acted on at once.",
+            "Narrow the filter.",
+        )
+    instance = instance_named().name
+    names = [
+        one.name
+        for one in found[0:MAX_MATCHING]
+        if access.is_allowed(actor, Permission.ACT_ON_CLIENTS, instance=instance, client=one.name)
+    ]
+    if not names:
+        raise OperatorError("nobody_matches", "No client that you may act on matches.", "Widen the filter.")
+    words = [f"“{search}”"] if search else []
+    words += [Health(health).value] if health else []
+    words += [DeliveryState(delivery).value] if delivery else []
+    return ", ".join(words) or "any filter", {"names": names, "search": search}
+
+
+def _there(item: PendingChange) -> list[ClientEntry]:
+    """Those of them who are still connected, in the order in which they stood."""
+    found = client_queries.ClientSequence(search=item.parameters.get("search", ""))
+    known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
+    return [known[name] for name in item.parameters.get("names", []) if name in known]
+
+
+def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    one_word, done, says, applies, severe = _WORDS[kind]
+
+    def told(item: PendingChange, _: list[str] | None) -> ChangePreview:
+        chosen, there = len(item.parameters.get("names", [])), _there(item)
+        acted = [one for one in there if applies(one)]
+        number = len(acted)
+        what = (
+            f"{one_word} {number_exact(chosen)} client{'' if chosen == 1 else 's'} that matched {item.target}"
+        )
+        waiting = f"{number_exact(sum(one.waiting_messages for one in acted))} messages ({size(sum(one.waiting_bytes for one in acted))}) wait for them"
+        lines = (
+            [
+                policy_effect.EffectLine(
+                    "act", f"{says}; {waiting}.", [one.name for one in acted[:MAX_NAMES]], number
+                )
+            ]
+            if acted
+            else []
+        )
+        if kind is PendingChangeKind.DISCONNECT_ALL and acted:
+            lines.append(
+                effect_line(
+                    "What is journaled can be replayed from their bookmarks; the rest of what waits is lost."
+                )
+            )
+        if chosen > len(there):
+            lines.append(effect_line(f"{number_exact(chosen - len(there))} have left meanwhile."))
+        if len(there) > number:
+            lines.append(
+                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are left alone.")
+            )
+        headline = f"{number_exact(number)} client{'' if number == 1 else 's'} {done}"
+        blocked = [] if acted else [f"None of them is left that could be {done}."]
+        warnings = [f"{headline[:1].upper()}{headline[1:]}."] if severe and acted else []
+        return ChangePreview(what, headline, lines, warnings, blocked, severe=severe)
+
+    return told
+
+
+def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, reason: str) -> str:
+        """One by one, each with its own line in the audit; who can't be acted on doesn't keep the others from it."""
+        acted, refused = 0, []
+        for one in _there(item):
+            if not _WORDS[kind][3](one):
+                continue
+            try:
+                access.require_permission(
+                    actor, Permission.ACT_ON_CLIENTS, instance=item.instance.name, client=one.name
+                )
+                _ACT[kind](actor, one.name, reason)
+                acted += 1
+            except SluiceError as problem:
+                refused.append(f"{one.name}: {problem.sentence}")
+        if not acted:
+            why = refused[0] if refused else "None of them is left."
+            raise OperatorError("nobody_matches", why, "Look at the list again.")
+        said = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
+        if not refused:
+            return said
+        return f"{said} {len(refused)} not: {' '.join(refused[:MAX_REFUSALS])}"
+
+    return do
+
+
+def _pauses(one: ClientEntry) -> bool:
+    return any(not subscription.paused for subscription in one.subscriptions)
+
+
+def _resumes(one: ClientEntry) -> bool:
+    return any(subscription.paused for subscription in one.subscriptions)
+
+
+def _goes_offline(one: ClientEntry) -> bool:
+    return one.delivery not in (DeliveryState.OFFLINED, DeliveryState.DRAINING)
+
+
+_WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
+    PendingChangeKind.PAUSE_ALL: ("Pause", "paused", "get nothing until they are resumed", _pauses, True),
+    PendingChangeKind.RESUME_ALL: ("Resume", "resumed", "go on", _resumes, False),
+    PendingChangeKind.OFFLINE_ALL: ("Offline", "offlined", "get what waits from their spools when they read", _goes_offline, False),
+    PendingChangeKind.DISCONNECT_ALL: ("Disconnect", "cut off", "are cut off and told the reason", lambda _: True, True),
+}  # fmt: skip
+"""Of each kind: the act, what they are then, what it does, to whom it can be done, and whether it is severe."""
+_ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
+    PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act_on_client(
+        actor, requests.PauseClient(name=name), why
+    ),
+    PendingChangeKind.RESUME_ALL: lambda actor, name, why: clients.act_on_client(
+        actor, requests.ResumeClient(name=name), why
+    ),
+    PendingChangeKind.OFFLINE_ALL: lambda actor, name, why: clients.act_on_client(
+        actor, requests.OfflineClient(name=name), why
+    ),
+    PendingChangeKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
+}
+MATCHING_ACTS: Final[Mapping[PendingChangeKind, ChangeKind]] = {
+    kind: ChangeKind(Permission.ACT_ON_CLIENTS, _told(kind), _do(kind)) for kind in _WORDS
+}

@@ -1,0 +1,172 @@
+"""Acts in a tray that are about the control plane itself: runs, actions, rollouts, drafts and alerts. See tray_acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import PendingChangeKind, Permission, RunState
+from console.models import Instance, PendingChange
+from console.queries import actions as action_queries
+from console.queries import policies as policy_queries
+from console.queries import runs as run_queries
+from console.queries.document_diff import diff_documents, group_list_changes
+from console.services import alerts, drafts, policies, rollouts, runs
+from console.services.actions import editor
+from console.services.actions.scheduler import next_firings
+from console.services.actors import Actor
+from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
+from console.services.policy_effects import effect_of_ending_rollout
+
+MAX_LINES: Final = 12
+
+
+def _run(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    run = run_queries.run(item.target, item.instance)
+    what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
+    if run.state == RunState.RUNNING:
+        said = f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and stops after this step. What it has done stays done."
+    else:
+        said = "It has not begun, and never will. It can be asked for again."
+    over = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
+    blocked = [f"The run has ended: {run.get_state_display().lower()}."] if over else []
+    return ChangePreview(
+        what, "1 run cancelled", [effect_line(said)], blocked=blocked, severe=run.state == RunState.RUNNING
+    )
+
+
+def _do_run(actor: Actor, item: PendingChange, reason: str) -> str:
+    run = runs.cancel(actor, run_queries.run(item.target, item.instance), reason)
+    return "The run is cancelled." if run.state == RunState.CANCELLED else "The run is being cancelled."
+
+
+def _action(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    found = action_queries.action(item.instance, item.target)
+    due = next(iter(next_firings(found, timezone.now(), 1)), None)
+    said = f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it by itself."
+    lines = [
+        effect_line(f"{said} It never runs again; its runs stay in the list."),
+        effect_line(f"It has {len(found.steps)} steps and {len(found.when)} triggers, which are gone."),
+    ]
+    return ChangePreview(f"Delete the action {found.name}", "1 action deleted", lines, severe=True)
+
+
+def _do_action(actor: Actor, item: PendingChange, reason: str) -> str:
+    found = action_queries.action(item.instance, item.target)
+    editor.delete(actor, found, reason)
+    return f"{found.name} is deleted. Its runs stay."
+
+
+def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    def tell(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+        staged, base, whom, wrong = _staged(item)
+        if wrong:
+            return ChangePreview(str(item), blocked=[wrong])
+        if word == "promote":
+            what = f"Put revision {staged.number} in force for everybody"
+            found = drafts.preview_document(item.instance, staged.document)
+        else:
+            what = f"Give {whom} back revision {base.number}"
+            found = drafts.preview_document(item.instance, base.document)
+        found = drafts.restrict_preview(found, patterns)
+        differences = group_list_changes(
+            diff_documents(base.document, staged.document) if word == "promote" else found.differences
+        )
+        told = effect_of_ending_rollout(found, staged.document)
+        headline = (
+            told.headline or f"revision {staged.number} {'for everybody' if word == 'promote' else 'stopped'}"
+        )
+        lines = [*told.lines, *told.changes[:MAX_LINES]]
+        return ChangePreview(
+            what, headline, lines, told.warnings, list(found.problems), told.severe, differences=differences
+        )
+
+    return tell
+
+
+def _staged(item: PendingChange) -> tuple[Any, Any, str, str]:
+    """(the staged revision, the one before, whom it is for, why it can't be done)."""
+    rollout = policy_queries.running_rollout(item.instance)
+    if rollout is None:
+        return None, None, "", f"No rollout runs on {item.instance.name} any more."
+    if rollout.revision.number != item.parameters.get("revision"):
+        return (
+            None,
+            None,
+            "",
+            f"Revision {rollout.revision.number} is staged now, not {item.parameters.get('revision')}.",
+        )
+    return rollout.revision, rollout.base, rollout.client or f"{rollout.share} % of the clients", ""
+
+
+def _do_promote(actor: Actor, item: PendingChange, reason: str) -> str:
+    change = rollouts.promote(
+        actor, item.instance, expected_revision=item.parameters.get("revision"), reason=reason
+    )
+    return f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
+
+
+def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
+    change = rollouts.stop(
+        actor, item.instance, reason=reason, expected_revision=item.parameters.get("revision")
+    )
+    return f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
+
+
+def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    draft = draft_of_instance(item.instance, int(item.target))
+    newest = policies.newest_revision(item.instance)
+    differences = group_list_changes(diff_documents(newest.document, draft.document))
+    lines = [effect_line("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
+    return ChangePreview(f"Delete the draft {draft.title}", "1 draft deleted", lines, differences=differences)
+
+
+def _do_draft(actor: Actor, item: PendingChange, reason: str) -> str:
+    draft = draft_of_instance(item.instance, int(item.target))
+    drafts.delete(actor, draft.pk, reason=reason)
+    return f"The draft “{draft.title}” is deleted."
+
+
+def draft_of_instance(instance: Instance, number: int) -> Any:
+    """A draft of this instance. Raises OperatorError unknown_draft."""
+    draft = drafts.draft_numbered(number)
+    if draft.instance_id != instance.pk:
+        raise OperatorError("unknown_draft", f"There is no draft {number}.", "See the list of drafts.")
+    return draft
+
+
+def _alert(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    rule = alerts.get_rule(item.instance, item.target)
+    lines = [effect_line("Nobody is told by it any more, and what it told before is forgotten.")]
+    return ChangePreview(f"Delete the alert {rule.name}", "1 alert deleted", lines)
+
+
+def _do_alert(actor: Actor, item: PendingChange, reason: str) -> str:
+    rule = alerts.get_rule(item.instance, item.target)
+    alerts.delete(actor, rule, reason)
+    return f"The alert {rule.name} is deleted."
+
+
+def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
+    """For whom first a policy in a tray is published; None is for everybody."""
+    told = parameters.get("rollout")
+    if not isinstance(told, Mapping):
+        return None
+    return rollouts.RolloutPlan(
+        client=str(told.get("client") or ""),
+        share=told.get("share"),
+        most_decisions=int(told.get("most_decisions") or 0),
+    )
+
+
+CONTROL_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+    PendingChangeKind.RUN_CANCEL: ChangeKind(Permission.RUN_ACTIONS, _run, _do_run),
+    PendingChangeKind.ACTION_DELETE: ChangeKind(Permission.EDIT_POLICIES, _action, _do_action),
+    PendingChangeKind.PROMOTE: ChangeKind(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),
+    PendingChangeKind.STOP: ChangeKind(Permission.EDIT_POLICIES, _rollout("stop"), _do_stop),
+    PendingChangeKind.DRAFT_DELETE: ChangeKind(Permission.EDIT_POLICIES, _draft, _do_draft),
+    PendingChangeKind.ALERT_DELETE: ChangeKind(Permission.EDIT_POLICIES, _alert, _do_alert),
+}

@@ -1,0 +1,355 @@
+"""Each kind of act in a tray: which right it needs, what it would do (said before it is done), and doing it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from broker_core.documents import requests
+from broker_core.documents.clients import ClientEntry, DeliveryState
+from broker_core.errors import OperatorError
+from console.choices import PendingChangeKind, Permission
+from console.models import PendingChange
+from console.queries import clients as client_queries
+from console.queries import ledger, policy_effect
+from console.queries import messages as message_queries
+from console.queries import replays as replay_queries
+from console.queries.document_diff import GONE, DocumentChange, group_list_changes
+from console.services import clients, drafts, journals, messages, policies, replays
+from console.services.actions import planner
+from console.services.actors import Actor
+from console.services.pending_changes.access import ACCESS_ACTS
+from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
+from console.services.pending_changes.bulk import MATCHING_ACTS
+from console.services.pending_changes.control import CONTROL_ACTS, rollout_plan
+from console.services.policy_effects import effect_of_publishing
+from console.units import words
+from console.units.format import number_exact, size
+
+MAX_LINES: Final = 12
+
+
+# ---------------------------------------------------------------------------------------------------------- clients
+
+
+def _waiting(client: ClientEntry) -> str:
+    return f"{number_exact(client.waiting_messages)} messages ({size(client.waiting_bytes)}) wait for it"
+
+
+def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    client = client_queries.client(item.target)
+    lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
+    lines.append(
+        effect_line("What is journaled can be replayed from its bookmark; the rest of what waits is lost.")
+    )
+    lines.append(
+        effect_line("It is told the reason. A client that reconnects by itself may be back at once.")
+    )
+    return ChangePreview(f"Disconnect {item.target}", "1 client cut off", lines, severe=True)
+
+
+def _pause(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    client = client_queries.client(item.target)
+    running = [one for one in client.subscriptions if not one.paused]
+    said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
+    lines = [effect_line(said)]
+    if client.forecast is not None and client.forecast.mode == "enforce":
+        lines.append(
+            effect_line(
+                f"What comes meanwhile waits, up to its limits: {client.forecast.rule} is at {client.forecast.percent:.0f} %."
+            )
+        )
+    blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
+    return ChangePreview(f"Pause {item.target}", "1 client paused", lines, blocked=blocked, severe=True)
+
+
+def _resume(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    client = client_queries.client(item.target)
+    paused = sum(one.paused for one in client.subscriptions)
+    blocked = [] if paused else [f"Nothing of {item.target} is paused."]
+    return ChangePreview(
+        f"Resume {item.target}",
+        "1 client resumed",
+        [effect_line(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
+        blocked=blocked,
+    )
+
+
+def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    client = client_queries.client(item.target)
+    blocked = []
+    if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
+        blocked = [f"{item.target} is offlined already."]
+    said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
+    return ChangePreview(f"Offline {item.target}", "1 client offlined", [effect_line(said)], blocked=blocked)
+
+
+def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
+    clients.disconnect(actor, item.target, reason)
+    return f"{item.target} was disconnected and told why."
+
+
+def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, reason: str) -> str:
+        clients.act_on_client(actor, ask(item.target), reason)
+        return done.format(item.target)
+
+    return do
+
+
+def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    client, _slash, name = item.target.partition("/")
+    found = next((one for one in ledger.durables() if (one.client, one.name) == (client, name)), None)
+    what = f"Delete the durable subscription {name} of {client}"
+    if found is None:
+        return ChangePreview(what, blocked=[f"{client} has no durable subscription {name}."])
+    said = f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it any more; the log may then be removed past {found.bookmark}."
+    return ChangePreview(what, "1 durable subscription deleted", [effect_line(said)], severe=True)
+
+
+def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
+    client, _slash, name = item.target.partition("/")
+    clients.delete_durable(actor, client, name)
+    return f"The durable subscription {name} of {client} was deleted."
+
+
+# ---------------------------------------------------------------------------------------------------------- replays
+
+
+def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    def told(item: PendingChange, _: list[str] | None) -> ChangePreview:
+        client, _slash, name = item.target.partition("/")
+        found = replay_queries.replay(name)
+        ended = found.state in ("completed", "cancelled")
+        left = f"{number_exact(found.behind)} records of the log are left, after {found.position}."
+        if word == "cancel":
+            said = f"{left} It can’t go on; the log isn’t held for it any more."
+        else:
+            said = f"{left} It goes on when it is resumed, and holds the log until then."
+        blocked = [f"The replay {name} has ended."] if ended else []
+        headline = f"1 replay {'cancelled' if word == 'cancel' else 'paused'}"
+        return ChangePreview(
+            f"{word.capitalize()} the replay {name} of {client}",
+            headline,
+            [effect_line(said)],
+            blocked=blocked,
+            severe=word == "cancel",
+        )
+
+    return told
+
+
+def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
+    def do(actor: Actor, item: PendingChange, _: str) -> str:
+        name = item.target.partition("/")[2]
+        replays.control_replay(actor, replays.STEER[word](name=name))
+        return f"The replay {name} was {'cancelled' if word == 'cancel' else 'paused'}."
+
+    return do
+
+
+# --------------------------------------------------------------------------------------------------------- messages
+
+
+def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    topic, size_of = item.target, len(_body(item))
+    what = f"Publish {size(size_of)} to {topic}"
+    problem = messages.publish_problem(topic, size_of)
+    if problem is not None:
+        return ChangePreview(what, blocked=[f"{problem.sentence} {problem.fix}"])
+    getting = message_queries.subscribers(topic, patterns)
+    if not getting:
+        lines = [effect_line("Nobody subscribes to it now. If it is journaled it can be replayed.")]
+    else:
+        lines = [policy_effect.EffectLine("act", "get it, where their filters let it pass.", getting[:MAX_LINES], max(0, len(getting) - MAX_LINES))]  # fmt: skip
+    return ChangePreview(what, "1 message published", lines)
+
+
+def _body(item: PendingChange) -> bytes:
+    if "base64" in item.parameters:
+        return base64.b64decode(item.parameters["base64"])
+    return orjson.dumps(item.parameters.get("data"))
+
+
+def _do_publish(actor: Actor, item: PendingChange, reason: str) -> str:
+    if "base64" in item.parameters:
+        messages.publish_bytes(actor, item.target, _body(item), reason)
+    else:
+        messages.publish(actor, item.target, item.parameters.get("data"), reason)
+    return f"The message was published to {item.target}."
+
+
+# --------------------------------------------------------------------------------------------------------- journals
+
+
+def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    in_lake = bool(item.parameters.get("in_lake"))
+    member = str(item.parameters.get("member", ""))
+    plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
+    chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
+    word, which = PendingChangeKind(item.kind).label, ", of those that the lake has" if in_lake else ""
+    whose = f" of {member}" if member else ""
+    what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
+    count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
+    lines = [
+        policy_effect.EffectLine(
+            "act",
+            _JOURNAL_SAYS[PendingChangeKind(item.kind)].format(count=count, records=number_exact(records)),
+            [],
+            0,
+        )
+    ]
+    by_why: dict[str, int] = {}
+    for one in plan["skipped"]:
+        by_why[one["why"]] = by_why.get(one["why"], 0) + 1
+    lines += [effect_line(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MAX_LINES]]
+    blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
+    gone = item.kind == PendingChangeKind.REMOVE
+    warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
+    headline = (
+        f"{size(plan['bytes'])} can’t be replayed any more"
+        if gone
+        else f"{size(plan['bytes'])} {_JOURNAL_DONE[PendingChangeKind(item.kind)]}"
+    )
+    return ChangePreview(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
+
+
+_JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
+    PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
+    PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
+    PendingChangeKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
+}
+_JOURNAL_DONE: Mapping[PendingChangeKind, str] = {
+    PendingChangeKind.ARCHIVE: "archived",
+    PendingChangeKind.COMPRESS: "compressed",
+}
+
+
+def _do_journal(actor: Actor, item: PendingChange, _: str) -> str:
+    in_lake = bool(item.parameters.get("in_lake"))
+    member = str(item.parameters.get("member", ""))
+    age = item.parameters.get("age", "")
+    # The tray's digest held it to what was shown; from here on the run is held to this plan.
+    plan = planner.journal_plan(item.kind, age, in_lake=in_lake, member=member)
+    run = journals.request(actor, item.kind, age, plan_hash=plan["hash"], in_lake=in_lake, member=member)
+    return f"{run.get_kind_display()}: started."
+
+
+# ------------------------------------------------------------------------------------------------------------ policy
+
+
+def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    draft = item.draft
+    if draft is None:
+        return ChangePreview("Change the policy", blocked=["The draft is gone."])
+    first = rollout_plan(item.parameters)
+    found = drafts.restrict_preview(drafts.preview(draft, first), patterns)
+    newest = policies.newest_revision(draft.instance)
+    blocked = list(found.problems)
+    if draft.base != newest.number:
+        blocked.append(
+            f"Revision {newest.number} was published since it was begun with revision {draft.base}: make it anew."
+        )
+    if not found.differences:
+        blocked.append("Nothing differs from the newest revision.")
+    told = effect_of_publishing(found, draft.document)
+    settings_changed = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
+    headline = settings_changed
+    if found.effect is not None:
+        headline = told.headline or f"{settings_changed}, nobody cut off or acted on"
+    whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
+    return ChangePreview(
+        draft.title + whom,
+        headline,
+        [*told.lines, *told.changes[:MAX_LINES]],
+        told.warnings,
+        blocked,
+        told.severe,
+        fixed=False,
+        address=str(draft.pk),
+        differences=_differences(found, newest.document, draft.document),
+    )
+
+
+def _differences(
+    found: drafts.DraftPreview, newest: Mapping[str, Any], document: Mapping[str, Any]
+) -> list[DocumentChange]:
+    """What differs, with the operators' own rules as sentences."""
+    before, after = newest.get("rules") or [], document.get("rules") or []
+    told = [
+        one
+        for one in group_list_changes(found.differences)
+        if one.path.partition(" ")[0].partition(".")[0] != "rules"
+    ]
+    told += [DocumentChange("rule", words.rule_sentence(rule), GONE) for rule in before if rule not in after]
+    return told + [
+        DocumentChange("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before
+    ]
+
+
+def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
+    if item.draft is None:
+        raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
+    number, version = item.draft.pk, item.draft.version  # the version that was shown
+    item.draft = None
+    PendingChange.objects.filter(pk=item.pk).update(
+        draft=None
+    )  # publishing deletes the draft, and the item would go before it is done
+    try:
+        change = drafts.publish(
+            actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
+        )
+    except BaseException:
+        PendingChange.objects.filter(pk=item.pk).update(draft=number)
+        raise
+    if change.applied and rollout_plan(item.parameters) is not None:
+        return f"Revision {change.revision.number} is published, for some first."
+    if change.applied:
+        return f"Revision {change.revision.number} is published and in force."
+    return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
+
+
+ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+    PendingChangeKind.POLICY: ChangeKind(Permission.EDIT_POLICIES, _policy, _do_policy),
+    PendingChangeKind.DISCONNECT: ChangeKind(
+        Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True
+    ),
+    PendingChangeKind.PAUSE: ChangeKind(
+        Permission.ACT_ON_CLIENTS,
+        _pause,
+        _doing(lambda name: requests.PauseClient(name=name), "The subscriptions of {} are paused."),
+        about_a_client=True,
+    ),
+    PendingChangeKind.RESUME: ChangeKind(
+        Permission.ACT_ON_CLIENTS,
+        _resume,
+        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} go on."),
+        about_a_client=True,
+    ),
+    PendingChangeKind.OFFLINE: ChangeKind(
+        Permission.ACT_ON_CLIENTS,
+        _offline,
+        _doing(lambda name: requests.OfflineClient(name=name), "{} was offlined."),
+        about_a_client=True,
+    ),
+    PendingChangeKind.DURABLE: ChangeKind(
+        Permission.ACT_ON_CLIENTS, _durable, _do_durable, about_a_client=True
+    ),
+    PendingChangeKind.REPLAY_PAUSE: ChangeKind(
+        Permission.ACT_ON_CLIENTS, _replay("pause"), _do_replay("pause"), about_a_client=True
+    ),
+    PendingChangeKind.REPLAY_CANCEL: ChangeKind(
+        Permission.ACT_ON_CLIENTS, _replay("cancel"), _do_replay("cancel"), about_a_client=True
+    ),
+    PendingChangeKind.PUBLISH: ChangeKind(Permission.PUBLISH, _publish, _do_publish, about_a_topic=True),
+    PendingChangeKind.ARCHIVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
+    PendingChangeKind.COMPRESS: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
+    PendingChangeKind.REMOVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
+    **MATCHING_ACTS,
+    **CONTROL_ACTS,
+    **ACCESS_ACTS,
+}
+"""One row for each kind."""

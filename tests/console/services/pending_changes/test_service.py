@@ -1,0 +1,166 @@
+"""The tray: what is put in, held to what was shown, done with one reason; whoever lost the right does nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from broker_core.errors import OperatorError
+from console.access.rights import EffectiveAccess, GrantedRight
+from console.choices import PendingChangeKind, Permission, Role
+from console.models import Grant, Instance, PendingChange, PolicyDraft
+from console.services import drafts, operators, people
+from console.services.actors import Actor, access_of
+from console.services.pending_changes import service
+from console.services.policy_effects import beyond_the_machine
+from console.services.rollouts import RolloutPlan
+from tests.support.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def maria(operator: Any) -> Actor:
+    return Actor("person", "maria", operator.pk, access=access_of(operator))
+
+
+def done(broker: FakeBroker) -> list[str]:
+    return [one["do"] for one in broker.asked if one["do"] in ("disconnect", "pause", "offline")]
+
+
+def test_what_fails_stays_and_the_others_are_done(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa")
+    service.add_change(maria, PendingChangeKind.OFFLINE, "carrier-ua")
+    held = service.list_changes(maria)
+    broker.clients = [one for one in broker.clients if one.name != "carrier-ua"]
+    with pytest.raises(OperatorError) as caught:
+        service.apply_changes(maria, "because", confirmed=True, plan=held.digest)
+    assert caught.value.code == "tray_blocked" and done(broker) == []
+    service.remove_change(maria, held.planned[1].item.pk)
+    outcomes = service.apply_changes(
+        maria, "because", confirmed=True, plan=service.list_changes(maria).digest
+    )
+    assert [one.done for one in outcomes] == [True] and done(broker) == ["pause"]
+    assert not PendingChange.objects.exists()
+
+
+def test_whoever_lost_the_right_meanwhile_does_nothing(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    service.add_change(maria, PendingChangeKind.DISCONNECT, "carrier-aa")
+    nobody = dataclasses.replace(maria, access=EffectiveAccess())
+    (outcome,) = service.apply_changes(
+        nobody, "because", confirmed=True, plan=service.list_changes(maria).digest
+    )
+    assert not outcome.done and done(broker) == []
+    with pytest.raises(OperatorError):
+        service.add_change(nobody, PendingChangeKind.PAUSE, "carrier-aa")
+
+
+def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_ITEMS", 2)
+    for name in ("a", "a", "b"):
+        service.add_change(maria, PendingChangeKind.PAUSE, name)
+    with pytest.raises(OperatorError) as caught:
+        service.add_change(maria, PendingChangeKind.PAUSE, "c")
+    assert caught.value.code == "tray_full"
+    assert PendingChange.objects.count() == 2
+
+
+def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:
+    service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa")
+    other = dataclasses.replace(maria, user_id=10_000)
+    assert service.list_changes(other).planned == [] and not service.has_changes(other)
+    service.clear_changes(other)
+    assert service.has_changes(maria)
+
+
+def test_a_draft_made_elsewhere_outlives_the_tray(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    draft = drafts.create_draft(maria, "of the list")
+    service.add_draft(maria, draft)
+    service.clear_changes(maria)
+    assert PolicyDraft.objects.get() == draft
+    service.add_policy_change(maria, {"client_policy": {"client_max_capacity": 20}})
+    service.clear_changes(maria)
+    assert PolicyDraft.objects.get() == draft
+
+
+def test_readers_who_are_left_without_records_need_the_tick(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    broker.unrecorded = ["desk-1", "desk-2"]
+    draft = drafts.create_draft(maria, "fewer topics")
+    drafts.edit_draft(maria, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
+    service.add_draft(maria, drafts.draft_numbered(draft.pk))
+    held = service.list_changes(maria)
+    (planned,) = held.planned
+    assert any("2 clients left without new records" in one for one in planned.told.warnings)
+    named = [line.names for line in planned.told.lines if line.kind == "unrecorded"]
+    assert named == [["desk-1", "desk-2"]] and planned.told.severe
+    with pytest.raises(OperatorError) as caught:
+        service.apply_changes(maria, "because", confirmed=False, plan=held.digest)
+    assert caught.value.code == "confirm_needed"
+
+
+def test_limits_that_the_machine_cant_reach_are_named() -> None:
+    document = {
+        "pool": {"message_memory_limit": 10, "message_disk_limit": None},
+        "transports": [{"name": "tcp", "pool": {"message_disk_limit": 5_000}}],
+    }
+    assert beyond_the_machine(document, memory=100, disk=1_000) == [
+        "transport tcp: a disk limit of 4.88 KiB is more than this machine has (1000 B)."
+    ]
+
+
+def test_roles_without_the_right_put_nothing_in(viewer: Any, broker: FakeBroker, instance: Instance) -> None:
+    onlooker = Actor("person", "vera", viewer.pk, access=access_of(viewer))
+    for kind in PendingChangeKind:
+        with pytest.raises(OperatorError):
+            service.add_change(onlooker, kind, "carrier-aa")
+
+
+def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    draft = drafts.create_draft(maria, "carefully")
+    service.add_draft(maria, draft, RolloutPlan(client="desk-*", most_decisions=2))
+    service.add_policy_change(maria, {"client_policy": {"client_max_capacity": 20}})
+    (one,) = service.list_changes(maria).planned
+    assert one.told.what == "carefully, for desk-* first"
+    service.clear_changes(maria)
+    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # the tray didn't begin it
+
+
+def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, instance: Instance) -> None:
+    vera = people.create(maria, "vera")[0]
+    people.grant(maria, vera, Role.VIEWER)
+    role = Grant.objects.get(user=vera)
+    token, _ = operators.create_token(
+        maria, operator, "ci", scope=[Permission.VIEW], lifetime=timedelta(days=1)
+    )
+    service.add_change(maria, PendingChangeKind.GRANT_REVOKE, str(role.pk))
+    service.add_change(maria, PendingChangeKind.TOKEN_REVOKE, str(token.pk))
+    service.add_change(maria, PendingChangeKind.ACCOUNT_CLOSE, "vera")
+    held = service.list_changes(maria)
+    assert "vera has no other role" in str(held.planned[0].told.lines)
+    assert {one for one, _ in held.headlines} == {"1 role taken away", "1 token revoked", "1 account closed"}
+    assert all(one.done for one in service.apply_changes(maria, "left", confirmed=True, plan=held.digest))
+    vera.refresh_from_db()
+    token.refresh_from_db()
+    assert not vera.is_active and token.revoked_at is not None and not Grant.objects.filter(user=vera)
+
+
+def test_access_is_taken_away_by_whoever_holds_it_everywhere(maria: Actor, instance: Instance) -> None:
+    here = dataclasses.replace(
+        maria, access=EffectiveAccess((GrantedRight(frozenset(Permission), instance.name),))
+    )
+    with pytest.raises(OperatorError) as caught:
+        service.add_change(here, PendingChangeKind.ACCOUNT_CLOSE, "vera")
+    assert caught.value.code == "not_allowed"
