@@ -30,7 +30,7 @@ class OwnPasswordForm(PasswordChangeForm):
             return super().full_clean()
 
 
-class CodeForm(forms.Form):
+class TotpCodeForm(forms.Form):
     """A code of the app."""
 
     code = forms.CharField(
@@ -41,13 +41,13 @@ class CodeForm(forms.Form):
     )  # fmt: skip
 
 
-class FirstCodeForm(CodeForm):
+class FirstCodeForm(TotpCodeForm):
     """The first code of a new app, with the proof that this session gave the password."""
 
     proof = forms.CharField(required=False, max_length=1024, widget=forms.HiddenInput)
 
 
-class PasswordForm(forms.Form):
+class ConfirmPasswordForm(forms.Form):
     """One's password, to show that it is still oneself."""
 
     password = forms.CharField(
@@ -56,7 +56,7 @@ class PasswordForm(forms.Form):
     )  # fmt: skip
 
 
-class PasswordAndCodeForm(PasswordForm):
+class PasswordAndCodeForm(ConfirmPasswordForm):
     """One's password and the app's code, to switch the second factor off."""
 
     code = forms.CharField(

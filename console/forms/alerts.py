@@ -9,12 +9,12 @@ from django.conf import settings
 
 from broker_core.errors import OperatorError
 from console.access.rights import is_name_pattern
-from console.forms.fields import dress
+from console.forms.fields import style_widget
 from console.models import AlertRule, Instance
 from console.services.actions.webhook_address import check_address
 from console.services.alerts import MAX_RULES
 
-MOST_HOLD_S = 86_400
+MAX_HOLD_S = 86_400
 
 
 class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -32,7 +32,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         self.fields["about"].label = "When"
         self.fields["for_s"].label = "For at least, in seconds"
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
     def clean_client(self) -> str:
         """A pattern of client names."""
@@ -44,7 +44,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
     def clean_for_s(self) -> int:
         """At most a day."""
         seconds = int(self.cleaned_data["for_s"])
-        if seconds > MOST_HOLD_S:
+        if seconds > MAX_HOLD_S:
             raise forms.ValidationError("At most a day: 86400.")
         return seconds
 

@@ -8,13 +8,13 @@ from typing import Any
 from django import forms
 
 from broker_core.access.credential_hashes import MAX_SECRET, hash_password, hash_token, make_token
+from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField
-from console.forms.part import PartForm
 
 _PROOFS = (("keep", "leave it as it is"), ("new", "a new one"), ("none", "take it away"))
 
 
-class UserForm(PartForm):
+class BrokerUserForm(DraftPartForm):
     """Somebody who may log on. A secret is typed once; its hash is what is kept."""
 
     GROUPS = (
@@ -78,7 +78,7 @@ class UserForm(PartForm):
         return entry, token
 
 
-class EntitlementForm(PartForm):
+class EntitlementForm(DraftPartForm):
     """What some may do on restricted transports."""
 
     GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from django import forms
 
 from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MAX_TEXT
-from console.forms.fields import FlagField, LinesField
-from console.forms.part import PartForm
+from console.forms.draft_part import DraftPartForm
+from console.forms.fields import LinesField, OptionalBooleanField
 
 _PATH = "An absolute path on the broker’s machine."
 
 
-class DestinationForm(PartForm):
+class DestinationForm(DraftPartForm):
     """One link. Its secret isn’t typed here: it is in a file on the broker’s machine."""
 
     GROUPS = (
@@ -29,7 +29,9 @@ class DestinationForm(PartForm):
         label="Addresses",
         help_text="tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members.",
     )
-    enabled = FlagField(label="On", help_text="Switched off it keeps its place, and the log from there on.")
+    enabled = OptionalBooleanField(
+        label="On", help_text="Switched off it keeps its place, and the log from there on."
+    )
     topic = forms.CharField(
         label="Topic",
         max_length=MAX_TEXT,

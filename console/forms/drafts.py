@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from broker_core.errors import OperatorError
-from console.forms.fields import dress
+from console.forms.fields import style_widget
 from console.services.policy_files import MAX_SENT, SYSTEMS, decode_file
 from console.services.rollouts import RolloutPlan
 
@@ -25,21 +25,21 @@ _WHOM = (
 )
 
 
-class _Dressed(forms.Form):
+class _StyledForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
 
-class NewDraftForm(_Dressed):
+class NewDraftForm(_StyledForm):
     """A draft of the newest revision."""
 
     title = forms.CharField(label="Title", max_length=200, help_text="What the change is for.")
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
 
 
-class ImportForm(_Dressed):
+class ImportForm(_StyledForm):
     """A file, pasted or uploaded; `text` is what it holds."""
 
     system = forms.ChoiceField(
@@ -72,7 +72,7 @@ class ImportForm(_Dressed):
         return clean
 
 
-class PublishForm(_Dressed):
+class PublishDraftForm(_StyledForm):
     """For whom first."""
 
     whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)

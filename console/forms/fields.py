@@ -70,7 +70,7 @@ class LinesField(PatternsField):
     """A text a line."""
 
 
-class FlagField(forms.TypedChoiceField):
+class OptionalBooleanField(forms.TypedChoiceField):
     """True, false, or nothing: what a less specific entry says, and at last the default."""
 
     def __init__(self, **options: Any) -> None:
@@ -83,7 +83,7 @@ class FlagField(forms.TypedChoiceField):
         return {True: "true", False: "false", None: ""}.get(value, value)
 
 
-class WordField(forms.TypedChoiceField):
+class EnumField(forms.TypedChoiceField):
     """One of an enumeration's words, or nothing."""
 
     def __init__(self, words: Sequence[str], empty: str = "not set here", **options: Any) -> None:
@@ -91,7 +91,7 @@ class WordField(forms.TypedChoiceField):
         super().__init__(choices=choices, required=False, empty_value=None, **options)
 
 
-def dress(field: forms.Field) -> None:
+def style_widget(field: forms.Field) -> None:
     """The classes of a field's widget."""
     widget = field.widget
     kind = "form-check-input" if isinstance(widget, forms.CheckboxInput) else "form-control"
@@ -100,15 +100,15 @@ def dress(field: forms.Field) -> None:
     widget.attrs.update({"class": kind, "autocomplete": "off", "spellcheck": "false"})
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """A field as a page shows it: with the name that it has in AMPS's configuration."""
 
     field: forms.BoundField
     amps: str
 
 
-class Group(NamedTuple):
+class FieldGroup(NamedTuple):
     """Fields that belong together."""
 
     title: str
-    fields: list[Row]
+    fields: list[FieldRow]

@@ -10,18 +10,18 @@ from django import forms
 from broker_core.config.instance import DOWNGRADE_AFTER_MS
 from broker_core.config.preset_settings import AMPS, AMPS_CLIENT, AMPS_POOL
 from broker_core.documents.instance import PoolEntry
-from console.forms.fields import Group, IntervalField, LinesField, PatternsField, Row, SizeField
+from console.forms.draft_part import preset_field, setting_names
+from console.forms.fields import FieldGroup, FieldRow, IntervalField, LinesField, PatternsField, SizeField
 from console.forms.journaled_topics import JournaledTopicsField
-from console.forms.part import setting, words
 from console.models.instance import check_journaled_topics, check_patterns
 from console.units.format import size
 
 
-class PolicyForm(forms.Form):
+class LimitsForm(forms.Form):
     """The limits, with the names and defaults of AMPS. An empty field means: the default, or the instance's value."""
 
     WORDS = {
-        **words(AMPS),
+        **setting_names(AMPS),
         "journal_size": "JournalSize",
         "preallocated_files": "PreallocatedJournalFiles",
         "journal_directory": "JournalDirectory",
@@ -41,7 +41,7 @@ class PolicyForm(forms.Form):
     message_disk_path = forms.CharField(
         label="Spool directory", required=False, help_text=AMPS["message_disk_path"].help_text
     )
-    client_max_capacity = setting(AMPS["client_max_capacity"], "Share one client may use")
+    client_max_capacity = preset_field(AMPS["client_max_capacity"], "Share one client may use")
     client_message_age_limit_ms = IntervalField(
         label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text
     )
@@ -63,12 +63,15 @@ class PolicyForm(forms.Form):
             ("message_disk_limit", {one.member: one.disk_limit for one in pools}),
         ):
             if any(limits.values()):
-                self.fields[name].widget.attrs["placeholder"] = f"now {limits_in_words(limits)}"
+                self.fields[name].widget.attrs["placeholder"] = f"now {describe_limits(limits)}"
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FieldGroup]:
         """Fields in the order and under the headings a page shows."""
         return [
-            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names if name in self.fields])
+            FieldGroup(
+                title,
+                [FieldRow(self[name], self.WORDS.get(name, "")) for name in names if name in self.fields],
+            )
             for title, names in self.GROUPS
         ]
 
@@ -84,14 +87,14 @@ class PolicyForm(forms.Form):
         }
 
 
-def limits_in_words(limits: Mapping[str, int]) -> str:
+def describe_limits(limits: Mapping[str, int]) -> str:
     """Of members: "2.35 GiB each", or "a 2.35 GiB, b 1.00 GiB" where they differ; of a broker by itself just the one."""
     if len(set(limits.values())) == 1:
         return size(next(iter(limits.values()))) + (" each" if len(limits) > 1 else "")
     return ", ".join(f"{member} {size(limit)}" for member, limit in limits.items())
 
 
-class LimitsRow(PolicyForm):
+class LimitsRowForm(LimitsForm):
     """The limits of one pool as a row of a table."""
 
     partial = True
@@ -107,7 +110,7 @@ class LimitsRow(PolicyForm):
         return [self[name] for name in self.COLUMNS]
 
 
-class InstancePolicyForm(PolicyForm):
+class InstanceLimitsForm(LimitsForm):
     """The instance's limits and what it journals."""
 
     GROUPS = (
@@ -123,7 +126,7 @@ class InstancePolicyForm(PolicyForm):
             ),
         ),
         ("Group", ("sync_members", "sync_topics", "downgrade_after_ms")),
-        *PolicyForm.GROUPS,
+        *LimitsForm.GROUPS,
     )
 
     journaled_topics = JournaledTopicsField(
@@ -189,13 +192,13 @@ class InstancePolicyForm(PolicyForm):
         }
 
 
-class DraftLimitsForm(InstancePolicyForm):
+class DraftLimitsForm(InstanceLimitsForm):
     """The instance's limits and what it journals, in a draft."""
 
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
 
-def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A policy's part as initial values of a form: its groups' settings beside each other."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():

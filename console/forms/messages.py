@@ -13,7 +13,7 @@ from django.utils import timezone
 from broker_core.bookmark import MAX_BOOKMARK_TEXT, AfterBookmarks, AtTime, Epoch, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters.message_types import SOH
-from console.forms.fields import dress
+from console.forms.fields import style_widget
 from console.units.ages import parse_age
 
 MAX_BODY = 256 * 1024
@@ -58,7 +58,7 @@ class MessagesForm(forms.Form):
         return at
 
 
-class PublishForm(forms.Form):
+class PublishMessageForm(forms.Form):
     """A message. `body` becomes JSON, or bytes."""
 
     topic = forms.CharField(label="Topic", max_length=255)
@@ -74,7 +74,7 @@ class PublishForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs | {"auto_id": "publish_%s"})
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
     def clean(self) -> dict[str, Any]:
         """`data` where it is JSON, else `octets`."""

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from console.choices import Clock, Density, Theme
-from console.forms.fields import dress
+from console.forms.fields import style_widget
 from console.queries.overview import RANGES
 
 
@@ -26,4 +26,4 @@ class PreferencesForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs | {"auto_id": "settings_%s"})
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)

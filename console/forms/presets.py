@@ -5,24 +5,24 @@ from __future__ import annotations
 from django import forms
 
 from broker_core.config.preset_settings import ACTIVEMQ, QPID, QUOTAS, XAP
-from console.forms.part import PartForm, setting, transport_field, words
+from console.forms.draft_part import DraftPartForm, preset_field, setting_names, transport_field
 
 
-class XapForm(PartForm):
+class XapForm(DraftPartForm):
     """XAP's slow consumers (seed 001)."""
 
-    WORDS = words(XAP)
+    WORDS = setting_names(XAP)
     GROUPS = (("", ("transport", *XAP)),)
 
     transport = transport_field()
-    enabled = setting(XAP["enabled"], "Enabled")
-    throughput = setting(XAP["throughput"], "Throughput")
-    latency = setting(XAP["latency"], "Latency")
-    retries = setting(XAP["retries"], "Retries")
-    mode = setting(XAP["mode"], "Mode")
+    enabled = preset_field(XAP["enabled"], "Enabled")
+    throughput = preset_field(XAP["throughput"], "Throughput")
+    latency = preset_field(XAP["latency"], "Latency")
+    retries = preset_field(XAP["retries"], "Retries")
+    mode = preset_field(XAP["mode"], "Mode")
 
 
-class TopicForm(PartForm):
+class TopicEntryForm(DraftPartForm):
     """An entry for a topic."""
 
     topic = forms.CharField(
@@ -31,10 +31,10 @@ class TopicForm(PartForm):
     transport = transport_field()
 
 
-class ActiveMqForm(TopicForm):
+class ActiveMqForm(TopicEntryForm):
     """ActiveMQ's policyEntry (seed 003)."""
 
-    WORDS = {"topic": "topic", **words(ACTIVEMQ)}
+    WORDS = {"topic": "topic", **setting_names(ACTIVEMQ)}
     GROUPS = (
         ("policyEntry", ("topic", "transport", "prefetch", "mode")),
         ("pendingMessageLimitStrategy", (
@@ -46,45 +46,47 @@ class ActiveMqForm(TopicForm):
         )),
     )  # fmt: skip
 
-    prefetch = setting(ACTIVEMQ["prefetch"], "Prefetch")
-    constant_pending_message_limit_strategy = setting(
+    prefetch = preset_field(ACTIVEMQ["prefetch"], "Prefetch")
+    constant_pending_message_limit_strategy = preset_field(
         ACTIVEMQ["constant_pending_message_limit_strategy"], "Kept beyond the prefetch"
     )
-    prefetch_rate_pending_message_limit_strategy = setting(
+    prefetch_rate_pending_message_limit_strategy = preset_field(
         ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Kept as a multiple of the prefetch"
     )
-    abort_slow_consumer_strategy = setting(ACTIVEMQ["abort_slow_consumer_strategy"], "Abort slow consumers")
-    abort_slow_ack_consumer_strategy = setting(
+    abort_slow_consumer_strategy = preset_field(
+        ACTIVEMQ["abort_slow_consumer_strategy"], "Abort slow consumers"
+    )
+    abort_slow_ack_consumer_strategy = preset_field(
         ACTIVEMQ["abort_slow_ack_consumer_strategy"], "Abort consumers that stop acknowledging"
     )
-    max_time_since_last_ack = setting(
+    max_time_since_last_ack = preset_field(
         ACTIVEMQ["max_time_since_last_ack"], "Time since the last acknowledgement"
     )
-    max_slow_count = setting(ACTIVEMQ["max_slow_count"], "Times it may be slow")
-    max_slow_duration = setting(ACTIVEMQ["max_slow_duration"], "Time it may be slow")
-    check_period = setting(ACTIVEMQ["check_period"], "Time between two checks")
-    abort_connection = setting(ACTIVEMQ["abort_connection"], "Close its connection")
-    mode = setting(ACTIVEMQ["mode"], "Mode")
+    max_slow_count = preset_field(ACTIVEMQ["max_slow_count"], "Times it may be slow")
+    max_slow_duration = preset_field(ACTIVEMQ["max_slow_duration"], "Time it may be slow")
+    check_period = preset_field(ACTIVEMQ["check_period"], "Time between two checks")
+    abort_connection = preset_field(ACTIVEMQ["abort_connection"], "Close its connection")
+    mode = preset_field(ACTIVEMQ["mode"], "Mode")
 
 
-class QpidForm(TopicForm):
+class QpidForm(TopicEntryForm):
     """Qpid's consumer element of a topic key (seed 004)."""
 
-    WORDS = {"topic": "topic key", **words(QPID)}
+    WORDS = {"topic": "topic key", **setting_names(QPID)}
     GROUPS = (
         ("consumer", ("topic", "transport", "depth", "message_age", "message_count", "mode")),
         ("policy Delete", ("delete_persistent", "confirm_delete")),
     )
 
-    depth = setting(QPID["depth"], "Depth")
-    message_age = setting(QPID["message_age"], "Message age")
-    message_count = setting(QPID["message_count"], "Count")
-    delete_persistent = setting(QPID["delete_persistent"], "Delete durable subscriptions too")
-    confirm_delete = setting(QPID["confirm_delete"], "Confirm that what they are owed is lost")
-    mode = setting(QPID["mode"], "Mode")
+    depth = preset_field(QPID["depth"], "Depth")
+    message_age = preset_field(QPID["message_age"], "Message age")
+    message_count = preset_field(QPID["message_count"], "Count")
+    delete_persistent = preset_field(QPID["delete_persistent"], "Delete durable subscriptions too")
+    confirm_delete = preset_field(QPID["confirm_delete"], "Confirm that what they are owed is lost")
+    mode = preset_field(QPID["mode"], "Mode")
 
 
-class QuotaForm(PartForm):
+class QuotaForm(DraftPartForm):
     """What one user and one client may take."""
 
     GROUPS = (
@@ -97,16 +99,16 @@ class QuotaForm(PartForm):
         label="User", max_length=64, required=False, help_text="A user’s name; empty is everybody."
     )
     transport = transport_field()
-    user_connections = setting(QUOTAS["user_connections"], "Connections")
-    user_subscriptions = setting(QUOTAS["user_subscriptions"], "Subscriptions")
-    user_durables = setting(QUOTAS["user_durables"], "Durable subscriptions")
-    user_replays = setting(QUOTAS["user_replays"], "Managed replays")
-    user_pinned_bytes = setting(QUOTAS["user_pinned_bytes"], "Held of the log")
-    user_publish_rate = setting(QUOTAS["user_publish_rate"], "Published")
-    user_topics = setting(QUOTAS["user_topics"], "Topics")
-    client_subscriptions = setting(QUOTAS["client_subscriptions"], "Subscriptions")
-    client_durables = setting(QUOTAS["client_durables"], "Durable subscriptions")
-    client_replays = setting(QUOTAS["client_replays"], "Managed replays")
-    client_pinned_bytes = setting(QUOTAS["client_pinned_bytes"], "Held of the log")
-    client_publish_rate = setting(QUOTAS["client_publish_rate"], "Published")
-    client_topics = setting(QUOTAS["client_topics"], "Topics")
+    user_connections = preset_field(QUOTAS["user_connections"], "Connections")
+    user_subscriptions = preset_field(QUOTAS["user_subscriptions"], "Subscriptions")
+    user_durables = preset_field(QUOTAS["user_durables"], "Durable subscriptions")
+    user_replays = preset_field(QUOTAS["user_replays"], "Managed replays")
+    user_pinned_bytes = preset_field(QUOTAS["user_pinned_bytes"], "Held of the log")
+    user_publish_rate = preset_field(QUOTAS["user_publish_rate"], "Published")
+    user_topics = preset_field(QUOTAS["user_topics"], "Topics")
+    client_subscriptions = preset_field(QUOTAS["client_subscriptions"], "Subscriptions")
+    client_durables = preset_field(QUOTAS["client_durables"], "Durable subscriptions")
+    client_replays = preset_field(QUOTAS["client_replays"], "Managed replays")
+    client_pinned_bytes = preset_field(QUOTAS["client_pinned_bytes"], "Held of the log")
+    client_publish_rate = preset_field(QUOTAS["client_publish_rate"], "Published")
+    client_topics = preset_field(QUOTAS["client_topics"], "Topics")

@@ -11,14 +11,21 @@ from broker_core.config.preset_settings import MODE_MEANING
 from broker_core.config.rule_terms import SIGNALS, PolicyAction, Shape, Signal, TargetSelection, Unit
 from broker_core.config.rules import MAX_RUNGS
 from broker_core.slow_clients.rules.presets import CUSTOM_DEFAULTS as RULE_DEFAULTS
-from console.forms.fields import FlagField, IntervalField, LinesField, SizeField, WordField, dress
-from console.forms.part import PartForm, mode_field, whole
+from console.forms.draft_part import DraftPartForm, integer_field, mode_field
+from console.forms.fields import (
+    EnumField,
+    IntervalField,
+    LinesField,
+    OptionalBooleanField,
+    SizeField,
+    style_widget,
+)
 
 SCOPE = ("transport", "topic", "user", "client", "subscription")
 _BY_UNIT = {Unit.BYTES: SizeField, Unit.BYTES_PER_SECOND: SizeField, Unit.MILLISECONDS: IntervalField}
 
 
-class RuleForm(PartForm):
+class RuleForm(DraftPartForm):
     """One entry. Empty fields say what the instance-wide entry of the same name says, and at last the default."""
 
     GROUPS = (
@@ -49,22 +56,22 @@ class RuleForm(PartForm):
     protected = LinesField(
         label="Never these clients", required=False, help_text="Patterns of names, one a line."
     )
-    signal = WordField([str(signal) for signal in Signal], label="Signal")
-    shape = WordField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
+    signal = EnumField([str(signal) for signal in Signal], label="Signal")
+    shape = EnumField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
     limit = forms.CharField(
         label="Limit",
         required=False,
         max_length=40,
         help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.",
     )
-    percent = whole("Percent of the pool’s limit", 1, "With percent_of, in place of the limit.")
+    percent = integer_field("Percent of the pool’s limit", 1, "With percent_of, in place of the limit.")
     hold_ms = IntervalField(
         label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none."
     )
     window_ms = IntervalField(
         label="Window", required=False, help_text="For rates and counts. Default: none."
     )
-    count = whole("Count", 0, "Times within the window, or looks of a rate. Default: none.")
+    count = integer_field("Count", 0, "Times within the window, or looks of a rate. Default: none.")
     clear = forms.CharField(
         label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit."
     )
@@ -79,12 +86,14 @@ class RuleForm(PartForm):
     cooldown_ms = IntervalField(
         label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none."
     )
-    choose = WordField(
+    choose = EnumField(
         [str(choice) for choice in TargetSelection],
         label="Choose",
         help_text="largest_in_pool with a pool’s signal.",
     )
-    confirm_delete = FlagField(label="Confirm delete_durable", help_text="What the client is owed is lost.")
+    confirm_delete = OptionalBooleanField(
+        label="Confirm delete_durable", help_text="What the client is owed is lost."
+    )
 
     def __init__(
         self, *args: Any, signals: Mapping[str, str] | None = None, initial: Any = None, **kwargs: Any
@@ -107,7 +116,7 @@ class RuleForm(PartForm):
             text = clean.get(name)
             if text:
                 try:
-                    clean[name] = measured(self._signal()).to_python(text)
+                    clean[name] = signal_unit(self._signal()).to_python(text)
                 except forms.ValidationError as problem:
                     self.add_error(name, problem)
         return clean
@@ -129,7 +138,7 @@ class RuleForm(PartForm):
 class RungForm(forms.Form):
     """One step of the ladder."""
 
-    action = WordField([str(action) for action in PolicyAction], empty="none", label="Action")
+    action = EnumField([str(action) for action in PolicyAction], empty="none", label="Action")
     at_percent = forms.IntegerField(label="At % of the limit", required=False, min_value=1, max_value=100)
     after_ms = IntervalField(label="After", required=False)
     for_ms = IntervalField(label="For", required=False)
@@ -137,31 +146,33 @@ class RungForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
     def rung(self) -> dict[str, Any]:
         """As the document has it."""
         return {name: value for name, value in self.cleaned_data.items() if value is not None}
 
 
-class _Rungs(forms.BaseFormSet):  # type: ignore[type-arg]  # not generic at run time
+class _RungFormSet(forms.BaseFormSet):  # type: ignore[type-arg]  # not generic at run time
     """Two empty rungs are offered; the order is that of the ladder."""
 
 
-RungSet = forms.formset_factory(RungForm, formset=_Rungs, extra=2, max_num=MAX_RUNGS, absolute_max=MAX_RUNGS)
+RungSet = forms.formset_factory(
+    RungForm, formset=_RungFormSet, extra=2, max_num=MAX_RUNGS, absolute_max=MAX_RUNGS
+)
 
 
-def signals_of(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def rule_signals(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The signal of each rule by its name."""
     return {str(rule.get("name")): str(rule["signal"]) for rule in rules if rule.get("signal")}
 
 
-def written(amount: Any, signal: str) -> str:
+def format_limit(amount: Any, signal: str) -> str:
     """A limit in its signal's unit, as the form takes it."""
-    return str(measured(signal).prepare_value(amount))
+    return str(signal_unit(signal).prepare_value(amount))
 
 
-def measured(signal: str) -> forms.Field:
+def signal_unit(signal: str) -> forms.Field:
     unit = SIGNALS[Signal(signal)].unit if signal in set(Signal) else None
     return (
         _BY_UNIT[unit](required=False)
@@ -177,5 +188,5 @@ def _spread(entry: Mapping[str, Any], signals: Mapping[str, str]) -> dict[str, A
     signal = str(entry.get("signal") or signals.get(str(entry.get("name")), ""))
     for name in ("limit", "clear"):
         if isinstance(flat.get(name), int):
-            flat[name] = written(flat[name], signal)
+            flat[name] = format_limit(flat[name], signal)
     return flat

@@ -9,16 +9,16 @@ from django import forms
 from broker_core.config.access import AUTHENTICATIONS
 from broker_core.config.transports import LEAST_BODY, MAX_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
 from console.choices import ResumeFrom
-from console.forms.fields import Group, LinesField, dress
-from console.forms.limits import PolicyForm
+from console.forms.fields import FieldGroup, LinesField, style_widget
+from console.forms.limits import LimitsForm
 
 TLS = ("certificate", "key", "client_ca")
 
 
-class TransportPolicyForm(PolicyForm):
+class TransportLimitsForm(LimitsForm):
     """One transport: where it listens, and what differs from the instance."""
 
-    GROUPS = (("Listener", ("enabled", "host", "port")), *PolicyForm.GROUPS)
+    GROUPS = (("Listener", ("enabled", "host", "port")), *LimitsForm.GROUPS)
 
     enabled = forms.BooleanField(
         label="Enabled", required=False, help_text="A disabled transport takes no new connections."
@@ -28,7 +28,7 @@ class TransportPolicyForm(PolicyForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in (*PolicyForm.GROUPS[0][1], *PolicyForm.GROUPS[1][1]):
+        for name in (*LimitsForm.GROUPS[0][1], *LimitsForm.GROUPS[1][1]):
             self.fields[name].widget.attrs["placeholder"] = "as the instance"
 
     def changes(self) -> dict[str, Any]:
@@ -36,14 +36,14 @@ class TransportPolicyForm(PolicyForm):
         return {**super().changes(), **{name: self.cleaned_data[name] for name in self.GROUPS[0][1]}}
 
 
-class DraftTransportForm(TransportPolicyForm):
+class DraftTransportForm(TransportLimitsForm):
     """A transport in a draft: also its name and kind, and who may log on."""
 
     GROUPS = (
         ("Transport", ("name", "kind")),
         ("Access", ("authentication", "restricted", "certificate", "key", "client_ca", "origins")),
         ("STOMP", ("resume", "max_body")),
-        *TransportPolicyForm.GROUPS,
+        *TransportLimitsForm.GROUPS,
     )
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
     name = forms.CharField(label="Name", max_length=64)
@@ -92,7 +92,7 @@ class DraftTransportForm(TransportPolicyForm):
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in ("kind", "authentication", "resume"):
-            dress(self.fields[name])
+            style_widget(self.fields[name])
         for (
             name,
             kinds,
@@ -107,7 +107,7 @@ class DraftTransportForm(TransportPolicyForm):
     def _says(self, name: str) -> bool:
         return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FieldGroup]:
         """Without what transports of this kind don't have."""
         return [group for group in super().groups() if group.fields]
 

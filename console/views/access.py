@@ -20,7 +20,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from broker_core.errors import OperatorError
 from console.access.rights import PublicAccess
 from console.choices import AuditResult
-from console.forms.account import CodeForm
+from console.forms.account import TotpCodeForm
 from console.forms.login import LoginForm
 from console.services import audit, oidc, proof, second_factor
 from console.services.actors import Actor, actor_of
@@ -87,7 +87,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
             proof.count_failure(request, "")
         return redirect("login")
     fresh = not second_factor.is_enabled(user)
-    form = CodeForm(request.POST if request.method == "POST" else None)
+    form = TotpCodeForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and not form.is_valid():
         audit.mark_read_only(request)  # no code was tried
     if request.method == "POST":

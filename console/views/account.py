@@ -17,7 +17,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from broker_core.errors import OperatorError
 from console.access.rights import PublicAccess
-from console.forms.account import FirstCodeForm, OwnPasswordForm, PasswordAndCodeForm, PasswordForm
+from console.forms.account import ConfirmPasswordForm, FirstCodeForm, OwnPasswordForm, PasswordAndCodeForm
 from console.services import operators, proof, second_factor
 from console.services.actors import require_user
 from console.views import common
@@ -57,7 +57,7 @@ def password(request: HttpRequest) -> HttpResponse:
 def totp_begin(request: HttpRequest) -> HttpResponse:
     """Show a new key for the app, with one's password."""
     _by_password_alone(request)
-    form = PasswordForm(request.POST, auto_id="begin_%s")
+    form = ConfirmPasswordForm(request.POST, auto_id="begin_%s")
     try:
         if form.is_valid():
             proof.prove_password(request, form.cleaned_data["password"])
@@ -80,7 +80,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
         request.user, proof.read_device(request, request.POST.get("proof", ""))
     )
     if device is None:
-        begin = PasswordForm({"password": ""}, auto_id="begin_%s")
+        begin = ConfirmPasswordForm({"password": ""}, auto_id="begin_%s")
         begin.errors["password"] = begin.error_class(
             [f"Give your password again: a key is good for {proof.PROOF_S // 60} minutes."]
         )
@@ -138,7 +138,7 @@ def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int 
     user = require_user(request)
     context = {
         "by_password": user.has_usable_password(), "has_totp": second_factor.is_enabled(user),
-        "password_form": OwnPasswordForm(user), "begin_form": PasswordForm(auto_id="begin_%s"),
+        "password_form": OwnPasswordForm(user), "begin_form": ConfirmPasswordForm(auto_id="begin_%s"),
         "remove_form": PasswordAndCodeForm(auto_id="remove_%s"), **(more or {}),
     }  # fmt: skip
     return common.page(request, "account.html", context, status)

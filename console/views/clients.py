@@ -15,7 +15,7 @@ from console import current_instance
 from console.access.rights import PublicAccess
 from console.broker_link import members_of
 from console.choices import PendingChangeKind, Permission
-from console.forms.views import ViewForm
+from console.forms.client_table import SavedViewForm
 from console.services import audit
 from console.services import client_table as service
 from console.views import common, past
@@ -66,7 +66,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     return common.page(request, "clients.html", {
         "columns": drawn, "choosable": client_columns.optional_columns(), "chosen": {one.key for one in drawn}, "column_data": told,
         "default_sort": client_columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_for_user(request.user.pk), "matching_acts": MATCHING_ACTS,
-        "view_form": ViewForm(),
+        "view_form": SavedViewForm(),
     })  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def choose_columns(request: HttpRequest) -> HttpResponse:
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep what is shown under a name."""
     audit.mark_read_only(request)
-    form, query = ViewForm(request.POST), service.canonical_query(request.POST.get("query", ""))
+    form, query = SavedViewForm(request.POST), service.canonical_query(request.POST.get("query", ""))
     if not form.is_valid():
         messages.error(request, "A view needs a name of at most 40 characters.")
         return redirect(_address(query))
@@ -111,7 +111,7 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
             messages.success(request, f"The view “{gone.name}” is deleted. What it showed can be kept again.")
             query = gone.query
         return redirect(_address(query))
-    form = ViewForm(request.POST)
+    form = SavedViewForm(request.POST)
     if not form.is_valid():
         messages.error(request, "A view needs a name of at most 40 characters.")
         return redirect(_address(query))

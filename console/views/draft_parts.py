@@ -14,21 +14,21 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
-from console.forms.broker_access import EntitlementForm, UserForm
+from console.forms.broker_access import BrokerUserForm, EntitlementForm
 from console.forms.destinations import DestinationForm
-from console.forms.limits import DraftLimitsForm, PolicyForm, flatten
-from console.forms.part import PartForm
+from console.forms.draft_part import DraftPartForm
+from console.forms.limits import DraftLimitsForm, LimitsForm, flatten_settings
 from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
-from console.forms.rule import RuleForm, signals_of
+from console.forms.rule import RuleForm, rule_signals
 from console.forms.transports import DraftTransportForm
 from console.models import PolicyDraft
 from console.services import draft_parts, drafts
 from console.views import common
 from console.views.drafts import own, show, version_of
 
-FORMS: Mapping[str, tuple[str, type[PartForm]]] = {
+FORMS: Mapping[str, tuple[str, type[DraftPartForm]]] = {
     "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
-    "rules": ("Rule", RuleForm), "users": ("User", UserForm), "entitlements": ("Entitlement", EntitlementForm),
+    "rules": ("Rule", RuleForm), "users": ("User", BrokerUserForm), "entitlements": ("Entitlement", EntitlementForm),
     "quotas": ("Quota", QuotaForm), "destinations": ("Destination", DestinationForm),
 }  # fmt: skip
 NEW = "new"
@@ -75,7 +75,7 @@ def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
         draft = own(draft_id)
         document = {key: draft.document.get(key) or {} for key in ("instance", "pool", "client_policy")}
         form = DraftLimitsForm(
-            request.POST or None, initial={**flatten(document), "expected_version": draft.version}
+            request.POST or None, initial={**flatten_settings(document), "expected_version": draft.version}
         )
         if request.method == "POST" and form.is_valid():
             return _save(request, draft, form.changes(), form.cleaned_data["expected_version"])
@@ -93,7 +93,12 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
     try:
         draft = own(draft_id)
         stored = {} if name == NEW else draft_parts.transport_named(draft, name)
-        initial = {"enabled": True, "host": "127.0.0.1", **flatten(stored), "expected_version": draft.version}
+        initial = {
+            "enabled": True,
+            "host": "127.0.0.1",
+            **flatten_settings(stored),
+            "expected_version": draft.version,
+        }
         form = DraftTransportForm(request.POST or None, initial=initial, new=not stored)
         if request.method == "POST" and form.is_valid():
             wanted = form.cleaned_data["name"]
@@ -130,21 +135,21 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
     return _changed(request, draft_id, take_out)
 
 
-def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> PartForm:
+def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> DraftPartForm:
     stored = {} if number is None else draft_parts.entry_at(draft, part, number)
     kept = {key: value for key, value in stored.items() if key not in ("password", "token")}
     names = [one["name"] for one in draft.document.get("transports") or []]
     options: dict[str, Any] = {"initial": {**kept, "expected_version": draft.version}, "transports": names}
     if part == "rules":
-        options["signals"] = signals_of(draft_parts.list_entries(draft, "rules"))
+        options["signals"] = rule_signals(draft_parts.list_entries(draft, "rules"))
     return FORMS[part][1](request.POST or None, **options)
 
 
 def _put(
-    request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: PartForm
+    request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: DraftPartForm
 ) -> HttpResponse:
     token = ""
-    if isinstance(form, UserForm):
+    if isinstance(form, BrokerUserForm):
         before = {} if number is None else draft_parts.entry_at(draft, part, number)
         made, token = form.made(before)
     else:
@@ -185,7 +190,7 @@ def _add(form: forms.Form, problem: SluiceError) -> None:
 
 
 def _show(
-    request: HttpRequest, draft: PolicyDraft, form: PartForm | PolicyForm, title: str, ladder: Any = None
+    request: HttpRequest, draft: PolicyDraft, form: DraftPartForm | LimitsForm, title: str, ladder: Any = None
 ) -> HttpResponse:
     context = {"draft": draft, "form": form, "groups": form.groups(), "title": title, "ladder": ladder}
     return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

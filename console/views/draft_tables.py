@@ -12,7 +12,7 @@ from broker_core.config.transports import OF_SOME_KINDS, SILENT
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.worst_case import WorstCaseAction, worst_case_actions
 from console.forms.journaled_topics import write_line
-from console.forms.rule import signals_of, written
+from console.forms.rule import format_limit, rule_signals
 from console.models import PolicyDraft
 from console.services.draft_parts import list_entries, transport_settings
 from console.units import words
@@ -112,7 +112,7 @@ def _limits(source: Mapping[str, Any]) -> int:
 
 def _rules(draft: PolicyDraft, acts: list[list[WorstCaseAction]]) -> dict[str, Any]:
     entries = list_entries(draft, "rules")
-    signals = signals_of(entries)
+    signals = rule_signals(entries)
     rows = [
         _row("rules", number, _rule(rule, signals, _at(acts, number))) for number, rule in enumerate(entries)
     ]
@@ -266,7 +266,7 @@ def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
     told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
     for key in ("limit", "clear"):
         if isinstance(rule.get(key), int):
-            told.append(f"{words.OF_RULES[key]} {written(rule[key], signal)}")
+            told.append(f"{words.OF_RULES[key]} {format_limit(rule[key], signal)}")
     told += [f"{rule['percent']} % of the pool’s limit"] if rule.get("percent") else []
     told += [f"{rule['count']} times"] if rule.get("count") else []
     for key in ("hold_ms", "window_ms", "check_ms", "cooldown_ms"):

@@ -13,8 +13,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import PendingChangeKind, Permission
-from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
-from console.forms.rule import signals_of
+from console.forms.drafts import ImportForm, NewDraftForm, PublishDraftForm
+from console.forms.rule import rule_signals
 from console.models import PolicyDraft
 from console.queries import policies as read
 from console.queries import policy_effect
@@ -95,7 +95,7 @@ def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
 def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     """What publishing it would do, for everybody or for some first. Changes nothing."""
     audit.mark_read_only(request)
-    form = PublishForm(request.POST)
+    form = PublishDraftForm(request.POST)
     try:
         draft = own(draft_id)
     except OperatorError as problem:
@@ -118,7 +118,7 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
 def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Have the tray hold this draft, for everybody or for some first."""
     audit.mark_read_only(request)
-    form = PublishForm(request.POST)
+    form = PublishDraftForm(request.POST)
     try:
         draft = own(draft_id)
         if form.is_valid():
@@ -141,7 +141,9 @@ def shown_preview(
     """A preview for a page: whom they may see of it, in lines."""
     seen = drafts.restrict_preview(found, common.patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
-    told = policy_effect.summarise_effect(seen.effect, signals_of(rules)) if seen.effect is not None else None
+    told = (
+        policy_effect.summarise_effect(seen.effect, rule_signals(rules)) if seen.effect is not None else None
+    )
     return {"preview": seen, "effect": told}
 
 
@@ -182,7 +184,7 @@ def show(
     newest = policies.newest_revision(draft.instance)
     context = {
         "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
-        "limits": draft_tables.limits(draft), "publish_form": PublishForm(),
+        "limits": draft_tables.limits(draft), "publish_form": PublishDraftForm(),
         **rollout_shown(draft.instance), **(more or {}),
     }  # fmt: skip
     return common.page(request, "draft.html", context, status)

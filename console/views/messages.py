@@ -20,7 +20,7 @@ from broker_core.errors import SluiceError
 from broker_core.names import EVENTS_PREFIX
 from console import current_instance
 from console.choices import PendingChangeKind, Permission
-from console.forms.messages import MessagesForm, PublishForm
+from console.forms.messages import MessagesForm, PublishMessageForm
 from console.queries import messages as read
 from console.services import audit
 from console.services.actors import access_of_request
@@ -92,7 +92,7 @@ def follow(request: HttpRequest) -> HttpResponse:
 def publish(request: HttpRequest) -> HttpResponse:
     """Put publishing a message into the tray."""
     audit.mark_read_only(request)
-    form = PublishForm(request.POST)
+    form = PublishMessageForm(request.POST)
     common.allow(
         request,
         Permission.PUBLISH,
@@ -116,7 +116,7 @@ def publish(request: HttpRequest) -> HttpResponse:
 
 
 def _show(
-    request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishForm | None = None, status: int = 200
+    request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishMessageForm | None = None, status: int = 200
 ) -> HttpResponse:  # fmt: skip
     try:
         topics = read.frequent_topics(readable[:MOST_PATTERNS])
@@ -126,7 +126,7 @@ def _show(
     exact = chosen if not set(chosen) & set("*>~") else ""
     context = {
         "topic": chosen, "readable": readable, "topics": topics, "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
-        "publish_form": publishing or PublishForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MAX_FOLLOWED,
+        "publish_form": publishing or PublishMessageForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MAX_FOLLOWED,
         "topics_from": read.TOPICS_FROM, **context,
     }  # fmt: skip
     return common.page(request, "messages.html", context, status)
@@ -166,7 +166,7 @@ def _query(form: MessagesForm, **change: str) -> str:
     return query.urlencode()
 
 
-def _parameters(form: PublishForm) -> dict[str, Any]:
+def _parameters(form: PublishMessageForm) -> dict[str, Any]:
     if "octets" in form.cleaned_data:
         return {"base64": base64.b64encode(form.cleaned_data["octets"]).decode()}
     return {"data": form.cleaned_data["data"]}

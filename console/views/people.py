@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import ROLE_PERMISSIONS, PendingChangeKind, Permission, Role
-from console.forms.account import PasswordForm
+from console.forms.account import ConfirmPasswordForm
 from console.forms.people import GrantForm, OwnPasswordMixin, PersonForm, TokenForm
 from console.models import ApiToken, Grant
 from console.services import operators, proof, second_factor
@@ -163,7 +163,7 @@ def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:
 
 def _unproven(request: HttpRequest, title: str, address: str, name: str) -> HttpResponse | None:
     """Return the page that asks for the administrator's own password, or None when it was given and is right."""
-    form = PasswordForm(request.POST if "password" in request.POST else None, auto_id="proof_%s")
+    form = ConfirmPasswordForm(request.POST if "password" in request.POST else None, auto_id="proof_%s")
     problems: list[str] = []
     try:
         if form.is_valid() or not require_user(request).has_usable_password():

@@ -16,8 +16,8 @@ from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
 from console import current_instance
 from console.choices import Permission, TransportKind
-from console.forms.limits import InstancePolicyForm, LimitsRow, PolicyForm, flatten
-from console.forms.transports import TransportPolicyForm
+from console.forms.limits import InstanceLimitsForm, LimitsForm, LimitsRowForm, flatten_settings
+from console.forms.transports import TransportLimitsForm
 from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
@@ -52,7 +52,7 @@ def in_force(request: HttpRequest) -> HttpResponse:
 @require_POST
 def change_instance(request: HttpRequest) -> HttpResponse:
     """Put a change of the instance's policy into the tray. With `row` it is the table's row: its fields alone."""
-    form = LimitsRow(request.POST) if "row" in request.POST else InstancePolicyForm(request.POST)
+    form = LimitsRowForm(request.POST) if "row" in request.POST else InstanceLimitsForm(request.POST)
     return _plan(request, form, form.changes, "")
 
 
@@ -60,7 +60,7 @@ def change_instance(request: HttpRequest) -> HttpResponse:
 @require_POST
 def change_transport(request: HttpRequest, name: str) -> HttpResponse:
     """Put a change of one transport into the tray; `row` as above."""
-    form = LimitsRow(request.POST) if "row" in request.POST else TransportPolicyForm(request.POST)
+    form = LimitsRowForm(request.POST) if "row" in request.POST else TransportLimitsForm(request.POST)
     return _plan(request, form, lambda: {"transports": {name: form.changes()}}, name)
 
 
@@ -99,7 +99,7 @@ def resolve_set_back(request: HttpRequest) -> HttpResponse:
 
 
 def _plan(
-    request: HttpRequest, form: PolicyForm, changes: Callable[[], Mapping[str, Any]], transport: str
+    request: HttpRequest, form: LimitsForm, changes: Callable[[], Mapping[str, Any]], transport: str
 ) -> HttpResponse:
     """Lay a valid form's changes over the tray's draft; otherwise show the page with what is wrong."""
     audit.mark_read_only(request)
@@ -115,25 +115,25 @@ def _plan(
 
 
 def _show(
-    request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200
+    request: HttpRequest, failed: LimitsForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
     in_force = service.document_in_force(current_instance.instance_name())
     document = tray_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
-    own = InstancePolicyForm(initial=flatten(parts), auto_id="instance_%s")
+    own = InstanceLimitsForm(initial=flatten_settings(parts), auto_id="instance_%s")
     pools = _pools_now()
     own.show_now(pools.get("instance", []))
     forms = [
         _transport(
             item,
-            failed if transport == item["name"] and isinstance(failed, TransportPolicyForm) else None,
+            failed if transport == item["name"] and isinstance(failed, TransportLimitsForm) else None,
             pools.get(f"transport {item['name']}", []),
         )
         for item in document["transports"]
     ]
     context = {
         "newest": in_force["revision"], "rules": _rules(document), "rows": _rows(document, pools, failed, transport),
-        "instance_form": failed if isinstance(failed, InstancePolicyForm) else own,
+        "instance_form": failed if isinstance(failed, InstanceLimitsForm) else own,
         "instance_url": reverse("policies_instance"), "transport_forms": forms,
         "revisions": _revisions(), **common.in_force(), **rollout_shown(common.own_instance()),
     }  # fmt: skip
@@ -152,18 +152,18 @@ def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _rows(
-    document: Mapping[str, Any], pools: Pools, failed: PolicyForm | None, transport: str
+    document: Mapping[str, Any], pools: Pools, failed: LimitsForm | None, transport: str
 ) -> list[dict[str, Any]]:
     """The limits of the instance and of each transport, as a table whose cells are fields."""
     made = []
     for name, part in (("", document), *((one["name"], one) for one in document["transports"])):
-        limits = flatten({key: part[key] for key in ("pool", "client_policy")})
-        wrong = isinstance(failed, LimitsRow) and transport == name
-        form = failed if isinstance(failed, LimitsRow) and wrong else LimitsRow(initial=limits)
+        limits = flatten_settings({key: part[key] for key in ("pool", "client_policy")})
+        wrong = isinstance(failed, LimitsRowForm) and transport == name
+        form = failed if isinstance(failed, LimitsRowForm) and wrong else LimitsRowForm(initial=limits)
         form.auto_id = f"row_{name}_%s"
         own = pools.get(f"transport {name}" if name else "instance", [])
         if name:
-            for field in LimitsRow.COLUMNS:
+            for field in LimitsRowForm.COLUMNS:
                 form.fields[field].widget.attrs["placeholder"] = "as the instance"
         else:
             form.show_now(own)
@@ -185,9 +185,9 @@ def _pools_now() -> Pools:
     return found
 
 
-def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pools: list[PoolEntry]) -> dict[str, Any]:
+def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[PoolEntry]) -> dict[str, Any]:
     name = item["name"]
-    form = failed or TransportPolicyForm(initial=flatten(item))
+    form = failed or TransportLimitsForm(initial=flatten_settings(item))
     form.auto_id = f"{name}_%s"
     form.show_now(pools)
     kind = TransportKind(item["kind"]).label

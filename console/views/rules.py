@@ -12,7 +12,7 @@ from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import SluiceError
 from console import current_instance
 from console.choices import Permission
-from console.forms.sentence import SentenceForm
+from console.forms.rule_sentence import RuleSentenceForm
 from console.queries import policies as read
 from console.services import audit, drafts, policies
 from console.services.pending_changes import service as tray_service
@@ -25,7 +25,7 @@ SHOWN = 5
 @require_http_methods(["GET", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
     """The sentence; saved, it is in the tray."""
-    form = SentenceForm(request.POST or None)
+    form = RuleSentenceForm(request.POST or None)
     if request.method == "POST":
         audit.mark_read_only(request)
         if form.is_valid():
@@ -47,7 +47,7 @@ def new(request: HttpRequest) -> HttpResponse:
 def attempt(request: HttpRequest) -> HttpResponse:
     """How the sentence is read, and whom it would match now. Changes nothing."""
     audit.mark_read_only(request)
-    form = SentenceForm(request.POST)
+    form = RuleSentenceForm(request.POST)
     context: dict[str, Any] = {"form": form}
     if form.is_valid():
         context |= _now(request, form)
@@ -70,7 +70,7 @@ def remove(request: HttpRequest, place: int) -> HttpResponse:
     return tray.answer(request)
 
 
-def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
+def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
     """Whom the rule alone would act on, carried out or not, of those it is about."""
     document = policies.document_in_force(current_instance.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})

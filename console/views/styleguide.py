@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.documents.clients import DeliveryState, Health
 from console.choices import Permission
-from console.forms.sentence import SentenceForm
+from console.forms.rule_sentence import RuleSentenceForm
 from console.views import common
 
 COLOURS = (
@@ -27,10 +27,10 @@ def styleguide(request: HttpRequest) -> HttpResponse:
     """The parts."""
     if not settings.DEBUG:
         raise Http404
-    wrong = SentenceForm({"signal": "oldest_age", "limit": "soon", "action": "warn", "mode": "shadow"})
+    wrong = RuleSentenceForm({"signal": "oldest_age", "limit": "soon", "action": "warn", "mode": "shadow"})
     wrong.is_valid()
     context = {
         "colours": COLOURS, "healths": list(Health), "deliveries": list(DeliveryState), "acts": [action.value for action in PolicyAction],
-        "names": NAMES, "runs": RUNS, "form": SentenceForm(), "wrong": wrong,
+        "names": NAMES, "runs": RUNS, "form": RuleSentenceForm(), "wrong": wrong,
     }  # fmt: skip
     return common.page(request, "styleguide.html", context)

@@ -19,10 +19,10 @@ from broker_core.config.preset_settings import (
     SettingType,
     Table,
 )
-from console.forms.limits import InstancePolicyForm, PolicyForm
-from console.forms.part import PartForm
+from console.forms.draft_part import DraftPartForm
+from console.forms.limits import InstanceLimitsForm, LimitsForm
 from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
-from console.forms.transports import TransportPolicyForm
+from console.forms.transports import TransportLimitsForm
 from console.models import ClientPolicy, PolicyDraft, PoolPolicy
 from console.services import policy_import
 from console.views.draft_tables import tables
@@ -32,7 +32,9 @@ NUMBERS = (SettingType.WHOLE, SettingType.DECIMAL)
 
 
 @pytest.mark.parametrize(("form", "table"), FORMS)
-def test_a_form_has_the_settings_with_their_bounds_and_meanings(form: type[PartForm], table: Table) -> None:
+def test_a_form_has_the_settings_with_their_bounds_and_meanings(
+    form: type[DraftPartForm], table: Table
+) -> None:
     fields = {
         name: field
         for name, field in form.base_fields.items()
@@ -47,8 +49,8 @@ def test_a_form_has_the_settings_with_their_bounds_and_meanings(form: type[PartF
     assert {name for _, group in form.GROUPS for name in group} >= set(table)
 
 
-@pytest.mark.parametrize("form", [PolicyForm, InstancePolicyForm, TransportPolicyForm])
-def test_the_limits_have_the_words_and_meanings_of_amps(form: type[PolicyForm]) -> None:
+@pytest.mark.parametrize("form", [LimitsForm, InstanceLimitsForm, TransportLimitsForm])
+def test_the_limits_have_the_words_and_meanings_of_amps(form: type[LimitsForm]) -> None:
     for name, row in AMPS.items():
         assert form.base_fields[name].help_text == row.help_text
         assert form.WORDS[name] == row.word

@@ -7,7 +7,7 @@ from django import forms
 from console.models import SavedClientView
 
 
-class ViewForm(forms.Form):
+class SavedViewForm(forms.Form):
     """One field: spaces around it aren't part of it."""
 
     name = forms.CharField(label="Name", max_length=SavedClientView._meta.get_field("name").max_length)

@@ -14,8 +14,8 @@ from broker_core.config.rule_terms import (
     PolicyAction,
     Signal,
 )
-from console.forms.fields import dress
-from console.forms.rule import measured, written
+from console.forms.fields import style_widget
+from console.forms.rule import format_limit, signal_unit
 from console.units import words
 
 # The others need more than a sentence says: a window, a pool, a durable subscription.
@@ -23,7 +23,7 @@ SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signa
 ACTIONS = [one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE]
 
 
-class SentenceForm(forms.Form):
+class RuleSentenceForm(forms.Form):
     """What is left open is an instance-wide rule of one rung."""
 
     signal = forms.ChoiceField(
@@ -51,11 +51,11 @@ class SentenceForm(forms.Form):
         self.fields["client"].widget.attrs["placeholder"] = "every client"
         self.fields["limit"].widget.attrs["placeholder"] = "20 s"
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
     def clean_limit(self) -> int:
         """In the signal's unit; a bare number is taken in it, and `read_as` says how it was read."""
-        amount = measured(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
+        amount = signal_unit(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
         if not isinstance(amount, int):
             raise forms.ValidationError("Say how much.")
         if amount <= 0:
@@ -72,7 +72,7 @@ class SentenceForm(forms.Form):
     def typed_differently(self) -> bool:
         """Whether the limit was typed without its unit."""
         return str(self.data.get("limit", "")).strip().replace(".", "", 1).isdigit() and bool(
-            written(self.cleaned_data["limit"], self.cleaned_data["signal"]).strip("0123456789.")
+            format_limit(self.cleaned_data["limit"], self.cleaned_data["signal"]).strip("0123456789.")
         )
 
     def entry(self, taken: set[str]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class SentenceForm(forms.Form):
             key: clean[key].strip() for key in ("topic", "client") if clean[key].strip() not in ("", "*", ">")
         }
         made: dict[str, Any] = {
-            "name": free_name(clean["signal"].replace("_", "-"), taken), "mode": clean["mode"], "signal": clean["signal"],
+            "name": unused_name(clean["signal"].replace("_", "-"), taken), "mode": clean["mode"], "signal": clean["signal"],
             "limit": clean["limit"], "ladder": [{"action": clean["action"]}],
         }  # fmt: skip
         return {**made, "scope": scope} if scope else made
@@ -96,7 +96,7 @@ class SentenceForm(forms.Form):
         )
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
+def unused_name(wanted: str, taken: set[str]) -> str:
     """The name, or the first with a number behind it that no rule has."""
     names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
     return next(name for name in names if name not in taken)

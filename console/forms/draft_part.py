@@ -9,10 +9,10 @@ from django import forms
 
 from broker_core.config.preset_settings import PresetField, SettingType, Table
 from broker_core.config.rule_terms import EnforcementMode, Unit
-from console.forms.fields import FlagField, Group, Row, WordField, dress
+from console.forms.fields import EnumField, FieldGroup, FieldRow, OptionalBooleanField, style_widget
 
 
-class PartForm(forms.Form):
+class DraftPartForm(forms.Form):
     """One part of a draft. `WORDS` are the settings' names in the documents they come from; the groups are in order."""
 
     WORDS: Mapping[str, str] = {}
@@ -29,12 +29,12 @@ class PartForm(forms.Form):
             assert isinstance(transport, forms.ChoiceField)
             transport.choices = [("", "every transport"), *((name, name) for name in names)]
         for field in self.fields.values():
-            dress(field)
+            style_widget(field)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FieldGroup]:
         """Fields in the order and under the headings a page shows."""
         return [
-            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names])
+            FieldGroup(title, [FieldRow(self[name], self.WORDS.get(name, "")) for name in names])
             for title, names in self.GROUPS
         ]
 
@@ -49,29 +49,29 @@ def transport_field() -> forms.TypedChoiceField:
     return forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
 
 
-def setting(row: PresetField, label: str) -> forms.Field:
+def preset_field(row: PresetField, label: str) -> forms.Field:
     """The field of a preset's setting; bounds, unit, meaning and default are those of its table."""
     options: dict[str, Any] = {"label": label, "help_text": row.help_text}
     if row.kind is SettingType.MODE:
         return mode_field(row.help_text)
     if row.kind in (SettingType.FLAG, SettingType.CONFIRMATION):
-        return FlagField(**options)
+        return OptionalBooleanField(**options)
     if row.unit not in ("", Unit.TIMES):
         options["label"] = f"{label}, {row.unit}"
     number = forms.FloatField if row.kind is SettingType.DECIMAL else forms.IntegerField
     return number(required=False, min_value=row.low, max_value=row.high, **options)
 
 
-def words(table: Table) -> dict[str, str]:
+def setting_names(table: Table) -> dict[str, str]:
     """The settings' names in their own system."""
     return {name: row.word for name, row in table.items() if row.word}
 
 
-def mode_field(help_text: str) -> WordField:
+def mode_field(help_text: str) -> EnumField:
     """Whether its decisions are carried out."""
-    return WordField([str(mode) for mode in EnforcementMode], label="Mode", help_text=help_text)
+    return EnumField([str(mode) for mode in EnforcementMode], label="Mode", help_text=help_text)
 
 
-def whole(label: str, low: int, help_text: str) -> forms.IntegerField:
+def integer_field(label: str, low: int, help_text: str) -> forms.IntegerField:
     """A whole number, in the unit that `help_text` says."""
     return forms.IntegerField(label=label, required=False, min_value=low, help_text=help_text)
