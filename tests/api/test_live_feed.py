@@ -26,7 +26,7 @@ from console.choices import Role
 from console.live import latest_snapshot
 from console.models import Grant
 from console.project.asgi import application
-from console.reporters.broker import BrokerReporter, Written
+from console.reporters.snapshot_reporter import SnapshotEncoder, SnapshotReporter
 from console.services import policies
 from tests.support.brokers import running_broker, tcp_policy
 from tests.support.control_plane import person
@@ -114,7 +114,7 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             at = first["at"] + 1_000
             crowd = [make_client(f"crowd-{number:04d}", lag=number) for number in range(400)]
             snapshot = msgspec.structs.replace(broker.snapshot(), at=at, clients=crowd)
-            written = Written()
+            written = SnapshotEncoder()
             for _ in range(2):  # the second time every entry is the one before
                 told = await written.json(snapshot)
             assert len(told) > latest_snapshot.INLINE
@@ -280,7 +280,7 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
     await database_sync_to_async(policies.ensure_instance)(settings.SLUICE_INSTANCE)
     async with running_broker(tmp_path, named) as broker, feed(cookie) as socket:
         raw = await RawClient.connect(broker, "board")
-        reporter = BrokerReporter(broker)
+        reporter = SnapshotReporter(broker)
         while await socket.receive_nothing(
             timeout=0.2
         ):  # the socket joins the group a moment after it was let in

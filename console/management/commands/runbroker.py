@@ -89,9 +89,9 @@ async def _run(instance: str) -> None:
     from broker_core.engine.maintenance import tune_interpreter
     from broker_core.group.member import create_member
     from console.database_limits import limit_waits
-    from console.reporters.broker import BrokerReporter
     from console.reporters.database_thread import DatabaseThread
-    from console.reporters.events import EventReporter
+    from console.reporters.event_reporter import EventReporter
+    from console.reporters.snapshot_reporter import SnapshotReporter
     from console.reporters.start import read_start_orders
     from console.services.journal_directories import policy_file
 
@@ -136,7 +136,7 @@ async def _run(instance: str) -> None:
         policy_file=file, set_back=orders.set_back,
     )  # fmt: skip
     broker.on_shut_down = stopping.set
-    reporter = BrokerReporter(broker, thread, orders.database)
+    reporter = SnapshotReporter(broker, thread, orders.database)
     events = EventReporter(broker)
     reporter.events = events
 

@@ -16,9 +16,9 @@ from broker_core.documents.instance import DatabaseEntry
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.engine.system_records import KEPT
 from console.models import Decision
-from console.reporters import broker as reporting
-from console.reporters.broker import BrokerReporter
+from console.reporters import snapshot_reporter as reporting
 from console.reporters.database_thread import DatabaseThread
+from console.reporters.snapshot_reporter import SnapshotReporter
 from console.services import broker_reports, policies
 from tests.support.brokers import running_broker, until
 
@@ -57,7 +57,7 @@ def entry_of(broker: Broker) -> DatabaseEntry:
     return entry
 
 
-async def report_until(reporter: BrokerReporter, broker: Broker, condition: Any) -> None:
+async def report_until(reporter: SnapshotReporter, broker: Broker, condition: Any) -> None:
     async def tick() -> None:
         while True:
             await reporter.report(broker.statistics.snapshot())
@@ -77,7 +77,7 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
     async with running_broker(tmp_path) as broker:
         wanted = {"policy": broker.engine.policy.to_dict(), "staged": None}
         monkeypatch.setattr(policies, "orders", lambda _: wanted)
-        reporter = BrokerReporter(broker)
+        reporter = SnapshotReporter(broker)
         record, away = broker_reports.record_report, True
 
         def refused(*arguments: Any) -> None:
@@ -110,7 +110,7 @@ async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
     monkeypatch.setattr(reporting, "CLOSE_TIMEOUT_S", 0.5)
     goes_on = threading.Event()
     async with running_broker(tmp_path) as broker:
-        reporter = BrokerReporter(broker, DatabaseThread("stands still"))
+        reporter = SnapshotReporter(broker, DatabaseThread("stands still"))
         monkeypatch.setattr(broker_reports, "record_report", lambda *_: goes_on.wait(60))
         decide(broker, 1)
         await report_until(reporter, broker, lambda: entry_of(broker).code == "database_away")

@@ -12,7 +12,7 @@ from broker_core.access import RefusedLogonLog
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import ClientError, OperatorError
 from console.models import AuditEvent
-from console.reporters.broker import BrokerReporter
+from console.reporters.snapshot_reporter import SnapshotReporter
 from console.services import policies, refused_logons
 from tests.broker_core.access.making import policy, user
 from tests.broker_core.connections.test_logons import PASSWORDS
@@ -37,7 +37,7 @@ async def test_wrong_passwords_become_one_denied_event_of_their_address(tmp_path
         await sync_to_async(policies.ensure_instance)(broker.engine.instance)
         for name in ("maria", "maria", "root"):
             await refuse(address_of(broker), user=name, password="wrong")
-        reporter = BrokerReporter(broker)
+        reporter = SnapshotReporter(broker)
         await reporter.close()
         found = await events()
     assert sum(event.after["count"] for event in found) == 3
@@ -66,13 +66,13 @@ async def test_database_that_is_away_loses_none(tmp_path: Path, monkeypatch: pyt
     async with running_broker(tmp_path, PASSWORDS) as broker:
         await sync_to_async(policies.ensure_instance)(broker.engine.instance)
         await refuse(address_of(broker), user="maria", password="wrong")
-        reporter = BrokerReporter(broker)
+        reporter = SnapshotReporter(broker)
 
         def away(*_: Any) -> None:
             raise OSError("away")
 
         with monkeypatch.context() as patched:
-            patched.setattr("console.reporters.broker.record_refused_logons", away)
+            patched.setattr("console.reporters.snapshot_reporter.record_refused_logons", away)
             await reporter.close()
         assert await events() == []
         await reporter.close()

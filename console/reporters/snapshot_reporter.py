@@ -31,7 +31,7 @@ from console.database_limits import database_error
 from console.live import latest_snapshot
 from console.queries.policies import instance_named
 from console.reporters.database_thread import DatabaseThread
-from console.reporters.events import EventReporter
+from console.reporters.event_reporter import EventReporter
 from console.reporters.start import policy_from_disk
 from console.services import broker_reports, policies, rollouts
 from console.services.loss_ledger import record_losses
@@ -60,7 +60,7 @@ _NOT_STORED = OperatorError(
 log = structlog.get_logger("sluice.reporter")
 
 
-class Written:
+class SnapshotEncoder:
     """Snapshots as JSON. A client whose entry is the one before isn't written again, and the loop has its turn in between: of
     10,000 clients all at once would hold messages up for a third of a second."""
 
@@ -84,7 +84,7 @@ class Written:
         return msgspec.json.encode(msgspec.structs.replace(snapshot, clients=clients, replays=None))
 
 
-class BrokerReporter:
+class SnapshotReporter:
     """Called by the broker once a second with its snapshot."""
 
     def __init__(
@@ -100,7 +100,7 @@ class BrokerReporter:
         broker.statistics.database = self._database
         self._layer = get_channel_layer()
         self._stored: asyncio.Task[None] | None = None
-        self._written = Written()
+        self._written = SnapshotEncoder()
         self._told = 0
         self._kept = 0
         self._lost = 0

@@ -14,7 +14,7 @@ from broker_core.broker import Broker
 from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ActorKind, Permission
 from console.models import ActionRun, Instance
-from console.reporters.events import EventReporter
+from console.reporters.event_reporter import EventReporter
 from console.services import policies
 from console.services.actions import editor, executor
 from console.services.actors import Actor
