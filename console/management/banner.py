@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker_core.config import PolicyDocument, TransportSettings
-from console.supervisor.group import OneMember
-from console.supervisor.specs import Installation
+from console.supervisor.child_specs import Installation
+from console.supervisor.group_specs import MemberInstallation
 
 SCHEMES = {
     "tcp": "tcp{s}://{host}:{port}",
@@ -47,7 +47,7 @@ Ctrl-C stops everything.
 
 def group(
     at: Installation,
-    members: Sequence[tuple[OneMember, Sequence[TransportSettings]]],
+    members: Sequence[tuple[MemberInstallation, Sequence[TransportSettings]]],
     engines: Sequence[str],
     project: Path,
 ) -> str:
@@ -76,7 +76,7 @@ Ctrl-C stops everything.
 
 
 def _status_commands(
-    at: Installation, members: Sequence[tuple[OneMember, Sequence[TransportSettings]]], project: Path
+    at: Installation, members: Sequence[tuple[MemberInstallation, Sequence[TransportSettings]]], project: Path
 ) -> str:
     python = _short(at, project)
     return "".join(

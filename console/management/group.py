@@ -17,42 +17,42 @@ from broker_core.errors import OperatorError
 from broker_core.group.settings import NatsServerAddress, nats_config, read_settings
 from console.management import banner, startup
 from console.project.home import prepare_home
-from console.supervisor import sockets
-from console.supervisor.group import (
-    MOST_MEMBERS,
-    OneMember,
-    engine_addresses,
+from console.supervisor import socket_paths
+from console.supervisor.child_specs import Installation
+from console.supervisor.group_specs import (
+    MAX_MEMBERS,
+    MemberInstallation,
     group_children,
+    group_members,
     member_names,
-    members_of,
-    ports_wanted,
+    nats_addresses,
+    nats_ports,
 )
-from console.supervisor.specs import Installation
 
 
 def up(number: int, *, show_output: bool = False) -> int:
     """The whole of `make up GROUP=N`; returns the exit code. Engines that SLUICE_GROUP_ENGINES names are taken instead of own ones."""
-    if not 2 <= number <= MOST_MEMBERS:
-        raise OperatorError("bad_group", f"A group here has 2 to {MOST_MEMBERS} members.", "make up GROUP=3")
+    if not 2 <= number <= MAX_MEMBERS:
+        raise OperatorError("bad_group", f"A group here has 2 to {MAX_MEMBERS} members.", "make up GROUP=3")
     with startup.only_one():
         given = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
-        engines = () if given else engine_addresses(settings.SLUICE_ENGINE_PORT)
+        engines = () if given else nats_addresses(settings.SLUICE_ENGINE_PORT)
         executable = None if given else nats_server()
         urls = given or tuple(one.url for one in engines)
         names = member_names(number)
         read_settings(settings.SLUICE_INSTANCE, names[0], urls)
-        startup.refuse_taken(ports_wanted(engines))
+        startup.refuse_taken(nats_ports(engines))
         policy = startup.prepare()
         at = startup.installation()
         homes = [_home_of(at, name) for name in names[1:]]
-        members = members_of(at, names, urls, _database(at.home), homes)
+        members = group_members(at, names, urls, _database(at.home), homes)
         for one in engines:
             _configure(one, engines)
         listed = [(one, transports_of(one, policy)) for one in members]
         for member, transports in listed[1:]:
             startup.check_ports(transports, console=False)
             if member.at.run_directory != member.at.home / "run":
-                sockets.prepare(member.at.run_directory)
+                socket_paths.prepare_directory(member.at.run_directory)
         startup.say(at.redis.sentence())
         text = banner.group(at, listed, urls, Path(settings.BASE_DIR))
         return startup.supervise(
@@ -83,10 +83,10 @@ def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> 
 
 def _home_of(at: Installation, name: str) -> Installation:
     home = prepare_home(at.home / name)
-    return replace(at, home=home, run_directory=sockets.run_directory(home, (f"{at.instance}.sock",)))
+    return replace(at, home=home, run_directory=socket_paths.run_directory(home, (f"{at.instance}.sock",)))
 
 
-def transports_of(member: OneMember, policy: PolicyDocument) -> list[TransportSettings]:
+def transports_of(member: MemberInstallation, policy: PolicyDocument) -> list[TransportSettings]:
     """A member's transports: the policy's, at its own ports."""
     return [
         replace(one, port=one.port + member.ports_apart if one.port else 0)

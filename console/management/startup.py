@@ -28,8 +28,8 @@ from console.queue_names import journal_queue
 from console.services import policies, rollouts
 from console.services.actors import SYSTEM
 from console.services.journal_directories import policy_file
-from console.supervisor import ports, ready, redis_source, sockets
-from console.supervisor.specs import ChildSpec, Installation, children
+from console.supervisor import ports, readiness, redis_source, socket_paths
+from console.supervisor.child_specs import ChildSpec, Installation, all_children
 from console.supervisor.supervisor import Supervisor
 
 # The variable that gives each standard transport its port. Without it, the policy in force says the port.
@@ -64,7 +64,7 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     A database that is away doesn't keep a broker from starting that has its policy on its own disk.
     """
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
-        sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
+        socket_paths.prepare_directory(settings.SLUICE_RUN_DIRECTORY)
     places = (
         settings.SLUICE_JOURNAL_DIRECTORY,
         settings.SLUICE_ARCHIVE_DIRECTORY,
@@ -114,7 +114,7 @@ def prepare_database() -> PolicyDocument:
 def check_given_redis() -> None:
     """A REDIS_URL that nobody answers at is better said now than by four processes at once."""
     url = os.environ.get("REDIS_URL", "")
-    problem = ready.given_redis_answers(url) if url else None
+    problem = readiness.external_redis_problem(url) if url else None
     if problem:
         sentence = f"REDIS_URL is set, but Redis doesn't answer: {problem}."
         raise OperatorError("redis_away", sentence, "Start it, or unset REDIS_URL.")
@@ -152,19 +152,19 @@ def _stop_rollout(reason: str) -> None:
 def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:
     """Raise port_taken with a sentence for each address that can't be had."""
     web = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
-    wanted = [ports.PortWanted("the console", *web)] if console else []
+    wanted = [ports.PortRequest("the console", *web)] if console else []
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
         move = f"Set {variable} to a free port" if variable else "Stop what holds it"
         if transport.enabled:
             port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
-            wanted.append(ports.PortWanted(f"transport {transport.name}", transport.host, port, move))
+            wanted.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
     refuse_taken(wanted)
 
 
-def refuse_taken(wanted: Sequence[ports.PortWanted]) -> None:
+def refuse_taken(wanted: Sequence[ports.PortRequest]) -> None:
     """Raise port_taken unless all of them can be had."""
-    found = ports.problems(wanted, ports.why_refused, ports.holder)
+    found = ports.port_problems(wanted, ports.refusal_reason, ports.port_owner)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
 
@@ -173,7 +173,9 @@ def installation() -> Installation:
     """What the children's command lines are made from, out of the settings."""
     run = settings.SLUICE_RUN_DIRECTORY
     given = os.environ.get("REDIS_URL", "")
-    redis = redis_source.choose(given, redis_source.on_path(), redis_source.bundled(), run / "redis.sock")
+    redis = redis_source.choose_redis(
+        given, redis_source.redis_on_path(), redis_source.bundled_redis(), run / "redis.sock"
+    )
     return Installation(
         sys.executable,
         settings.SLUICE_HOME,
@@ -240,7 +242,9 @@ def start_everything(
     if at.run_directory != at.home / "run":
         say(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
     text = banner.up(at, policy, Path(settings.BASE_DIR)) + after
-    return supervise([*children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output)
+    return supervise(
+        [*all_children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output
+    )
 
 
 def only_one() -> TextIOWrapper:

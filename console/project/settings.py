@@ -28,7 +28,7 @@ from console.project.home import (
     web_tls_files,
 )
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
-from console.supervisor.sockets import run_directory
+from console.supervisor.socket_paths import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 env = environ.Env()

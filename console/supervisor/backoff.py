@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
+class RestartBackoff:
     """Exponential back-off. All times in seconds.
 
     first_s    the wait after the first failure

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from broker_core.private_files import PRIVATE_UMASK
-from console.supervisor.backoff import BackOff
+from console.supervisor.backoff import RestartBackoff
+from console.supervisor.child_specs import ChildSpec
 from console.supervisor.logs import ChildLog
-from console.supervisor.specs import ChildSpec
 
-ASK_EVERY_S = 0.25
+ASK_INTERVAL_S = 0.25
 _PR_SET_PDEATHSIG = 1
 try:
     _libc = ctypes.CDLL(None)
@@ -25,13 +25,13 @@ except OSError:
     _prctl = None
 
 
-def die_with_the_supervisor() -> None:
+def set_parent_death_signal() -> None:
     """In the child, before exec: ask for SIGTERM when the supervisor is killed and can't send it (Linux)."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
-class Output:
+class ChildOutput:
     """A pipe from a child to its log.
 
     Not asyncio's own: with that, a process counts as running for as long as anything holds its output open, so a worker
@@ -71,7 +71,7 @@ class Output:
         return bool(chunk)
 
 
-class Child:
+class ChildProcess:
     """Keeps one process running until told to stop.
 
     ready   set while it is ready; done: set when it will never run again; stopping: set to stop it
@@ -87,7 +87,7 @@ class Child:
         log: ChildLog,
         say: Callable[[str], None],
         hurry: asyncio.Event,
-        backoff: BackOff | None = None,
+        backoff: RestartBackoff | None = None,
     ) -> None:
         self.spec = spec
         self.ready = asyncio.Event()
@@ -100,7 +100,7 @@ class Child:
         self._log = log
         self._say = say
         self._hurry = hurry
-        self._backoff = backoff or BackOff()
+        self._backoff = backoff or RestartBackoff()
 
     async def keep_running(self) -> None:
         """Run, and run again after each death, until `stopping` is set or the work is done."""
@@ -116,13 +116,13 @@ class Child:
             failures = self._backoff.failures_after(failures, time.monotonic() - began)
             delay = self._backoff.delay_s(failures)
             self._say_death(outcome, delay)
-            await wait_at_most(self.stopping, delay)
+            await wait_or_timeout(self.stopping, delay)
         self.done.set()
 
     async def _run_once(self) -> str:
         """One life of the process; returns how it ended, in words."""
         started_at = time.time()
-        output = Output(self._log.write)
+        output = ChildOutput(self._log.write)
         try:
             process = await self._start(output)
         except OSError as error:
@@ -145,7 +145,7 @@ class Child:
             output.close()
         return describe_exit(await exited)
 
-    async def _start(self, output: Output) -> asyncio.subprocess.Process:
+    async def _start(self, output: ChildOutput) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *self.spec.command,
             cwd=self._directory,
@@ -157,7 +157,7 @@ class Child:
             # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
             start_new_session=True,
             # One async-signal-safe system call, so it is safe although ready checks use threads.
-            preexec_fn=die_with_the_supervisor,
+            preexec_fn=set_parent_death_signal,
         )
         output.started()
         return process
@@ -171,7 +171,7 @@ class Child:
                 told = True
                 self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
                 self._say_last_lines()
-            await asyncio.sleep(ASK_EVERY_S)
+            await asyncio.sleep(ASK_INTERVAL_S)
         self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
         self.ready.set()
 
@@ -211,7 +211,7 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
+async def wait_or_timeout(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, but no longer than this; whether it came."""
     try:
         async with asyncio.timeout(seconds):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 LAST_LINES = 15
 LONGEST_LINE = 4096
 
@@ -19,7 +19,7 @@ class ChildLog:
     """
 
     def __init__(
-        self, path: Path, echo: Callable[[str], None] | None = None, most_bytes: int = MOST_BYTES
+        self, path: Path, echo: Callable[[str], None] | None = None, most_bytes: int = MAX_BYTES
     ) -> None:
         self.path = path
         self._echo = echo

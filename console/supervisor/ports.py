@@ -12,7 +12,7 @@ _LISTEN = "0A"
 
 
 @dataclass(frozen=True, slots=True)
-class PortWanted:
+class PortRequest:
     """An address somebody will listen on: what for, and how an operator moves it elsewhere."""
 
     purpose: str
@@ -21,8 +21,8 @@ class PortWanted:
     move: str
 
 
-def problems(
-    wanted: Sequence[PortWanted],
+def port_problems(
+    wanted: Sequence[PortRequest],
     refused: Callable[[str, int], str | None],
     holder: Callable[[int], str | None],
 ) -> list[str]:
@@ -48,7 +48,7 @@ def problems(
     return found
 
 
-def why_refused(host: str, port: int) -> str | None:
+def refusal_reason(host: str, port: int) -> str | None:
     """Why nobody can listen on this address now, as the rest of a sentence; None when one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -64,7 +64,7 @@ def why_refused(host: str, port: int) -> str | None:
     return None
 
 
-def holder(port: int, proc: Path = Path("/proc")) -> str | None:
+def port_owner(port: int, proc: Path = Path("/proc")) -> str | None:
     """The process that listens on a TCP port, as `name, pid N`; None where the system doesn't say."""
     inodes = set(_listening_inodes(port, (proc / "net" / "tcp", proc / "net" / "tcp6")))
     if not inodes:

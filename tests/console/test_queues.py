@@ -24,8 +24,8 @@ from console.queue_names import CHORES_QUEUE
 from console.services import journals, policies
 from console.services.actions import event_runs
 from console.services.actors import SYSTEM
+from console.supervisor.child_specs import ChildSpec, Installation, chores, worker_child
 from console.supervisor.redis_source import RedisSource
-from console.supervisor.specs import ChildSpec, Installation, chores, worker
 from tests.console.services.test_webhooks import drip_body, host
 from tests.console.test_worker_killed import LONG_S, database_url
 from tests.support.journal_broker import JournalBroker
@@ -61,7 +61,7 @@ def test_chores_go_on_while_webhooks_hold_all_other_slots(
         declared = f"127.0.0.1:{port}"
         environment = {**os.environ, "DATABASE_URL": database_url(), "SLUICE_WEBHOOK_HOSTS": declared}
         connection.delete(worker_key(""), worker_key(CHORES_QUEUE))
-        started = [start(spec, environment) for spec in (worker(at), chores(at))]
+        started = [start(spec, environment) for spec in (worker_child(at), chores(at))]
         try:
             until(lambda: connection.exists(worker_key("")) and connection.exists(worker_key(CHORES_QUEUE)))
             calling = [call(instance, f"call {number}", declared) for number in range(6)]

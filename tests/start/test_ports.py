@@ -8,18 +8,18 @@ import sys
 
 import pytest
 
-from console.supervisor.ports import PortWanted, holder, problems, why_refused
+from console.supervisor.ports import PortRequest, port_owner, port_problems, refusal_reason
 
-CONSOLE = PortWanted("the console", "127.0.0.1", 8000, "Set SLUICE_WEB_PORT to a free port")
-TCP = PortWanted("transport tcp", "127.0.0.1", 9007, "Set SLUICE_TCP_PORT to a free port")
+CONSOLE = PortRequest("the console", "127.0.0.1", 8000, "Set SLUICE_WEB_PORT to a free port")
+TCP = PortRequest("transport tcp", "127.0.0.1", 9007, "Set SLUICE_TCP_PORT to a free port")
 
 
 def test_free_ports_are_no_problem() -> None:
-    assert problems([CONSOLE, TCP], lambda host, port: None, lambda port: None) == []
+    assert port_problems([CONSOLE, TCP], lambda host, port: None, lambda port: None) == []
 
 
 def test_taken_port_names_purpose_holder_and_what_to_do() -> None:
-    found = problems(
+    found = port_problems(
         [CONSOLE, TCP], lambda host, port: "is taken" if port == 9007 else None, lambda port: "nginx, pid 7"
     )
     assert found == [
@@ -28,34 +28,34 @@ def test_taken_port_names_purpose_holder_and_what_to_do() -> None:
 
 
 def test_taken_port_without_a_known_holder() -> None:
-    (found,) = problems([CONSOLE], lambda host, port: "is taken", lambda port: None)
+    (found,) = port_problems([CONSOLE], lambda host, port: "is taken", lambda port: None)
     assert found == "Port 8000 on 127.0.0.1 (the console) is taken. Set SLUICE_WEB_PORT to a free port."
 
 
 def test_port_wanted_twice_names_both() -> None:
-    twice = PortWanted("transport tcp", "127.0.0.1", 8000, "Set SLUICE_TCP_PORT to a free port")
-    (found,) = problems([CONSOLE, twice], lambda host, port: None, lambda port: None)
+    twice = PortRequest("transport tcp", "127.0.0.1", 8000, "Set SLUICE_TCP_PORT to a free port")
+    (found,) = port_problems([CONSOLE, twice], lambda host, port: None, lambda port: None)
     assert "wanted twice: by the console and by transport tcp" in found
 
 
 def test_every_taken_port_is_named() -> None:
-    assert len(problems([CONSOLE, TCP], lambda host, port: "is taken", lambda port: None)) == 2
+    assert len(port_problems([CONSOLE, TCP], lambda host, port: "is taken", lambda port: None)) == 2
 
 
 def test_real_listener_is_refused_and_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert why_refused("127.0.0.1", port) == "is taken"
+        assert refusal_reason("127.0.0.1", port) == "is taken"
         if sys.platform == "linux":
-            assert str(os.getpid()) in (holder(port) or "")
+            assert str(os.getpid()) in (port_owner(port) or "")
 
 
 def test_port_of_a_listener_that_went_away_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert why_refused("127.0.0.1", port) is None
+    assert refusal_reason("127.0.0.1", port) is None
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "no such host"])
 def test_address_that_is_not_ours_says_why(host: str) -> None:
-    assert (why_refused(host, 8000) or "").startswith("can't be used")
+    assert (refusal_reason(host, 8000) or "").startswith("can't be used")

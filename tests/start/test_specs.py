@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from console.supervisor.group import engine_addresses, group_children, member_names, members_of
+from console.supervisor.child_specs import ChildSpec, Installation, all_children
+from console.supervisor.group_specs import group_children, group_members, member_names, nats_addresses
 from console.supervisor.redis_source import RedisSource
-from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import check_needs, stop_order
 
 BUNDLED = RedisSource("bundled", "unix:///h/run/redis.sock", Path("/wheel/redis-server"))
@@ -18,7 +18,7 @@ AT = Installation("python", Path("/h"), Path("/h/run"), "sluice-1", "127.0.0.1",
 
 
 def test_redis_starts_first_and_stops_last_the_broker_before_it() -> None:
-    specs = children(AT)
+    specs = all_children(AT)
     assert [spec.name for spec in specs] == ["redis", "broker", "web", "worker", "chores", "beat"]
     assert stop_order(specs) == ["beat", "chores", "worker", "web", "broker", "redis"]
     served = {spec.name: spec.command[spec.command.index("-Q") + 1] for spec in specs if "-Q" in spec.command}
@@ -26,23 +26,23 @@ def test_redis_starts_first_and_stops_last_the_broker_before_it() -> None:
 
 
 def test_everybody_waits_for_redis() -> None:
-    assert all(spec.needs == ("redis",) for spec in children(AT) if spec.name != "redis")
+    assert all(spec.needs == ("redis",) for spec in all_children(AT) if spec.name != "redis")
 
 
 def test_given_redis_is_neither_started_nor_waited_for() -> None:
-    specs = children(replace(AT, redis=RedisSource("given", "redis://cache:6379", None)))
+    specs = all_children(replace(AT, redis=RedisSource("given", "redis://cache:6379", None)))
     assert "redis" not in [spec.name for spec in specs]
     assert all(spec.needs == () for spec in specs)
 
 
 def test_redis_listens_on_its_socket_alone() -> None:
-    command = children(AT)[0].command
+    command = all_children(AT)[0].command
     assert command[command.index("--port") + 1] == "0"
     assert command[command.index("--unixsocket") + 1] == "/h/run/redis.sock"
 
 
 def test_every_child_is_killed_only_as_the_last_step() -> None:
-    for spec in children(AT):
+    for spec in all_children(AT):
         assert spec.stop[0].signal == signal.SIGTERM
         assert [step.signal for step in spec.stop].index(signal.SIGKILL) == len(spec.stop) - 1
 
@@ -58,10 +58,10 @@ def test_need_that_starts_later_is_refused() -> None:
 
 
 def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports() -> None:
-    engines = engine_addresses(4222)
+    engines = nats_addresses(4222)
     urls = [one.url for one in engines]
     homes = [replace(AT, home=Path("/h") / name, run_directory=Path("/h") / name / "run") for name in "bc"]
-    members = members_of(AT, member_names(3), urls, "sqlite:////h/db", homes)
+    members = group_members(AT, member_names(3), urls, "sqlite:////h/db", homes)
     specs = check_needs(group_children(members, engines, Path("/nats-server"), AT.home))
     assert [spec.name for spec in specs] == [
         "engine-1", "engine-2", "engine-3", "redis", "broker", "broker-b", "broker-c", "web", "worker", "chores", "beat"
@@ -82,7 +82,7 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
 
 
 def test_where_the_console_is_on_another_machine_there_are_a_broker_and_the_worker_of_its_journal() -> None:
-    specs = children(
+    specs = all_children(
         replace(AT, redis=RedisSource("given", "redis://cache:6379", None), queue="sluice.orders.b")
     )
     assert [spec.name for spec in specs] == ["broker", "worker"]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from console.supervisor.backoff import BackOff
-from console.supervisor.specs import ChildSpec, StopStep
+from console.supervisor.backoff import RestartBackoff
+from console.supervisor.child_specs import ChildSpec, StopStep
 from console.supervisor.supervisor import Supervisor
 
-QUICK = BackOff(first_s=0.01, most_s=0.05)
+QUICK = RestartBackoff(first_s=0.01, most_s=0.05)
 SLEEP = (sys.executable, "-c", "import signal; signal.pause()")
 STUBBORN = (
     sys.executable,

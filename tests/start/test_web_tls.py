@@ -25,8 +25,8 @@ from broker_core.config import PolicyDocument, TlsSettings
 from console import checks
 from console.management import banner
 from console.project.home import web_tls_files
-from console.supervisor import ready
-from console.supervisor.specs import web
+from console.supervisor import readiness
+from console.supervisor.child_specs import web_child
 from tests.start.test_specs import AT
 from tests.support.certificates import Authority
 
@@ -71,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     words = (sys.executable, "manage.py", "migrate", "--verbosity", "0")
     subprocess.run(words, cwd=PROJECT, env=environment, check=True, timeout=120)
     tls = TlsSettings(str(certificate), str(key))
-    command = web(replace(AT, python=sys.executable, web_port=port, web_tls=tls)).command
+    command = web_child(replace(AT, python=sys.executable, web_port=port, web_tls=tls)).command
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL)
     try:
         _await(port)
@@ -83,14 +83,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 
 def _await(port: int) -> None:
     deadline = time.monotonic() + 60
-    while not asyncio.run(ready.http_answers("127.0.0.1", port, "/healthz", tls=True)):
+    while not asyncio.run(readiness.is_http_ready("127.0.0.1", port, "/healthz", tls=True)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
 def test_console_answers_over_tls_alone(served: Web) -> None:
     assert served.ask("GET", "/healthz")[0].status == 200
-    assert not asyncio.run(ready.http_answers("127.0.0.1", served.port, "/healthz"))
+    assert not asyncio.run(readiness.is_http_ready("127.0.0.1", served.port, "/healthz"))
 
 
 def test_certificate_is_verified_by_who_asks(served: Web) -> None:

@@ -18,7 +18,7 @@ from console.management import banner, startup
 from console.management.safe_command import SafeCommand
 from console.services import policies
 from console.services.actors import SYSTEM
-from console.supervisor.specs import ChildSpec, Installation
+from console.supervisor.child_specs import ChildSpec, Installation
 
 # AMPS's default is a tenth of the host's memory, which a subscriber that stops reading fills in hours.
 SMALL_POOL_BYTES = 8 * 1024 * 1024

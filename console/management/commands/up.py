@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from broker_core.errors import SluiceError
 from console.management import group, startup
 from console.management.safe_command import SafeCommand
-from console.supervisor.group import MOST_MEMBERS
+from console.supervisor.group_specs import MAX_MEMBERS
 
 
 class Command(SafeCommand):
@@ -23,7 +23,7 @@ class Command(SafeCommand):
             "--group",
             type=int,
             metavar="N",
-            help=f"N brokers (2 to {MOST_MEMBERS}) on one log that three engines replicate (docs/group.md)",
+            help=f"N brokers (2 to {MAX_MEMBERS}) on one log that three engines replicate (docs/group.md)",
         )
         how.add_argument(
             "--prepare-broker",

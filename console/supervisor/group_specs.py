@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker_core.group.settings import NatsServerAddress
-from console.supervisor import ready
-from console.supervisor.ports import PortWanted
-from console.supervisor.specs import ChildSpec, Installation, broker, children
+from console.supervisor import readiness
+from console.supervisor.child_specs import ChildSpec, Installation, all_children, broker_child
+from console.supervisor.ports import PortRequest
 
 ENGINES = 3
-MOST_MEMBERS = 5
-PORTS_APART = 100
+MAX_MEMBERS = 5
+PORT_OFFSET = 100
 """A member's transports have the ports of the one before it, and so much."""
 ROUTES_APART = 2_000
 """Engines talk to each other at the port that members use, and so much: 6222 where that is 4222."""
 
 
 @dataclass(frozen=True, slots=True)
-class OneMember:
+class MemberInstallation:
     """One member: its name, its own files, and what its processes have in their environment."""
 
     name: str
@@ -29,7 +29,7 @@ class OneMember:
     environment: tuple[tuple[str, str], ...]
 
 
-def engine_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
+def nats_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
     """Three engines on loopback, at ports that follow each other."""
     return tuple(
         NatsServerAddress(f"engine-{number + 1}", "127.0.0.1", port, port + ROUTES_APART)
@@ -37,11 +37,11 @@ def engine_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
     )
 
 
-def ports_wanted(engines: Sequence[NatsServerAddress]) -> list[PortWanted]:
+def nats_ports(engines: Sequence[NatsServerAddress]) -> list[PortRequest]:
     """Where the engines listen."""
     move = "Set SLUICE_ENGINE_PORT to another port than 4222"
     return [
-        PortWanted(one.name, one.host, port, move) for one in engines for port in (one.port, one.route_port)
+        PortRequest(one.name, one.host, port, move) for one in engines for port in (one.port, one.route_port)
     ]
 
 
@@ -50,13 +50,13 @@ def member_names(number: int) -> tuple[str, ...]:
     return tuple("abcde"[:number])
 
 
-def members_of(
+def group_members(
     at: Installation,
     names: Sequence[str],
     engines: Sequence[str],
     database: str,
     homes: Sequence[Installation],
-) -> list[OneMember]:
+) -> list[MemberInstallation]:
     """The members: the first in this installation, each other in one of `homes`. Database and Redis are the first's."""
     places = list(zip(names, (at, *homes), strict=True))
     brokers = ",".join(f"{at.instance}/{name}=unix:{place.control_socket}" for name, place in places)
@@ -71,41 +71,44 @@ def members_of(
             environment += [
                 ("SLUICE_HOME", str(place.home)),
                 ("DATABASE_URL", database),
-                ("SLUICE_PORTS_APART", str(number * PORTS_APART)),
+                ("SLUICE_PORTS_APART", str(number * PORT_OFFSET)),
                 # What names a place of the first's isn't theirs.
                 ("SLUICE_JOURNAL_DIRECTORY", str(place.home / "journal")),
                 ("SLUICE_ARCHIVE_DIRECTORY", str(place.home / "archive")),
                 ("SLUICE_SPOOL_DIRECTORY", str(place.home / "spool")),
                 ("SLUICE_CONTROL_LISTEN", ""),
             ]
-        made.append(OneMember(name, place, number * PORTS_APART, tuple(environment)))
+        made.append(MemberInstallation(name, place, number * PORT_OFFSET, tuple(environment)))
     return made
 
 
-def engine(own: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
+def nats_child(own: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
     """One NATS server; its configuration is in `home`."""
     return ChildSpec(
         own.name,
         (str(executable), "-c", str(home / f"{own.name}.conf")),
-        ready=lambda _: ready.engine_answers(own.host, own.port),
+        ready=lambda _: readiness.is_nats_ready(own.host, own.port),
     )
 
 
 def group_children(
-    members: Sequence[OneMember], engines: Sequence[NatsServerAddress], executable: Path | None, home: Path
+    members: Sequence[MemberInstallation],
+    engines: Sequence[NatsServerAddress],
+    executable: Path | None,
+    home: Path,
 ) -> list[ChildSpec]:
     """Engines, then the first member with all that `make up` starts, with the others beside its broker."""
-    started = [engine(one, executable, home) for one in engines] if executable is not None else []
+    started = [nats_child(one, executable, home) for one in engines] if executable is not None else []
     names = tuple(one.name for one in started)
     first, *others = members
     brokers = []
     for one in others:
-        spec = broker(one.at)
+        spec = broker_child(one.at)
         brokers.append(
             replace(spec, name=f"broker-{one.name}", needs=(*spec.needs, *names), environment=one.environment)
         )
     specs = []
-    for spec in children(first.at):
+    for spec in all_children(first.at):
         is_broker = spec.name == "broker"
         needs = (*spec.needs, *names) if is_broker else spec.needs
         specs.append(replace(spec, needs=needs, environment=first.environment))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker_core.config import TlsSettings
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
-from console.supervisor import ready
+from console.supervisor import readiness
 from console.supervisor.redis_source import RedisSource
 
 Ready = Callable[[float], Awaitable[bool]]
@@ -73,18 +73,22 @@ class Installation:
         return self.run_directory / f"{self.instance}.sock"
 
 
-def children(at: Installation) -> list[ChildSpec]:
+def all_children(at: Installation) -> list[ChildSpec]:
     """All of Sluice, or with the console elsewhere what each machine needs, in the order it starts. It stops in the reverse
     order: the broker last but Redis."""
-    specs = [broker(at), worker(at)] if at.queue else [broker(at), web(at), worker(at), chores(at), beat(at)]
-    return specs if at.redis.executable is None else [redis(at, at.redis.executable), *specs]
+    specs = (
+        [broker_child(at), worker_child(at)]
+        if at.queue
+        else [broker_child(at), web_child(at), worker_child(at), chores(at), beat_child(at)]
+    )
+    return specs if at.redis.executable is None else [redis_child(at, at.redis.executable), *specs]
 
 
 def _needs_redis(at: Installation) -> tuple[str, ...]:
     return ("redis",) if at.redis.executable is not None else ()
 
 
-def redis(at: Installation, executable: Path) -> ChildSpec:
+def redis_child(at: Installation, executable: Path) -> ChildSpec:
     """Redis on a Unix socket alone. What waits in Celery's queues is saved, also when it is stopped."""
     socket = at.redis.url.removeprefix("unix://")
     options = {
@@ -99,15 +103,15 @@ def redis(at: Installation, executable: Path) -> ChildSpec:
         "--stop-writes-on-bgsave-error": "no",
     }
     command = (str(executable), *(word for pair in options.items() for word in pair))
-    return ChildSpec("redis", command, ready=lambda _: ready.redis_answers(Path(socket)))
+    return ChildSpec("redis", command, ready=lambda _: readiness.is_redis_ready(Path(socket)))
 
 
-def broker(at: Installation) -> ChildSpec:
+def broker_child(at: Installation) -> ChildSpec:
     """The data plane. It gets the longest time to stop: it drains, syncs and closes its journal."""
     return ChildSpec(
         "broker",
         (at.python, "manage.py", "runbroker"),
-        ready=lambda _: ready.broker_answers(at.control_socket),
+        ready=lambda _: readiness.is_broker_ready(at.control_socket),
         needs=_needs_redis(at),
         ready_s=60.0,  # recovery of a large journal takes its time
         stop=(StopStep(signal.SIGTERM, 30.0), StopStep(signal.SIGKILL, 5.0)),
@@ -115,7 +119,7 @@ def broker(at: Installation) -> ChildSpec:
     )
 
 
-def web(at: Installation) -> ChildSpec:
+def web_child(at: Installation) -> ChildSpec:
     """Console, REST and live feed, by daphne."""
     host, port, tls = at.web_host, str(at.web_port), at.web_tls
     application = "console.project.asgi:application"
@@ -124,12 +128,12 @@ def web(at: Installation) -> ChildSpec:
     return ChildSpec(
         "web",
         (at.python, "-m", *server),
-        ready=lambda _: ready.http_answers(host, at.web_port, "/healthz", tls=tls is not None),
+        ready=lambda _: readiness.is_http_ready(host, at.web_port, "/healthz", tls=tls is not None),
         needs=_needs_redis(at),
     )
 
 
-def worker(at: Installation) -> ChildSpec:
+def worker_child(at: Installation) -> ChildSpec:
     """The Celery worker of actions, jobs, alerts and the audit; with the console elsewhere, of the journal."""
     if at.queue:  # names differ among the workers of one Redis
         return _celery_worker(at, "worker", f"worker@{at.queue}", at.queue, slots=1)
@@ -147,20 +151,20 @@ def _celery_worker(at: Installation, name: str, node: str, queue: str, slots: in
     return ChildSpec(
         name,
         (at.python, "-m", "celery", "-A", "console.project", "worker", *options),
-        ready=lambda _: ready.worker_answers(at.redis.url, node),
+        ready=lambda _: readiness.is_worker_ready(at.redis.url, node),
         needs=_needs_redis(at),
         ready_s=60.0,
         stop=(StopStep(signal.SIGTERM, 20.0), StopStep(signal.SIGQUIT, 5.0), StopStep(signal.SIGKILL, 5.0)),
     )
 
 
-def beat(at: Installation) -> ChildSpec:
+def beat_child(at: Installation) -> ChildSpec:
     """The clock of the scheduled actions."""
     schedule = at.home / "run" / "celerybeat-schedule"
     options = ("--schedule", str(schedule), "--pidfile", "", "--loglevel", "INFO")
     return ChildSpec(
         "beat",
         (at.python, "-m", "celery", "-A", "console.project", "beat", *options),
-        ready=lambda started_at: ready.beat_wrote_its_schedule(schedule, started_at),
+        ready=lambda started_at: readiness.is_beat_ready(schedule, started_at),
         needs=_needs_redis(at),
     )

@@ -13,7 +13,7 @@ from broker_core.errors import OperatorError
 LONGEST_PATH = 107  # bytes: sockaddr_un.sun_path holds 108, one of them the final zero
 
 
-def fits(path: Path) -> bool:
+def is_path_short_enough(path: Path) -> bool:
     """Whether a Unix socket can have this path."""
     return len(os.fsencode(path)) <= LONGEST_PATH
 
@@ -25,14 +25,14 @@ def run_directory(home: Path, names: Iterable[str], temporary: Path | None = Non
     digest of `home`, so that two installations never share one.
     """
     wanted = home / "run"
-    if all(fits(wanted / name) for name in names):
+    if all(is_path_short_enough(wanted / name) for name in names):
         return wanted
     digest = hashlib.blake2b(os.fsencode(home), digest_size=6).hexdigest()
     root = temporary if temporary is not None else Path(tempfile.gettempdir())
     return root / f"sluice-{os.getuid()}-{digest}"
 
 
-def prepare(directory: Path) -> None:
+def prepare_directory(directory: Path) -> None:
     """Make the sockets' directory, for its owner alone. Refuses one that somebody else made at that name."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid

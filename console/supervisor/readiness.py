@@ -10,12 +10,12 @@ from pathlib import Path
 ANSWER_S = 2.0
 
 
-async def redis_answers(socket: Path) -> bool:
+async def is_redis_ready(socket: Path) -> bool:
     """Redis answers PING on its Unix socket."""
     return (await _ask_unix(socket, b"PING\r\n")).startswith(b"+PONG")
 
 
-async def broker_answers(socket: Path) -> bool:
+async def is_broker_ready(socket: Path) -> bool:
     """The broker's control socket answers `status`."""
     answer = await _ask_unix(socket, b'{"do":"status"}\n')
     try:
@@ -24,7 +24,7 @@ async def broker_answers(socket: Path) -> bool:
         return False
 
 
-async def engine_answers(host: str, port: int) -> bool:
+async def is_nats_ready(host: str, port: int) -> bool:
     """The NATS server greets."""
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -33,7 +33,7 @@ async def engine_answers(host: str, port: int) -> bool:
         return False
 
 
-async def http_answers(host: str, port: int, path: str, *, tls: bool = False) -> bool:
+async def is_http_ready(host: str, port: int, path: str, *, tls: bool = False) -> bool:
     """The web process answers 200, over TLS if it speaks that."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
@@ -54,12 +54,12 @@ def _own_process() -> ssl.SSLContext:
     return context
 
 
-async def worker_answers(redis_url: str, node: str) -> bool:
+async def is_worker_ready(redis_url: str, node: str) -> bool:
     """The Celery worker of this name answers a ping. Celery's own call blocks, hence the thread."""
     return await asyncio.to_thread(_ping_worker, redis_url, node)
 
 
-async def beat_wrote_its_schedule(schedule: Path, started_at: float) -> bool:
+async def is_beat_ready(schedule: Path, started_at: float) -> bool:
     """Beat has written its schedule since it was started. The file's suffix depends on the system's dbm."""
     try:
         return any(
@@ -69,7 +69,7 @@ async def beat_wrote_its_schedule(schedule: Path, started_at: float) -> bool:
         return False
 
 
-def given_redis_answers(url: str) -> str | None:
+def external_redis_problem(url: str) -> str | None:
     """What is wrong with the Redis that REDIS_URL names, or None when it answers."""
     import redis
 
