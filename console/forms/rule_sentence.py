@@ -16,7 +16,7 @@ from broker_core.config.rule_terms import (
 )
 from console.forms.fields import style_widget
 from console.forms.rule import format_limit, signal_unit
-from console.units import words
+from console.units import labels
 
 # The others need more than a sentence says: a window, a pool, a durable subscription.
 SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
@@ -28,7 +28,7 @@ class RuleSentenceForm(forms.Form):
 
     signal = forms.ChoiceField(
         label="Signal",
-        choices=[(one.value, words.SIGNALS[one]) for one in SIGNALS],
+        choices=[(one.value, labels.SIGNALS[one]) for one in SIGNALS],
         initial=Signal.OLDEST_AGE.value,
     )
     topic = forms.CharField(label="Topic or pattern", required=False, max_length=255)
@@ -36,12 +36,12 @@ class RuleSentenceForm(forms.Form):
     limit = forms.CharField(label="Limit", max_length=40)
     action = forms.ChoiceField(
         label="Act",
-        choices=[(one.value, words.ACTS[one].does) for one in ACTIONS],
+        choices=[(one.value, labels.ACTS[one].does) for one in ACTIONS],
         initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(
         label="Whether it is carried out",
-        choices=[(one.value, words.MODES[one]) for one in (EnforcementMode.SHADOW, EnforcementMode.ENFORCE)],
+        choices=[(one.value, labels.MODES[one]) for one in (EnforcementMode.SHADOW, EnforcementMode.ENFORCE)],
         initial=EnforcementMode.SHADOW.value,
     )
 
@@ -66,7 +66,7 @@ class RuleSentenceForm(forms.Form):
     def read_as(self) -> str:
         """The limit as it was understood: "20.0 s"."""
         signal, limit = self.cleaned_data["signal"], self.cleaned_data["limit"]
-        return words.setting_value("rule.limit", limit, signal)
+        return labels.setting_value("rule.limit", limit, signal)
 
     @property
     def typed_differently(self) -> bool:

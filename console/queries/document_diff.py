@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from console.access.policy_secrets import SET
-from console.units import words
+from console.units import labels
 from console.units.format import as_json, duration, size
-from console.units.words import OF_RULES, SIGNALS_BY_CODE
+from console.units.labels import OF_RULES, SIGNALS_BY_CODE
 
 _MISSING = object()
 GONE = "not there"
@@ -129,11 +129,11 @@ def _text(path: str, value: Any) -> str:
         if path.endswith("client_max_capacity"):
             return f"{value} %"
     if path.endswith(".mode"):
-        return words.mode(value)
+        return labels.mode_label(value)
     if path.endswith(".shape"):
         return str(value).replace("_", " ")
     if path.endswith(".ladder") and isinstance(value, (list, tuple)):
-        return ", then ".join(map(words.rung, value)) or "none"
+        return ", then ".join(map(labels.rung, value)) or "none"
     if isinstance(value, (list, tuple)):
         return (
             ", ".join(_text(path, item) if isinstance(item, Mapping) else str(item) for item in value)

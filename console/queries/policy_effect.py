@@ -15,7 +15,7 @@ from broker_core.documents.instance import (
     SettingChange,
 )
 from broker_core.documents.system_records import DecisionEntry
-from console.units import words
+from console.units import labels
 
 NOT_SET: Final = "not set"
 """The origin of what another policy doesn't have (slow_clients.rules.compare)."""
@@ -178,9 +178,9 @@ def _sentence(entries: list[DecisionEntry], fate: str) -> str:
     """Return the broker's own sentence for one client; for many what is done, and by which rule."""
     if len(entries) == 1 and entries[0].sentence:
         return entries[0].sentence
-    told, rule = words.act(entries[0].action), entries[0].rule
+    told, rule = labels.act_label(entries[0].action), entries[0].rule
     done = {"enforced": told.done, "recorded": told.would, "held": f"not {told.done}"}[fate].lower()
-    by = f"{done} by {words.setting(rule) if '.' in rule else f'rule {rule}'}"
+    by = f"{done} by {labels.setting_label(rule) if '.' in rule else f'rule {rule}'}"
     if fate != "held":
         return by
     most = entries[0].held_at
@@ -208,7 +208,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
         called = group if group in PRESETS else f"rule {group}"
         mode = next((change for change in found if change.setting.endswith(".mode")), None)
         if len(found) > 1 and all(change.before.origin == NOT_SET for change in found):
-            yield f"comes under {called}" + (f" ({words.mode(mode.after.value)})" if mode else "")
+            yield f"comes under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
         elif len(found) > 1 and all(change.after.origin == NOT_SET for change in found):
             yield f"is no longer under {called}"
         else:
@@ -217,9 +217,9 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
 
 def _change(change: SettingChange, signal: str) -> str:
     old, new = (
-        words.setting_value(change.setting, side.value, signal) for side in (change.before, change.after)
+        labels.setting_value(change.setting, side.value, signal) for side in (change.before, change.after)
     )
-    return f"{words.setting(change.setting)} {old} → {new}, from {change.after.origin}"
+    return f"{labels.setting_label(change.setting)} {old} → {new}, from {change.after.origin}"
 
 
 def _kind(action: str) -> str:

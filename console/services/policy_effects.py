@@ -16,7 +16,7 @@ from django.conf import settings
 from broker_core.slow_clients.rules.review import Severity
 from console.queries import policy_effect
 from console.services.drafts import DraftPreview
-from console.units.format import in_words, size
+from console.units.format import humanise_sentence, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class PolicyChangeEffect:
 def effect_of_publishing(found: DraftPreview, document: Mapping[str, Any]) -> PolicyChangeEffect:
     """Return the effect of a document that becomes the policy, with warnings about its settings first."""
     unwise = [
-        in_words(f"{one.where}: {one.sentence}") for one in found.findings if one.severity is Severity.WARN
+        humanise_sentence(f"{one.where}: {one.sentence}")
+        for one in found.findings
+        if one.severity is Severity.WARN
     ]
     return _effect(found, document, [*unwise, *beyond_the_machine(document)])
 

@@ -23,7 +23,7 @@ from console.models import Decision, Instance, PolicyRevision, StagedRollout
 from console.queries import policies as read
 from console.services import audit, policies
 from console.services.actors import SYSTEM, Actor
-from console.units import words
+from console.units import labels
 from console.units.format import number_exact
 
 ENDED: Final = ("no_rollout", "revision_changed")
@@ -163,7 +163,9 @@ def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> 
         return f"{allowed} {was} allowed, and {number_exact(made)} carried out."
     if held is None:
         return f"{allowed} {was} allowed, and the next one was not carried out."
-    next_one = f"The next one, on client {held.client} by {words.setting(held.rule)}, was not carried out."
+    next_one = (
+        f"The next one, on client {held.client} by {labels.setting_label(held.rule)}, was not carried out."
+    )
     if not held.member:
         return f"{allowed} {was} allowed. {next_one}"
     part = number_exact(rollout.allowances.get(held.member, 0))

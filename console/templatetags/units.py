@@ -10,45 +10,45 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from console.units import format as formats
-from console.units import words
+from console.units import labels
 
 register = template.Library()
 
 for plain in (
     formats.size, formats.number, formats.number_exact, formats.duration, formats.seconds, formats.percent, formats.with_unit,
-    formats.as_json, formats.in_words, formats.share, formats.moment_in, formats.found, formats.spaced,
+    formats.as_json, formats.humanise_sentence, formats.percent_of, formats.moment_in, formats.format_result_value, formats.words_of_key,
 ):  # fmt: skip
     register.filter(plain)
 for code in (
-    words.signal,
-    words.reason,
-    words.cause,
-    words.mode,
-    words.pool,
-    words.setting,
-    words.path,
-    words.event,
+    labels.signal_label,
+    labels.reason_label,
+    labels.cause_label,
+    labels.mode_label,
+    labels.pool_label,
+    labels.setting_label,
+    labels.path_label,
+    labels.audit_label,
 ):
     register.filter(f"{code.__name__}_word", code)
 
 
-register.filter(words.unit_of)
+register.filter(labels.signal_unit)
 
 
 @register.filter
-def act_does(code: object) -> str:
+def act_imperative(code: object) -> str:
     """An action as the operator chooses it: "offline it"."""
-    return words.act(code).does
+    return labels.act_label(code).does
 
 
 @register.filter
-def act_done(code: object) -> str:
+def act_past(code: object) -> str:
     """An action as what has been done, within a sentence: "offlined"."""
-    return words.act(code).done.lower()
+    return labels.act_label(code).done.lower()
 
 
 @register.filter
-def said(sentence: object) -> SafeString:
+def sentence_html(sentence: object) -> SafeString:
     """A sentence of an error or state, in which `names of commands` stand as code."""
     parts = str(sentence).split("`")
     if len(parts) % 2 == 0:
@@ -76,6 +76,6 @@ def moment(value: Any, form: str = "clock") -> SafeString | str:
 
 
 @register.filter
-def of(table: Any, key: Any) -> Any:
+def lookup(table: Any, key: Any) -> Any:
     """An entry of a mapping; nothing when there is none."""
     return table.get(key, {}) if isinstance(table, dict) else {}

@@ -12,11 +12,11 @@ import msgspec
 from broker_core.documents.journals import BrowsedMessage
 from broker_core.filters.message_types import SOH
 
-MOST_SHOWN = 16_384
+MAX_SHOWN = 16_384
 """Characters of a body on a page."""
-MOST_HEX = 2_048
+MAX_HEX = 2_048
 """Bytes of a body in hexadecimal."""
-MOST_FIELDS = 400
+MAX_FIELDS = 400
 PREVIEW = 180
 _DIGITS = re.compile(r"\d{1,6}")
 FIX_NAMES = {
@@ -33,7 +33,7 @@ FIX_NAMES = {
 """What common tags are called; a tag that isn't here is shown by its number alone."""
 
 
-class Field(NamedTuple):
+class FixField(NamedTuple):
     """One of a FIX message. `name` is "" where its tag isn't a common one."""
 
     tag: str
@@ -41,19 +41,19 @@ class Field(NamedTuple):
     value: str
 
 
-class Body(NamedTuple):
+class BodyView(NamedTuple):
     """What a page shows of a body. `kind` is how it was read; one of `pretty`, `fields` and `hexadecimal` is shown first."""
 
     kind: str
     preview: str
     pretty: str = ""
-    fields: tuple[Field, ...] = ()
+    fields: tuple[FixField, ...] = ()
     hexadecimal: str = ""
     cut: int = 0
     """Characters, or bytes, that aren't shown."""
 
 
-def body_of(message: BrowsedMessage) -> Body:
+def view_body(message: BrowsedMessage) -> BodyView:
     """Read by its shape: what isn't JSON may be FIX (tag=value, ended by SOH), text, MessagePack, or bytes."""
     if isinstance(message.base64, str):
         return _bytes(base64.b64decode(message.base64))
@@ -62,7 +62,7 @@ def body_of(message: BrowsedMessage) -> Body:
     return _laid_out("JSON", None if message.data is msgspec.UNSET else message.data)
 
 
-def hexadecimal(body: bytes) -> str:
+def hex_dump(body: bytes) -> str:
     """Sixteen bytes a line: where, which, and as text."""
     lines = []
     for at in range(0, len(body), 16):
@@ -72,43 +72,43 @@ def hexadecimal(body: bytes) -> str:
     return "\n".join(lines)
 
 
-def _laid_out(kind: str, value: Any, hexed: str = "") -> Body:
+def _laid_out(kind: str, value: Any, hexed: str = "") -> BodyView:
     compact = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=repr)
     pretty = json.dumps(value, ensure_ascii=False, indent=2, default=repr)
-    return Body(kind, compact[:PREVIEW], pretty[:MOST_SHOWN], (), hexed, max(0, len(pretty) - MOST_SHOWN))
+    return BodyView(kind, compact[:PREVIEW], pretty[:MAX_SHOWN], (), hexed, max(0, len(pretty) - MAX_SHOWN))
 
 
-def _text(text: str) -> Body:
+def _text(text: str) -> BodyView:
     fields = _fields(text)
-    hexed = hexadecimal(text.encode()[:MOST_HEX])
+    hexed = hex_dump(text.encode()[:MAX_HEX])
     if fields:
         fix = all(_DIGITS.fullmatch(field.tag) for field in fields)
         preview = " ".join(f"{field.name or field.tag}={field.value}" for field in fields[:20])
-        left = max(0, text.count(SOH) - len(fields)) if len(fields) == MOST_FIELDS else 0
-        return Body("FIX" if fix else "NVFIX", preview[:PREVIEW], "", tuple(fields), hexed, left)
-    return Body("text", text[:PREVIEW], text[:MOST_SHOWN], (), hexed, max(0, len(text) - MOST_SHOWN))
+        left = max(0, text.count(SOH) - len(fields)) if len(fields) == MAX_FIELDS else 0
+        return BodyView("FIX" if fix else "NVFIX", preview[:PREVIEW], "", tuple(fields), hexed, left)
+    return BodyView("text", text[:PREVIEW], text[:MAX_SHOWN], (), hexed, max(0, len(text) - MAX_SHOWN))
 
 
-def _fields(text: str) -> list[Field]:
+def _fields(text: str) -> list[FixField]:
     """Those of a FIX or NVFIX message; none when it isn't one."""
     if SOH not in text:
         return []
     found = []
-    for pair in text.split(SOH, MOST_FIELDS)[:MOST_FIELDS]:
+    for pair in text.split(SOH, MAX_FIELDS)[:MAX_FIELDS]:
         tag, equals, value = pair.partition("=")
         if pair and not (equals and tag):
             return []
         if pair:
-            found.append(Field(tag, FIX_NAMES.get(tag, ""), value))
+            found.append(FixField(tag, FIX_NAMES.get(tag, ""), value))
     return found
 
 
-def _bytes(body: bytes) -> Body:
-    hexed = hexadecimal(body[:MOST_HEX])
+def _bytes(body: bytes) -> BodyView:
+    hexed = hex_dump(body[:MAX_HEX])
     try:
         value = msgspec.msgpack.decode(body)
     except (msgspec.DecodeError, ValueError):
         value = None
     if isinstance(value, dict | list):
         return _laid_out("MessagePack", value, hexed)
-    return Body("bytes", body[:32].hex(" "), "", (), hexed, max(0, len(body) - MOST_HEX))
+    return BodyView("bytes", body[:32].hex(" "), "", (), hexed, max(0, len(body) - MAX_HEX))

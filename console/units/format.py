@@ -67,7 +67,7 @@ def duration(ms: Figure) -> str:
 _MEASURED = re.compile(r"(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b")
 
 
-def in_words(sentence: str | None) -> str:
+def humanise_sentence(sentence: str | None) -> str:
     """A broker's sentence with durations and pools as people call them: "nothing for 885730 ms" is "nothing for 14 min 45 s",
     "pool transport:tcp" is "pool tcp"."""
 
@@ -130,7 +130,7 @@ def as_json(value: Any) -> str:
     )
 
 
-def found(value: Any) -> str:
+def format_result_value(value: Any) -> str:
     """A figure of a job's result, or what a job was asked: yes or no, whole numbers in threes; lists and objects as JSON."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -139,12 +139,12 @@ def found(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else as_json(value)
 
 
-def spaced(key: str) -> str:
+def words_of_key(key: str) -> str:
     """A key of a result as words."""
     return str(key).replace("_", " ")
 
 
-def share(used: float | None, limit: float | None) -> float:
+def percent_of(used: float | None, limit: float | None) -> float:
     """Percent of a limit, 0 to 100."""
     return min(100.0, 100.0 * float(used or 0) / float(limit)) if limit else 0.0
 

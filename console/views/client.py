@@ -23,7 +23,7 @@ from console.queries import clients as read
 from console.queries import history, ledger, overview, pipeline_history
 from console.services import audit
 from console.services.pending_changes import service
-from console.units import words
+from console.units import labels
 from console.units.format import number, size
 from console.views import common, past, tray
 
@@ -164,8 +164,8 @@ def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
         return []
     return [
         {
-            "word": words.setting(one.setting),
-            "value": words.setting_value(one.setting, one.value),
+            "word": labels.setting_label(one.setting),
+            "value": labels.setting_value(one.setting, one.value),
             "origin": one.origin,
         }
         for one in settings_now

@@ -22,14 +22,14 @@ from console.queries import history, incidents
 from console.queries.clients import ClientSequence
 from console.queries.filters import DecisionFilter
 from console.queries.system_conditions import broker_restarts
-from console.units import words
+from console.units import labels
 from console.views import common
 
 PAGE = 50
 MOST_INCIDENTS = 20
 MOST_CLIENTS = 10_000
 PATIENCE_S = 2.0
-ACTIONS = tuple((action.value, words.act(action).done) for action in PolicyAction)
+ACTIONS = tuple((action.value, labels.act_label(action).done) for action in PolicyAction)
 REASONS = tuple(reason.value for reason in DecisionReason)
 
 

@@ -15,7 +15,7 @@ from console.forms.journaled_topics import write_line
 from console.forms.rule import format_limit, rule_signals
 from console.models import PolicyDraft
 from console.services.draft_parts import list_entries, transport_settings
-from console.units import words
+from console.units import labels
 from console.units.format import duration, size
 
 _TITLES = {
@@ -222,7 +222,7 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction])
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
-    mode = words.mode(entry.get("mode") or table["mode"].default)
+    mode = labels.mode_label(entry.get("mode") or table["mode"].default)
     return [[word for word in scope if word] or ["instance"], _settings(table, entry), [mode], _within(acts)]
 
 
@@ -248,7 +248,7 @@ def _rule(
     named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
     return [
-        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [words.rung(rung) for rung in ladder] or ["as its rule"],
+        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [labels.rung(rung) for rung in ladder] or ["as its rule"],
         [_mode_of(rule, named)], _within(acts),
     ]  # fmt: skip
 
@@ -256,22 +256,22 @@ def _rule(
 def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
     """Return the mode of a rule; one with a scope and no mode has that of the rule it is for."""
     if rule.get("mode"):
-        return words.mode(rule["mode"])
-    return "as its rule" if named else words.mode(EnforcementMode.SHADOW)
+        return labels.mode_label(rule["mode"])
+    return "as its rule" if named else labels.mode_label(EnforcementMode.SHADOW)
 
 
 def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
-    told = [words.signal(signal)] if signal in set(Signal) else []
+    told = [labels.signal_label(signal)] if signal in set(Signal) else []
     told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
     for key in ("limit", "clear"):
         if isinstance(rule.get(key), int):
-            told.append(f"{words.OF_RULES[key]} {format_limit(rule[key], signal)}")
+            told.append(f"{labels.OF_RULES[key]} {format_limit(rule[key], signal)}")
     told += [f"{rule['percent']} % of the pool’s limit"] if rule.get("percent") else []
     told += [f"{rule['count']} times"] if rule.get("count") else []
     for key in ("hold_ms", "window_ms", "check_ms", "cooldown_ms"):
         if isinstance(rule.get(key), int) and rule[key]:
-            told.append(f"{words.OF_RULES[key]} {duration(rule[key])}")
+            told.append(f"{labels.OF_RULES[key]} {duration(rule[key])}")
     return told
 
 
@@ -287,7 +287,7 @@ def _word(value: Any) -> str:
 def _within(acts: list[WorstCaseAction]) -> list[str]:
     """Return each act with the longest time from crossing the limit to it."""
     return [
-        f"{words.act(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
+        f"{labels.act_label(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
         for act in acts
     ]
 

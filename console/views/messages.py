@@ -25,7 +25,7 @@ from console.queries import messages as read
 from console.services import audit
 from console.services.actors import access_of_request
 from console.services.pending_changes import service as tray_service
-from console.units.bodies import Body, body_of
+from console.units.bodies import BodyView, view_body
 from console.views import common, tray
 
 PAGE = 50
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
     """A message in the list. `begin` is where a replay starts that begins with it."""
 
     message: BrowsedMessage
-    body: Body
+    body: BodyView
     begin: str
 
 
@@ -148,7 +148,7 @@ def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
 
 
 def _shown(messages: list[BrowsedMessage]) -> list[Shown]:
-    return [Shown(one, body_of(one), _just_before(one.bookmark)) for one in messages]
+    return [Shown(one, view_body(one), _just_before(one.bookmark)) for one in messages]
 
 
 def _just_before(bookmark: str) -> str:

@@ -19,7 +19,7 @@ from broker_core.errors import OperatorError
 from console.models import Instance, PolicyRevision
 from console.queries import point_in_time as read
 from console.queries.document_diff import diff_documents
-from console.units import words
+from console.units import labels
 from console.views import common
 
 PAGE = 100
@@ -117,8 +117,8 @@ def _parts(revision: PolicyRevision) -> Context:
         values = {**part["pool"], **part["client_policy"]}
         cells = [
             {
-                "word": words.setting(f"amps.{field}"),
-                "value": words.setting_value(f"amps.{field}", values.get(field)),
+                "word": labels.setting_label(f"amps.{field}"),
+                "value": labels.setting_value(f"amps.{field}", values.get(field)),
             }
             for field in (*AMPS_POOL, *AMPS_CLIENT)
             if values.get(field) is not None
@@ -127,7 +127,7 @@ def _parts(revision: PolicyRevision) -> Context:
             limits.append({"name": name, "cells": cells})
     rules = [
         {
-            "sentence": words.rule_sentence(rule),
+            "sentence": labels.rule_sentence(rule),
             "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
         for rule in document.get("rules") or []

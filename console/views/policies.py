@@ -25,7 +25,7 @@ from console.queries.document_diff import DocumentChange, diff_documents
 from console.services import audit, set_back
 from console.services import policies as service
 from console.services.pending_changes import service as tray_service
-from console.units import words
+from console.units import labels
 from console.views import common, past, tray
 from console.views.rollouts import rollout_shown
 
@@ -144,7 +144,7 @@ def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The operators' own rules as sentences."""
     return [
         {
-            "place": place, "name": str(rule.get("name")), "sentence": words.rule_sentence(rule),
+            "place": place, "name": str(rule.get("name")), "sentence": labels.rule_sentence(rule),
             "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
         for place, rule in enumerate(document.get("rules") or [])

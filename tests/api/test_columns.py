@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 from broker_core.documents import client_columns
 from broker_core.documents.client_columns import CLIENT_COLUMNS, ClientColumn, ColumnType
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health
-from console.templatetags.shell import DELIVERIES, HEALTHS
+from console.templatetags.page_frame import DELIVERIES, HEALTHS
 from tests.support.fake_broker import FakeBroker
 
 WITHOUT = tuple(column for column in CLIENT_COLUMNS if column.key != "protocol")

@@ -26,7 +26,7 @@ from console.services.pending_changes.base import ChangeKind, ChangePreview, eff
 from console.services.pending_changes.bulk import MATCHING_ACTS
 from console.services.pending_changes.control import CONTROL_ACTS, rollout_plan
 from console.services.policy_effects import effect_of_publishing
-from console.units import words
+from console.units import labels
 from console.units.format import number_exact, size
 
 MAX_LINES: Final = 12
@@ -284,9 +284,9 @@ def _differences(
         for one in group_list_changes(found.differences)
         if one.path.partition(" ")[0].partition(".")[0] != "rules"
     ]
-    told += [DocumentChange("rule", words.rule_sentence(rule), GONE) for rule in before if rule not in after]
+    told += [DocumentChange("rule", labels.rule_sentence(rule), GONE) for rule in before if rule not in after]
     return told + [
-        DocumentChange("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before
+        DocumentChange("rule", GONE, labels.rule_sentence(rule)) for rule in after if rule not in before
     ]
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.template import engines
 
-from console.templatetags.units import moment, said
+from console.templatetags.units import moment, sentence_html
 from console.units.format import duration, size
 
 
@@ -23,6 +23,9 @@ def test_a_moment_carries_its_milliseconds_and_reads_as_utc_until_the_page_knows
 
 
 def test_commands_in_a_sentence_stand_as_code_and_nothing_else_of_it_is_markup() -> None:
-    assert said("See `journal ls` & `<b>`.") == "See <code>journal ls</code> &amp; <code>&lt;b&gt;</code>."
-    assert said("A ` alone <b>") == "A ` alone &lt;b&gt;"
-    assert said("") == ""
+    assert (
+        sentence_html("See `journal ls` & `<b>`.")
+        == "See <code>journal ls</code> &amp; <code>&lt;b&gt;</code>."
+    )
+    assert sentence_html("A ` alone <b>") == "A ` alone &lt;b&gt;"
+    assert sentence_html("") == ""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker_core.documents.journals import BrowsedMessage
-from console.units.bodies import MOST_FIELDS, MOST_HEX, MOST_SHOWN, PREVIEW, body_of, hexadecimal
+from console.units.bodies import MAX_FIELDS, MAX_HEX, MAX_SHOWN, PREVIEW, hex_dump, view_body
 
 
 def message(**body: Any) -> BrowsedMessage:
@@ -36,11 +36,11 @@ def packed(value: Any) -> str:
     ids=lambda one: str(one)[:24],
 )
 def test_a_body_is_read_by_its_shape(body: dict[str, Any], kind: str) -> None:
-    assert body_of(message(**body)).kind == kind
+    assert view_body(message(**body)).kind == kind
 
 
 def test_fields_of_fix_have_their_names_and_values() -> None:
-    fields = body_of(message(text="35=D\x0155=IBM\x019999=x=y\x01")).fields
+    fields = view_body(message(text="35=D\x0155=IBM\x019999=x=y\x01")).fields
     assert [tuple(field) for field in fields] == [
         ("35", "MsgType", "D"),
         ("55", "Symbol", "IBM"),
@@ -49,14 +49,14 @@ def test_fields_of_fix_have_their_names_and_values() -> None:
 
 
 def test_what_a_page_gets_is_bounded() -> None:
-    long = body_of(message(data=["x" * 100] * 1_000))
-    assert len(long.pretty) == MOST_SHOWN and long.cut > 0 and len(long.preview) == PREVIEW
-    many = body_of(message(text="".join(f"{n}=v\x01" for n in range(1_000))))
-    assert len(many.fields) == MOST_FIELDS and many.cut == 1_000 - MOST_FIELDS
-    raw = body_of(message(base64=base64.b64encode(b"\xff" * 5_000).decode()))
-    assert raw.hexadecimal.count("\n") == MOST_HEX // 16 - 1 and raw.cut == 5_000 - MOST_HEX
+    long = view_body(message(data=["x" * 100] * 1_000))
+    assert len(long.pretty) == MAX_SHOWN and long.cut > 0 and len(long.preview) == PREVIEW
+    many = view_body(message(text="".join(f"{n}=v\x01" for n in range(1_000))))
+    assert len(many.fields) == MAX_FIELDS and many.cut == 1_000 - MAX_FIELDS
+    raw = view_body(message(base64=base64.b64encode(b"\xff" * 5_000).decode()))
+    assert raw.hexadecimal.count("\n") == MAX_HEX // 16 - 1 and raw.cut == 5_000 - MAX_HEX
 
 
 def test_hexadecimal_says_where_which_and_as_text() -> None:
-    assert hexadecimal(b"GET /\x00") == "000000  47 45 54 20 2f 00                                 GET /·"
-    assert hexadecimal(b"") == ""
+    assert hex_dump(b"GET /\x00") == "000000  47 45 54 20 2f 00                                 GET /·"
+    assert hex_dump(b"") == ""

@@ -6,7 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from console.units.format import duration, epoch_ms, found, in_words, number, percent, size, with_unit
+from console.units.format import (
+    duration,
+    epoch_ms,
+    format_result_value,
+    humanise_sentence,
+    number,
+    percent,
+    size,
+    with_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,12 +59,14 @@ def test_moments_of_any_kind_are_the_same_milliseconds() -> None:
 
 
 def test_a_sentence_of_the_broker_names_durations_and_pools_as_people_do() -> None:
-    assert in_words("It took nothing for 885,730 ms.") == "It took nothing for 14 min 45 s."
+    assert humanise_sentence("It took nothing for 885,730 ms.") == "It took nothing for 14 min 45 s."
     assert (
-        in_words("the clients of pool transport:tcp hold 8.0 MiB") == "the clients of pool tcp hold 8.0 MiB"
+        humanise_sentence("the clients of pool transport:tcp hold 8.0 MiB")
+        == "the clients of pool tcp hold 8.0 MiB"
     )
     assert (
-        in_words("the clients of pool instance hold 2.4 GiB") == "the clients of the shared pool hold 2.4 GiB"
+        humanise_sentence("the clients of pool instance hold 2.4 GiB")
+        == "the clients of the shared pool hold 2.4 GiB"
     )
 
 
@@ -64,4 +75,4 @@ def test_a_sentence_of_the_broker_names_durations_and_pools_as_people_do() -> No
     [(True, "yes"), (False, "no"), (None, "–"), (2_811_904, "2,811,904"), (23.1, "23.1"), ("now.yaml", "now.yaml"), (["a"], '["a"]')],
 )  # fmt: skip
 def test_a_figure_of_a_jobs_result_reads_as_people_write_it(value: object, words: str) -> None:
-    assert found(value) == words
+    assert format_result_value(value) == words

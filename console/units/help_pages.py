@@ -33,7 +33,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 ELSEWHERE: Final = (TRAY,)
 
 
-def help_of(page: str) -> SafeString:
+def page_help(page: str) -> SafeString:
     """A page's help as HTML."""
     key = next((one for one in (page, page.partition("_")[0]) if one in PARTS), "")
     return _rendered(PARTS.get(key, ELSEWHERE))
@@ -46,10 +46,10 @@ def _rendered(parts: tuple[str, ...]) -> SafeString:
     for rule in ("link_open", "link_close"):
         reader.renderer.rules[rule] = lambda *_: ""  # type: ignore[attr-defined]
     blocks = _blocks()
-    return mark_safe("".join(reader.render("\n\n".join(taken(blocks, part))) for part in parts))
+    return mark_safe("".join(reader.render("\n\n".join(select_paragraphs(blocks, part))) for part in parts))
 
 
-def taken(blocks: list[str], part: str) -> list[str]:
+def select_paragraphs(blocks: list[str], part: str) -> list[str]:
     """The paragraphs that a part names."""
     if not part.startswith("#"):
         return [block for block in blocks if block.startswith(part)]

@@ -19,7 +19,7 @@ from console.queries import brokers
 from console.queries.limit_advice import LimitAdvice, limit_advice
 from console.queries.system_conditions import current_conditions as standings_now
 from console.services.actors import access_of_request
-from console.units import handbook, words
+from console.units import help_pages, labels
 from console.units.format import epoch_ms, size
 
 register = template.Library()
@@ -27,7 +27,7 @@ register = template.Library()
 SPRITE = "vendor/tabler-icons-3.51.0/sprite.svg"
 
 
-class Word(NamedTuple):
+class StateLabel(NamedTuple):
     """How a state is said: word, icon, and what it means."""
 
     word: str
@@ -36,40 +36,42 @@ class Word(NamedTuple):
 
 
 DELIVERIES = {
-    DeliveryState.OFFLINED: Word(
+    DeliveryState.OFFLINED: StateLabel(
         "Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"
     ),
-    DeliveryState.DRAINING: Word(
+    DeliveryState.DRAINING: StateLabel(
         "Draining", "progress-down", "Reads again: its spool is being sent, in order"
     ),
-    DeliveryState.REPLAYING: Word(
+    DeliveryState.REPLAYING: StateLabel(
         "Replaying", "history", "Reads the journal from a bookmark; will join live"
     ),
-    DeliveryState.LIVE: Word("Live", "arrow-right", "Receives records as they are accepted"),
-    DeliveryState.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
+    DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records as they are accepted"),
+    DeliveryState.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent until it is resumed"),
 }
-GONE = Word("Not connected", "plug-x", "It has logged off")
-AWAY = Word("Not known", "help", "The broker that may have it can't be asked")
+GONE = StateLabel("Not connected", "plug-x", "It has logged off")
+AWAY = StateLabel("Not known", "help", "The broker that may have it can't be asked")
 # Keeping up is a dot and never a tick: nothing that could go on being shown while nobody looks promises anything.
 HEALTHS = {
-    Health.STALLED: Word("Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"),
-    Health.FLAPPING: Word("Flapping", "activity", "It is offlined again and again"),
-    Health.FALLING_BEHIND: Word("Falling behind", "alert-triangle", "More comes for it than it takes"),
-    Health.NOT_RECORDED: Word(
+    Health.STALLED: StateLabel(
+        "Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"
+    ),
+    Health.FLAPPING: StateLabel("Flapping", "activity", "It is offlined again and again"),
+    Health.FALLING_BEHIND: StateLabel("Falling behind", "alert-triangle", "More comes for it than it takes"),
+    Health.NOT_RECORDED: StateLabel(
         "Not recorded",
         "alert-triangle",
         "The policy no longer journals its topics: nothing more comes for it",
     ),
-    Health.UNKNOWN: Word(
+    Health.UNKNOWN: StateLabel(
         "Not known yet", "help", "It hasn't been looked at for long enough, or the broker is late"
     ),
-    Health.PAUSED: Word("Paused", "player-pause", "Nothing is sent to it"),
-    Health.KEEPS_UP: Word("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
+    Health.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent to it"),
+    Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
 }
 # Word and icon of every state that a page shows.
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
-    **{key.value: (one.done, one.icon) for key, one in words.ACTS.items()},
+    **{key.value: (one.done, one.icon) for key, one in labels.ACTS.items()},
     "gone": GONE[:2],
     "away": AWAY[:2],
     "current": ("Current", "activity"),
@@ -108,7 +110,7 @@ def sprite_url() -> str:
 
 
 @register.simple_tag
-def state(name: Any) -> SafeString:
+def state_chip(name: Any) -> SafeString:
     """A state as colour, icon and word."""
     key = str(name)
     word, picture = STATES.get(key, (key.replace("_", " ").capitalize(), "circle-dashed"))
@@ -126,14 +128,14 @@ def client_words() -> SafeString:
         kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(entries)}
         for kind, entries in (("delivery", deliveries), ("health", list(HEALTHS.items())))
     }
-    told["acts"] = {str(key): one._asdict() for key, one in words.ACTS.items()}
+    told["acts"] = {str(key): one._asdict() for key, one in labels.ACTS.items()}
     return json_script(told, "client-words")
 
 
 @register.simple_tag
-def act(action: object, mode: object = "") -> SafeString:
+def act_chip(action: object, mode: object = "") -> SafeString:
     """What was done to a client; what was only recorded says "would", and looks it."""
-    told = words.act(action)
+    told = labels.act_label(action)
     if mode == EnforcementMode.SHADOW:
         return format_html(
             '<span class="state would" data-state="{}">{}{}</span> <span class="tag shadow">recorded only</span>',
@@ -143,7 +145,7 @@ def act(action: object, mode: object = "") -> SafeString:
 
 
 @register.simple_tag
-def name(text: object) -> SafeString:
+def isolated_name(text: object) -> SafeString:
     """A name from outside: isolated from the direction around it, and cut in its middle where it is too long."""
     whole = str(text)
     if len(whole) <= 3 * NAME_TAIL:
@@ -157,7 +159,7 @@ def name(text: object) -> SafeString:
 
 
 @register.simple_tag
-def standings() -> SafeString:
+def system_conditions() -> SafeString:
     """What is wrong now, for the top of the page."""
     return SafeString(render_to_string("components/standings.html", {"found": standings_now()}))
 
@@ -169,7 +171,7 @@ def site_zone() -> str:
 
 
 @register.simple_tag
-def saving_of(decision: Decision) -> LimitAdvice | None:
+def limit_advice_for(decision: Decision) -> LimitAdvice | None:
     """The smallest change that would have spared its client."""
     return limit_advice({**decision.details, "at": epoch_ms(decision.at)})
 
@@ -198,7 +200,7 @@ def sample_line(samples: list[list[float]]) -> SafeString:
 def page_help(context: dict[str, Any]) -> SafeString:
     """What the operator's guide says of the page one is on."""
     match = getattr(context.get("request"), "resolver_match", None)
-    return handbook.help_of(str(match.url_name) if match else "")
+    return help_pages.page_help(str(match.url_name) if match else "")
 
 
 @register.simple_tag
@@ -216,7 +218,7 @@ def other_instances(context: dict[str, Any]) -> list[str]:
 
 
 @register.simple_tag(takes_context=True)
-def current(context: dict[str, Any], page: str) -> SafeString | str:
+def aria_current(context: dict[str, Any], page: str) -> SafeString | str:
     """aria-current for the link of the page one is on."""
     match = getattr(context.get("request"), "resolver_match", None)
     names = {"clients": ("clients", "client", "client_disconnect", "client_durables")}.get(page, (page,))

@@ -53,7 +53,7 @@ REASONS: Final[Mapping[DecisionReason, str]] = {
 SIGNALS_BY_CODE: Final = {code.value: word for code, word in SIGNALS.items()}
 
 
-class Act(NamedTuple):
+class ActLabel(NamedTuple):
     """How an action is told: as the operator chooses it, when it was done, and when it was only recorded."""
 
     does: str
@@ -62,27 +62,29 @@ class Act(NamedTuple):
     icon: str
 
 
-ACTS: Final[Mapping[PolicyAction, Act]] = {
-    PolicyAction.NOTIFY: Act("tell the operators", "Operators told", "Would be told of", "bolt"),
-    PolicyAction.WARN: Act("warn it", "Warned", "Would be warned", "alert-triangle"),
-    PolicyAction.CONFLATE: Act("newest value only", "Conflated", "Would be conflated", "progress-down"),
-    PolicyAction.DISCARD_OLDEST: Act(
+ACTS: Final[Mapping[PolicyAction, ActLabel]] = {
+    PolicyAction.NOTIFY: ActLabel("tell the operators", "Operators told", "Would be told of", "bolt"),
+    PolicyAction.WARN: ActLabel("warn it", "Warned", "Would be warned", "alert-triangle"),
+    PolicyAction.CONFLATE: ActLabel("newest value only", "Conflated", "Would be conflated", "progress-down"),
+    PolicyAction.DISCARD_OLDEST: ActLabel(
         "discard its oldest", "Oldest discarded", "Oldest would be discarded", "x"
     ),
-    PolicyAction.OFFLINE: Act("offline it", "Offlined", "Would be offlined", "database-import"),
-    PolicyAction.CONTINUE_FROM_JOURNAL: Act(
+    PolicyAction.OFFLINE: ActLabel("offline it", "Offlined", "Would be offlined", "database-import"),
+    PolicyAction.CONTINUE_FROM_JOURNAL: ActLabel(
         "go on from the log", "Sent back to the log", "Would be sent back to the log", "history"
     ),
-    PolicyAction.PAUSE: Act("pause it", "Paused", "Would be paused", "player-pause"),
-    PolicyAction.CANCEL_SUBSCRIPTION: Act(
+    PolicyAction.PAUSE: ActLabel("pause it", "Paused", "Would be paused", "player-pause"),
+    PolicyAction.CANCEL_SUBSCRIPTION: ActLabel(
         "end the subscription", "Subscription ended", "Subscription would be ended", "circle-x"
     ),
-    PolicyAction.ASK_TO_CLOSE: Act("ask it to close", "Asked to close", "Would be asked to close", "plug-x"),
-    PolicyAction.DISCONNECT: Act("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
-    PolicyAction.REFUSE: Act(
+    PolicyAction.ASK_TO_CLOSE: ActLabel(
+        "ask it to close", "Asked to close", "Would be asked to close", "plug-x"
+    ),
+    PolicyAction.DISCONNECT: ActLabel("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
+    PolicyAction.REFUSE: ActLabel(
         "disconnect and refuse it", "Disconnected and refused", "Would be disconnected and refused", "plug-x"
     ),
-    PolicyAction.DELETE_DURABLE: Act(
+    PolicyAction.DELETE_DURABLE: ActLabel(
         "delete its durable subscription", "Durable deleted", "Durable would be deleted", "circle-x"
     ),
 }
@@ -114,57 +116,57 @@ _HALVES: Final = {"memory": "memory", "disk": "spool"}
 _BYTES = ("_limit", "_bytes", "journal_size")
 
 
-def signal(code: object) -> str:
+def signal_label(code: object) -> str:
     """A signal as rules speak of it; what isn't known as it is written."""
     return SIGNALS.get(Signal(str(code)), "") if str(code) in set(Signal) else _plain(code)
 
 
-def reason(code: object) -> str:
+def reason_label(code: object) -> str:
     """Why a decision was taken."""
     return (
         REASONS[DecisionReason(str(code))] if str(code) in set(DecisionReason) else _plain(code).capitalize()
     )
 
 
-def cause(code: object) -> str:
+def cause_label(code: object) -> str:
     """Why messages will not be delivered."""
     return CAUSES[DiscardCause(str(code))] if str(code) in set(DiscardCause) else _plain(code)
 
 
-def mode(code: object) -> str:
+def mode_label(code: object) -> str:
     """Whether decisions are carried out."""
     return MODES[EnforcementMode(str(code))] if str(code) in set(EnforcementMode) else _plain(code)
 
 
-def act(code: object) -> Act:
+def act_label(code: object) -> ActLabel:
     """How an action is told."""
     plain = _plain(code).capitalize()
     known = str(code) in set(PolicyAction)
     return (
         ACTS[PolicyAction(str(code))]
         if known
-        else Act(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
+        else ActLabel(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
     )
 
 
-def pool(name: object) -> str:
+def pool_label(name: object) -> str:
     """A pool by its transport's name, or "shared" for the instance's."""
     text = str(name or "")
     return "shared" if text == "instance" else text.removeprefix("transport:") or NONE
 
 
-def setting(path: object) -> str:
+def setting_label(path: object) -> str:
     """A setting by its own system's word: `amps.client_max_capacity` is "ClientMaxCapacity"."""
     group, _, field = str(path).rpartition(".")
     row = PRESETS.get(group, {}).get(field) or PRESETS.get(group, {}).get(f"{field}_ms")
     if row is not None:
         return row.word or _plain(field)
     if field in _HALVES and group:  # one setting that is two rules
-        return f"{setting(group)} ({_HALVES[field]})"
+        return f"{setting_label(group)} ({_HALVES[field]})"
     return f"{group}: {OF_RULES.get(field, _plain(field))}" if field in OF_RULES else str(path)
 
 
-def path(text: object) -> str:
+def path_label(text: object) -> str:
     """A place in a policy document as people call it: `tcp.pool.message_memory_limit` is "tcp: MessageMemoryLimit"."""
     *place, field = [
         part for part in str(text).split(".") if part not in ("pool", "client_policy", "instance")
@@ -187,9 +189,9 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if field == "mode":
-        return mode(value)
+        return mode_label(value)
     if field == "signal":
-        return signal(value)
+        return signal_label(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(rung(one) for one in value) or "none"
     if not isinstance(value, (int, float)):
@@ -200,7 +202,7 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
 def rule_sentence(rule: Mapping[str, Any]) -> str:
     """A rule of the operators' own as a sentence: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it"."""
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
-    said = [f"When {signal(rule.get('signal') or rule.get('name'))}"]
+    said = [f"When {signal_label(rule.get('signal') or rule.get('name'))}"]
     said += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
     whom = [
         f"{key} {value}" if key != "client" else str(value)
@@ -220,7 +222,7 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
     return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
 
 
-def event(code: object) -> str:
+def audit_label(code: object) -> str:
     """What an audit event is about: `policy.change` is "Policy: change"."""
     about, _, what = str(code or NONE).partition(".")
     said = f"{_plain(about)}: {_plain(what.replace('.', ' '))}" if what else _plain(about)
@@ -231,7 +233,7 @@ def _measured(value: float, unit: str) -> str:
     return f"{value:g} %" if unit == "%" else with_unit(value, unit)
 
 
-def unit_of(signal_code: object) -> str:
+def signal_unit(signal_code: object) -> str:
     """What a signal is counted in; "" for one that isn't known."""
     known = str(signal_code) in set(Signal)
     return rule_terms.SIGNALS[Signal(str(signal_code))].unit if known else ""
@@ -240,7 +242,7 @@ def unit_of(signal_code: object) -> str:
 def _unit(field: str, known: str, signal_code: object) -> str:
     if known:
         return known
-    if field in ("limit", "clear") and (unit := unit_of(signal_code)):
+    if field in ("limit", "clear") and (unit := signal_unit(signal_code)):
         return unit
     if field.endswith("_ms"):
         return Unit.MILLISECONDS
@@ -251,7 +253,7 @@ def rung(one: Any) -> str:
     """Return an act of a rule with its share of the limit and its times: "disconnect it after 10.0 s"."""
     if not isinstance(one, Mapping):
         return str(one)
-    told = [act(one.get("action")).does]
+    told = [act_label(one.get("action")).does]
     told += [f"at {one['at_percent']} %"] if one.get("at_percent") not in (None, 100) else []
     told += [
         f"{word} {duration(one[key])}"
