@@ -39,7 +39,7 @@ def refused(request: HttpRequest, exception: Exception) -> HttpResponse:
 def failed(request: HttpRequest) -> HttpResponse:
     """500, while the exception is being handled; 503 when it is the database's."""
     if not _is_api(request):
-        return pages.failed(request)
+        return pages.server_error(request)
     if isinstance(sys.exc_info()[1], DatabaseError):
         answer = _problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
@@ -66,7 +66,7 @@ def failed(request: HttpRequest) -> HttpResponse:
 def no_csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: a form without its token."""
     if not _is_api(request):
-        return pages.from_before(request)
+        return pages.csrf_failed(request)
     return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "The CSRF token is missing or wrong.")
 
 

@@ -8,10 +8,10 @@ from django.views.decorators.http import require_safe
 
 from console.access.rights import PublicAccess
 from console.queries.readiness import check_components
-from console.views.common import permitted
+from console.views.common import requires_permission
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -19,7 +19,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": True})
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:

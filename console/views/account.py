@@ -22,7 +22,7 @@ from console.services import operators, proof, second_factor
 from console.services.actors import require_user
 from console.views import common
 
-own = common.permitted(PublicAccess.OWN_ACCOUNT)
+own = common.requires_permission(PublicAccess.OWN_ACCOUNT)
 
 
 @own

@@ -15,11 +15,11 @@ from console.services.actions.definition import MAX_STEPS, kinds_for
 from console.services.actions.options import StepKind, StepOption
 
 GROUPS = ("when", "steps")
-MOST_PARTS = MAX_STEPS + 1
+MAX_PARTS = MAX_STEPS + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class OptionField:
     """One option of a part, with the value it has in the form."""
 
     name: str
@@ -28,14 +28,14 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ActionPart:
     """A trigger, condition or step in the form. `problem` is why it can't be saved."""
 
     group: str
     number: int
     word: str
     kind: StepKind
-    fields: tuple[Field, ...]
+    fields: tuple[OptionField, ...]
     problem: str = ""
 
     @property
@@ -49,7 +49,7 @@ class Part:
         return f"{self.word}.{self.kind.name}"
 
 
-def choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
+def part_choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
     """What can be added to a group: (heading, [(code, label)])."""
     if group == "when":
         return [("When", [(f"on.{kind.name}", kind.label) for kind in triggers.KINDS.values()])]
@@ -60,11 +60,11 @@ def choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
 
 
-def read(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+def read_parts(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
     """The parts that a form holds, in order; unknown kinds are left out."""
     made: dict[str, list[dict[str, str]]] = {group: [] for group in GROUPS}
     for group in GROUPS:
-        for number in range(MOST_PARTS):
+        for number in range(MAX_PARTS):
             code = post.get(f"{group}-{number}-part", "")
             if (part := _blank(group, code)) is not None:
                 word = code.partition(".")[0]
@@ -77,7 +77,7 @@ def read(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
     return made
 
 
-def edit(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, str]) -> str:
+def edit_parts(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, str]) -> str:
     """Carry out a button on the parts; says what was done, for those who don't see it."""
     do, _, rest = what.partition(".")
     group, _, place = rest.partition(".")
@@ -103,20 +103,20 @@ def edit(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, s
     return ""
 
 
-def shown(
+def parts_for_page(
     group: str, rows: Sequence[Mapping[str, str]], problem: Mapping[str, Any] | None = None
-) -> list[Part]:
+) -> list[ActionPart]:
     """The parts as a page shows them."""
     made = []
     for number, row in enumerate(rows):
         word = next(word for word in ("on", "if", "do") if word in row)
         kind = kinds_for(word)[row[word]]
         fields = tuple(
-            Field(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default)))
+            OptionField(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default)))
             for one in kind.options
         )
         why = str(problem["message"]) if problem and problem.get("part") == f"{group}.{number}" else ""
-        made.append(Part(group, number, word, kind, fields, why))
+        made.append(ActionPart(group, number, word, kind, fields, why))
     return made
 
 

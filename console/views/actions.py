@@ -20,17 +20,17 @@ from console.queries.policies import instance_named
 from console.services import audit
 from console.services.actions import definition, editor, run_requests, schedule
 from console.services.actions.scheduler import action_schedules, next_firings
-from console.views import action_form, common, tray
-from console.views.runs import listed
+from console.views import action_form, common, pending_changes
+from console.views.runs import runs_for_page
 
 NEWEST_RUNS = 10
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def actions(request: HttpRequest) -> HttpResponse:
     """All actions by name."""
-    instance, now = common.own_instance(), timezone.now()
+    instance, now = common.local_instance(), timezone.now()
     found = list(read.actions(instance)) if instance else []
     rows = [
         {
@@ -44,18 +44,18 @@ def actions(request: HttpRequest) -> HttpResponse:
     return common.page(request, "actions.html", {"rows": rows})
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def action(request: HttpRequest, action_id: int) -> HttpResponse:
     """One action: its editor, its next firings, its newest runs."""
     try:
         return _page(request, _action(action_id))
     except OperatorError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("actions")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_GET
 def new(request: HttpRequest) -> HttpResponse:
     """The editor of an action that isn't stored yet."""
@@ -66,17 +66,17 @@ def new(request: HttpRequest) -> HttpResponse:
     )
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def draft(request: HttpRequest) -> HttpResponse:
     """The editor after a button: a part added, removed or moved. Stores nothing."""
     audit.mark_read_only(request)
     values = _values(request)
-    said = action_form.edit(values, request.POST.get("edit", ""), request.POST)
+    said = action_form.edit_parts(values, request.POST.get("edit", ""), request.POST)
     return _again(request, values, {"said": said})
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
     """Store the action."""
@@ -103,14 +103,14 @@ def save(request: HttpRequest) -> HttpResponse:
     return redirect("actions_one", stored.pk)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, action_id: int) -> HttpResponse:
     """Put deleting an action into the tray; its runs stay."""
-    return tray.plan(request, PendingChangeKind.ACTION_DELETE, str(action_id))
+    return pending_changes.add_change(request, PendingChangeKind.ACTION_DELETE, str(action_id))
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def firings(request: HttpRequest) -> HttpResponse:
     """The next five firings of what is being typed."""
@@ -118,7 +118,7 @@ def firings(request: HttpRequest) -> HttpResponse:
     return render(request, "components/firings.html", _firings(every))
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def plan(request: HttpRequest, action_id: int) -> HttpResponse:
     """What the action would do now. Changes nothing."""
@@ -133,12 +133,12 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
     if request.headers.get("HX-Request"):
         return render(request, "components/action_plan.html", context)
     if "action" not in context:  # it is gone
-        common.tell(request, context["plan_problem"])
+        common.show_error(request, context["plan_problem"])
         return redirect("actions")
     return _page(request, context["action"], context)
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def apply(request: HttpRequest, action_id: int) -> HttpResponse:
     """Run the action, if its plan is still the one that was shown."""
@@ -147,7 +147,7 @@ def apply(request: HttpRequest, action_id: int) -> HttpResponse:
             common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", "")
         )
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("actions")
     messages.success(request, f"The run of {run.parameters['action']} is {run.get_state_display().lower()}.")
     return redirect("runs")
@@ -158,7 +158,7 @@ def _action(action_id: int) -> Action:
 
 
 def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
-    runs = listed(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
+    runs = runs_for_page(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
     context = {
         **_editor(found, editor.editable_fields(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
         "parameters": _parameters(found), **(more or {}),
@@ -174,8 +174,8 @@ def _editor(
             "name": group,
             "title": title,
             "empty": empty,
-            "parts": action_form.shown(group, values[group], problem),
-            "choices": action_form.choices(group),
+            "parts": action_form.parts_for_page(group, values[group], problem),
+            "choices": action_form.part_choices(group),
         }
         for group, title, empty in (
             ("when", "When", "Nothing starts it: it runs when somebody asks for it."),
@@ -200,7 +200,9 @@ def _again(
         "version": request.POST.get("version", ""),
     }
     if request.headers.get("HX-Request"):
-        return render(request, "components/action_editor.html", {**context, "may": common.may(request)})
+        return render(
+            request, "components/action_editor.html", {**context, "may": common.allowed_permissions(request)}
+        )
     return common.page(request, "action.html", context, status)
 
 
@@ -212,7 +214,7 @@ def _posted(request: HttpRequest) -> Action | None:
 def _values(request: HttpRequest) -> dict[str, Any]:
     post = request.POST
     return {
-        **action_form.read(post), "name": post.get("name", ""), "description": post.get("description", ""),
+        **action_form.read_parts(post), "name": post.get("name", ""), "description": post.get("description", ""),
         "enabled": "enabled" in post, "missed": post.get("missed", MissedRunPolicy.RUN_ONCE), "needs_approval": "needs_approval" in post,
     }  # fmt: skip
 

@@ -15,19 +15,19 @@ from console.forms.alerts import AlertForm
 from console.models import Alert, AlertRule
 from console.queries.policies import instance_named
 from console.services import alerts as service
-from console.views import common, tray
+from console.views import common, pending_changes
 
-MOST_OVER = 50
+MAX_OVER = 50
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def alerts(request: HttpRequest) -> HttpResponse:
     """Open ones, those that are over, and the rules."""
     return _show(request, AlertForm())
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
     """Make a rule."""
@@ -39,18 +39,18 @@ def create(request: HttpRequest) -> HttpResponse:
     return redirect("alerts")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, rule_id: int) -> HttpResponse:
     """Put deleting a rule into the tray."""
-    return tray.plan(request, PendingChangeKind.ALERT_DELETE, str(rule_id))
+    return pending_changes.add_change(request, PendingChangeKind.ALERT_DELETE, str(rule_id))
 
 
 def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpResponse:
-    instance, patterns = common.own_instance(), common.patterns(request)
+    instance, patterns = common.local_instance(), common.visible_patterns(request)
     told = Alert.objects.filter(rule__instance=instance).exclude(opened_at=None).select_related("rule").prefetch_related("messages")  # fmt: skip
     open_ = [_seen(one, patterns) for one in told.filter(closed_at=None)]
-    over = [_seen(one, patterns) for one in told.exclude(closed_at=None)[:MOST_OVER]]
+    over = [_seen(one, patterns) for one in told.exclude(closed_at=None)[:MAX_OVER]]
     context = {
         "open": open_, "over": over, "rules": AlertRule.objects.filter(instance=instance), "alert_form": form,
         "failed_state": MessageState.FAILED,

@@ -15,7 +15,7 @@ PAGE = 50
 SHOWN = ("search", "actor", "action", "object", "result", "since", "until")
 
 
-@common.permitted(Permission.READ_AUDIT, whole_installation=True)
+@common.requires_permission(Permission.READ_AUDIT, whole_installation=True)
 @require_GET
 def audit(request: HttpRequest) -> HttpResponse:
     """A page of events, newest first."""

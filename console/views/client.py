@@ -25,32 +25,32 @@ from console.services import audit
 from console.services.pending_changes import service
 from console.units import labels
 from console.units.format import number, size
-from console.views import common, past, tray
+from console.views import common, pending_changes, point_in_time
 
 DECISIONS = 20
-MOST_FORECASTS = 8
+MAX_FORECASTS = 8
 LOSSES = 20
 USUAL_RANGE = "3h"
-MOST_BACK = timedelta(days=92)
+MAX_BACK = timedelta(days=92)
 STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800, "90d": 10_800}
 """Seconds between two points of a timeline."""
 
 
-@common.permitted(Permission.VIEW, client="name")
+@common.requires_permission(Permission.VIEW, client="name")
 @require_GET
-@past.with_past(past.client)
+@point_in_time.supports_point_in_time(point_in_time.client)
 def client(request: HttpRequest, name: str) -> HttpResponse:
     """A client's page; also of one that has logged off, as long as its history is kept."""
     return _show(request, name)
 
 
-@common.permitted(Permission.VIEW, client="name")
+@common.requires_permission(Permission.VIEW, client="name")
 @require_GET
-def slow(request: HttpRequest, name: str) -> HttpResponse:
+def slow_panel(request: HttpRequest, name: str) -> HttpResponse:
     """Why it is behind, what comes next and what can be done; the page asks for it every two seconds."""
     found, problem = _ask(name)
     context = {
-        "may": common.may(request),
+        "may": common.allowed_permissions(request),
         "name": name,
         "client": found,
         "broker_problem": problem,
@@ -60,7 +60,7 @@ def slow(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "components/client_slow.html", context)
 
 
-@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
+@common.requires_permission(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
     """Put pausing, resuming, offlining or disconnecting it into the tray: nothing happens yet."""
@@ -68,8 +68,8 @@ def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpRespons
     try:
         service.add_change(common.actor_of(request), kind, name)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return tray.answer(request)
+        common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
 def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
@@ -77,7 +77,7 @@ def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
     if found is None:
         return []
     try:
-        return read.forecasts(found.name)[:MOST_FORECASTS]
+        return read.forecasts(found.name)[:MAX_FORECASTS]
     except SluiceError:
         return []
 
@@ -87,7 +87,7 @@ def _paused(found: ClientEntry | None) -> list[str]:
 
 
 def _show(request: HttpRequest, name: str) -> HttpResponse:
-    instance = common.own_instance()
+    instance = common.local_instance()
     found, problem = _ask(name)
     kept = _history(instance, name)
     hourly = pipeline_history.client_hours(name)
@@ -114,7 +114,7 @@ def _since(request: HttpRequest, now: datetime, span: timedelta) -> datetime:
     """From when marks are wanted: an address that was passed on may show a part from before its range."""
     text = request.GET.get("from", "")
     asked = int(text) if text.isdecimal() and len(text) <= 10 else 0
-    return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MOST_BACK)
+    return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MAX_BACK)
 
 
 def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:

@@ -18,7 +18,7 @@ from console.choices import PendingChangeKind, Permission
 from console.forms.client_table import SavedViewForm
 from console.services import audit
 from console.services import client_table as service
-from console.views import common, past
+from console.views import common, point_in_time
 
 FIRST = ("health", "name", "delivery")
 """What stands at the left of the table, in this order."""
@@ -42,9 +42,9 @@ MATCHING_ACTS = (
 """On everyone who matches: kind, icon, word, and what it costs."""
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-@past.with_past(past.clients)
+@point_in_time.supports_point_in_time(point_in_time.clients)
 def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
     own = service.columns_for_user(request.user.pk)
@@ -70,7 +70,7 @@ def clients(request: HttpRequest) -> HttpResponse:
     })  # fmt: skip
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def choose_columns(request: HttpRequest) -> HttpResponse:
     """Keep the columns for the person, and show the same part of the list with them."""
@@ -81,7 +81,7 @@ def choose_columns(request: HttpRequest) -> HttpResponse:
     return redirect(_address(there))
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep what is shown under a name."""
@@ -93,13 +93,13 @@ def save_view(request: HttpRequest) -> HttpResponse:
     try:
         view = service.save_view(common.actor_of(request), form.cleaned_data["name"], query)
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect(_address(query))
     messages.success(request, f"The view “{view.name}” is kept. Its address can be passed on.")
     return redirect(_address(view.query))
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     """Rename a view, or delete it."""
@@ -118,7 +118,7 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     try:
         service.rename_view(actor, view_id, form.cleaned_data["name"])
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     return redirect(_address(query))
 
 

@@ -31,16 +31,16 @@ from console.services.preferences import preferences_of
 
 __all__ = [
     "actor_of",
-    "allow",
-    "back",
+    "check_permission",
+    "referring_page",
     "in_force",
-    "may",
-    "own_instance",
+    "allowed_permissions",
+    "local_instance",
     "page",
-    "patterns",
-    "permitted",
+    "visible_patterns",
+    "requires_permission",
     "refuse_field",
-    "tell",
+    "show_error",
 ]
 
 View = Callable[..., HttpResponseBase]
@@ -48,7 +48,9 @@ View = Callable[..., HttpResponseBase]
 SAFE = frozenset({"GET", "HEAD"})
 
 
-def permitted(need: Need, *, client: str = "", whole_installation: bool = False) -> Callable[[View], View]:
+def requires_permission(
+    need: Need, *, client: str = "", whole_installation: bool = False
+) -> Callable[[View], View]:
     """For every page: declares what it needs, and asks console/services/access.py for it.
 
     `client` names the URL's argument that is a client's name, when the page is about one.
@@ -59,7 +61,7 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if isinstance(need, Permission):
                 instance = "" if whole_installation else current_instance.instance_name()
-                allow(request, need, instance=instance, client=str(kwargs.get(client, "")))
+                check_permission(request, need, instance=instance, client=str(kwargs.get(client, "")))
             return view(request, *args, **kwargs)
 
         guarded.needs = need  # type: ignore[attr-defined]  # a test walks all addresses and looks here
@@ -83,7 +85,7 @@ def _logged_in(view: View) -> View:
         if request.method in SAFE or request.user.is_authenticated:
             return to_log_in(request, *args, **kwargs)
         # Whoever logs in again comes to the page they acted on: an address that takes acts alone can't be gone to.
-        there = redirect_to_login(back(request))
+        there = redirect_to_login(referring_page(request))
         if request.headers.get("HX-Request"):
             return HttpResponse(status=204, headers={"HX-Redirect": there["Location"]})
         return there
@@ -91,7 +93,7 @@ def _logged_in(view: View) -> View:
     return guarded
 
 
-def back(request: HttpRequest) -> str:
+def referring_page(request: HttpRequest) -> str:
     """The page of ours that one came from."""
     came: str = request.META.get("HTTP_REFERER", "")
     if url_has_allowed_host_and_scheme(came, {request.get_host()}):
@@ -100,7 +102,7 @@ def back(request: HttpRequest) -> str:
     return "/"
 
 
-def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
+def check_permission(request: HttpRequest, permission: Permission, **about: str) -> None:
     """Raise PermissionDenied unless they may: for what a page learns from its form or from a row."""
     try:
         access.require_permission(actor_of(request), permission, **about)
@@ -108,20 +110,20 @@ def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
         raise PermissionDenied(f"{refused.sentence} {refused.fix}") from refused
 
 
-def patterns(request: HttpRequest) -> list[str] | None:
+def visible_patterns(request: HttpRequest) -> list[str] | None:
     """Name patterns of the clients that they may see; None is all."""
     return access_of_request(request).client_patterns(current_instance.instance_name())
 
 
-def may(request: HttpRequest) -> dict[str, bool]:
+def allowed_permissions(request: HttpRequest) -> dict[str, bool]:
     """What the person may do somewhere on this instance, by permission: templates show buttons by it."""
     held = access_of_request(request).permissions
     return {str(one): one in held for one in Permission}
 
 
-def what_they_may(request: HttpRequest) -> dict[str, Any]:
+def permissions_context(request: HttpRequest) -> dict[str, Any]:
     """Context processor: `may` in every template, asked for when a template looks."""
-    return {"may": SimpleLazyObject(lambda: may(request))}
+    return {"may": SimpleLazyObject(lambda: allowed_permissions(request))}
 
 
 def preferences(request: HttpRequest) -> UserPreferences:
@@ -134,7 +136,7 @@ def preferences(request: HttpRequest) -> UserPreferences:
     return kept
 
 
-def what_they_prefer(request: HttpRequest) -> dict[str, Any]:
+def preferences_context(request: HttpRequest) -> dict[str, Any]:
     """Context processor: `prefers` in every template."""
     return {"prefers": SimpleLazyObject(lambda: preferences(request))}
 
@@ -148,7 +150,7 @@ def page(request: HttpRequest, template: str, context: dict[str, Any], status: i
     return render(request, template, {"deliveries": list(DeliveryState), **kept, **context}, status=status)
 
 
-def own_instance() -> Instance | None:
+def local_instance() -> Instance | None:
     """This installation's instance; None before its broker ever started."""
     try:
         return policies.instance_named()
@@ -156,7 +158,7 @@ def own_instance() -> Instance | None:
         return None
 
 
-def tell(request: HttpRequest, problem: SluiceError) -> None:
+def show_error(request: HttpRequest, problem: SluiceError) -> None:
     """Show an error as a message on the next page."""
     messages.error(request, f"{problem.sentence} {problem.fix}".strip())
 

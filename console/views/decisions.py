@@ -26,28 +26,30 @@ from console.units import labels
 from console.views import common
 
 PAGE = 50
-MOST_INCIDENTS = 20
-MOST_CLIENTS = 10_000
+MAX_INCIDENTS = 20
+MAX_CLIENTS = 10_000
 PATIENCE_S = 2.0
 ACTIONS = tuple((action.value, labels.act_label(action).done) for action in PolicyAction)
 REASONS = tuple(reason.value for reason in DecisionReason)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def decisions(request: HttpRequest) -> HttpResponse:
     """A page of decisions."""
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("client", "action", "reason")}
-    instance = common.own_instance()
+    instance = common.local_instance()
     found = Decision.objects.none()
     if instance is not None:
-        found = DecisionFilter(chosen, history.decisions(instance, patterns=common.patterns(request))).qs
-    now, patterns = timezone.now(), common.patterns(request)
+        found = DecisionFilter(
+            chosen, history.decisions(instance, patterns=common.visible_patterns(request))
+        ).qs
+    now, patterns = timezone.now(), common.visible_patterns(request)
     newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MAX_READ])
     context = {
         "stalls": _stalls(patterns) if not chosen["client"] else [],
         "storms": _storms(instance, chosen["client"], patterns, newest, now),
-        "incidents": incidents.group_incidents(newest)[:MOST_INCIDENTS], "cells": incidents.decision_timeline(newest, now), "of_a_day": len(newest),
+        "incidents": incidents.group_incidents(newest)[:MAX_INCIDENTS], "cells": incidents.decision_timeline(newest, now), "of_a_day": len(newest),
         "most_read": incidents.MAX_READ, "begin": now - incidents.SPAN,
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
         "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
@@ -62,11 +64,11 @@ def _storms(
     if instance is None or client:
         return []
     try:
-        everyone = ClientSequence(patterns=patterns, sort="-connected_at")[0:MOST_CLIENTS]
+        everyone = ClientSequence(patterns=patterns, sort="-connected_at")[0:MAX_CLIENTS]
     except SluiceError:
         return []
     return incidents.logon_storms(everyone, broker_restarts(instance, now - incidents.SPAN), newest, now)[
-        :MOST_INCIDENTS
+        :MAX_INCIDENTS
     ]
 
 
@@ -82,7 +84,7 @@ def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
     shown = (
         found if patterns is None else [structs.replace(one, doing="", task="", stacks="") for one in found]
     )
-    return [(one, CAUSES[one.cause]) for one in shown[:MOST_INCIDENTS]]
+    return [(one, CAUSES[one.cause]) for one in shown[:MAX_INCIDENTS]]
 
 
 def query_of(chosen: dict[str, str]) -> str:

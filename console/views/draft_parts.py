@@ -24,7 +24,7 @@ from console.forms.transports import DraftTransportForm
 from console.models import PolicyDraft
 from console.services import draft_parts, drafts
 from console.views import common
-from console.views.drafts import own, show, version_of
+from console.views.drafts import get_draft, render_draft, version_of
 
 FORMS: Mapping[str, tuple[str, type[DraftPartForm]]] = {
     "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
@@ -35,12 +35,12 @@ NEW = "new"
 
 
 @sensitive_post_parameters("password")
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
     """An entry of one of the draft's lists, or a new one."""
     try:
-        draft, number = own(int(draft_id)), None if place == NEW else int(place)
+        draft, number = get_draft(int(draft_id)), None if place == NEW else int(place)
         form = _entry_form(request, draft, part, number)
         if request.method == "POST" and form.is_valid():
             return _put(request, draft, part, number, form)
@@ -54,7 +54,7 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
     )
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
     """Take an entry away."""
@@ -67,12 +67,12 @@ def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> 
     )
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
     """The instance's limits and what it journals."""
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
         document = {key: draft.document.get(key) or {} for key in ("instance", "pool", "client_policy")}
         form = DraftLimitsForm(
             request.POST or None, initial={**flatten_settings(document), "expected_version": draft.version}
@@ -86,12 +86,12 @@ def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
     return _show(request, draft, form, "Limits and journaled topics")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
     """A transport: where it listens, who may log on, its limits."""
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
         stored = {} if name == NEW else draft_parts.transport_named(draft, name)
         initial = {
             "enabled": True,
@@ -119,7 +119,7 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
     return _show(request, draft, form, f"Transport {name}" if stored else "New transport")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
     """Take a transport out of the draft: publishing switches it off. Says what was for it alone."""
@@ -159,7 +159,7 @@ def _put(
     )
     if token:
         # In this answer alone: not in a message, which would be kept in a cookie.
-        return show(request, saved, {"token": token, "token_of": made["name"]})
+        return render_draft(request, saved, {"token": token, "token_of": made["name"]})
     messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
     return redirect("drafts_one", draft.pk)
 
@@ -172,7 +172,7 @@ def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], 
 
 def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
     try:
-        said = change(own(draft_id))
+        said = change(get_draft(draft_id))
     except SluiceError as problem:
         return _told(request, draft_id, problem)
     messages.success(request, said if isinstance(said, str) else "Taken out of the draft.")
@@ -180,7 +180,7 @@ def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
 
 
 def _told(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
-    common.tell(request, problem)
+    common.show_error(request, problem)
     return redirect("drafts") if problem.code == "unknown_draft" else redirect("drafts_one", draft_id)
 
 

@@ -20,39 +20,39 @@ from console.queries import policies as read
 from console.queries import policy_effect
 from console.services import audit, drafts, policies, policy_files, rollouts
 from console.services.pending_changes import service as tray_service
-from console.views import common, draft_tables, tray
-from console.views.rollouts import rollout_shown
+from console.views import common, draft_tables, pending_changes
+from console.views.rollouts import running_rollout_context
 
 PAGE = 30
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-def listing(request: HttpRequest) -> HttpResponse:
+def draft_list(request: HttpRequest) -> HttpResponse:
     """All drafts, the last changed first."""
-    return show_list(request)
+    return render_list(request)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def new(request: HttpRequest) -> HttpResponse:
+def create_draft(request: HttpRequest) -> HttpResponse:
     """A draft of the newest revision, or with the document of an older one: to restore it after a look."""
     form = NewDraftForm(request.POST, auto_id="new_%s")
     if not form.is_valid():
-        return show_list(request, {"new_form": form}, 422)
+        return render_list(request, {"new_form": form}, 422)
     try:
         made = drafts.create_draft(
             common.actor_of(request), form.cleaned_data["title"], revision=form.cleaned_data["revision"]
         )
     except SluiceError as problem:
         form.add_error(None, f"{problem.sentence} {problem.fix}")
-        return show_list(request, {"new_form": form}, 422)
+        return render_list(request, {"new_form": form}, 422)
     return redirect("drafts_one", made.pk)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def load(request: HttpRequest) -> HttpResponse:
+def import_draft(request: HttpRequest) -> HttpResponse:
     """A draft of a configuration file; the answer says what became of each setting, and is the only one that does."""
     form, left_out = ImportForm(request.POST, request.FILES), []
     if form.is_valid():
@@ -61,7 +61,7 @@ def load(request: HttpRequest) -> HttpResponse:
                 common.actor_of(request), read.instance_named(), form.cleaned_data["system"], form.cleaned_data["text"],
                 title=form.cleaned_data["title"],
             )  # fmt: skip
-            return show(
+            return render_draft(
                 request,
                 made.draft,
                 {"imported": made.imported, "actions": made.actions, "import_warnings": made.warnings},
@@ -69,77 +69,77 @@ def load(request: HttpRequest) -> HttpResponse:
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}")
             left_out = problem.details.get("left_out", [])
-    return show_list(request, {"import_form": form, "left_out": left_out}, 422)
+    return render_list(request, {"import_form": form, "left_out": left_out}, 422)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-def one(request: HttpRequest, draft_id: int) -> HttpResponse:
+def draft_page(request: HttpRequest, draft_id: int) -> HttpResponse:
     """One draft."""
     try:
-        return show(request, own(draft_id))
+        return render_draft(request, get_draft(draft_id))
     except OperatorError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("drafts")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Put throwing a draft away into the tray."""
-    return tray.plan(request, PendingChangeKind.DRAFT_DELETE, str(draft_id))
+    return pending_changes.add_change(request, PendingChangeKind.DRAFT_DELETE, str(draft_id))
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
 def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     """What publishing it would do, for everybody or for some first. Changes nothing."""
     audit.mark_read_only(request)
     form = PublishDraftForm(request.POST)
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
     except OperatorError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("drafts")
     first = form.plan() if form.is_valid() else None
     try:
-        context = shown_preview(request, drafts.preview(draft, first), draft.document)
+        context = preview_for_page(request, drafts.preview(draft, first), draft.document)
     except OperatorError as problem:
         form.add_error(None, f"{problem.sentence} {problem.fix}")
         context = {}
     context = {**context, "publish_form": form, "first": first}
     if request.headers.get("HX-Request"):
         return render(request, "components/draft_preview.html", context)
-    return show(request, draft, context)
+    return render_draft(request, draft, context)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
+def add_to_pending(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Have the tray hold this draft, for everybody or for some first."""
     audit.mark_read_only(request)
     form = PublishDraftForm(request.POST)
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
         if form.is_valid():
             first = form.plan()
             if first is not None:
                 rollouts.validate(first)
             tray_service.add_draft(common.actor_of(request), draft, first)
-            return tray.answer(request)
+            return pending_changes.changes_response(request)
         if request.headers.get("HX-Request"):
-            return tray.shown(request, tray.wrong(form))
-        return show(request, draft, {"publish_form": form}, 422)
+            return pending_changes.render_pending(request, pending_changes.form_errors(form))
+        return render_draft(request, draft, {"publish_form": form}, 422)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return tray.answer(request)
+        common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
-def shown_preview(
+def preview_for_page(
     request: HttpRequest, found: drafts.DraftPreview, document: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A preview for a page: whom they may see of it, in lines."""
-    seen = drafts.restrict_preview(found, common.patterns(request))
+    seen = drafts.restrict_preview(found, common.visible_patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
     told = (
         policy_effect.summarise_effect(seen.effect, rule_signals(rules)) if seen.effect is not None else None
@@ -147,7 +147,7 @@ def shown_preview(
     return {"preview": seen, "effect": told}
 
 
-def own(draft_id: int) -> PolicyDraft:
+def get_draft(draft_id: int) -> PolicyDraft:
     """A draft of this installation's instance. Raises OperatorError unknown_draft."""
     draft = drafts.draft_numbered(draft_id)
     if draft.instance_id != read.instance_named().pk:
@@ -165,9 +165,9 @@ def version_of(request: HttpRequest) -> int:
     return int(text)
 
 
-def show_list(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+def render_list(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
     """The list of drafts with the forms that make one."""
-    instance = common.own_instance()
+    instance = common.local_instance()
     found = read.drafts(instance) if instance else PolicyDraft.objects.none()
     context = {
         "page": Paginator(found.defer("document"), PAGE).get_page(request.GET.get("page")), "query": "",
@@ -177,7 +177,7 @@ def show_list(request: HttpRequest, more: dict[str, Any] | None = None, status: 
 
 
 @never_cache
-def show(
+def render_draft(
     request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200
 ) -> HttpResponse:
     """A draft's page; a token that was just made is on this answer alone."""
@@ -185,6 +185,6 @@ def show(
     context = {
         "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
         "limits": draft_tables.limits(draft), "publish_form": PublishDraftForm(),
-        **rollout_shown(draft.instance), **(more or {}),
+        **running_rollout_context(draft.instance), **(more or {}),
     }  # fmt: skip
     return common.page(request, "draft.html", context, status)

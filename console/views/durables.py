@@ -13,17 +13,17 @@ from console.choices import PendingChangeKind, Permission
 from console.queries import ledger as read
 from console.services import audit
 from console.services.pending_changes import service
-from console.views import common, tray
+from console.views import common, pending_changes
 
 PAGE = 50
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def durables(request: HttpRequest) -> HttpResponse:
     """All of them, also those whose client is away; `search` is a part of the client's or their own name."""
     search = request.GET.get("search", "").strip()
-    found, problem = _known(common.patterns(request))
+    found, problem = _known(common.visible_patterns(request))
     listed = [one for one in found if search in one.client or search in one.name]
     page = Paginator(listed, PAGE).get_page(request.GET.get("page"))
     context = {
@@ -35,7 +35,7 @@ def durables(request: HttpRequest) -> HttpResponse:
     return common.page(request, "durables.html", context)
 
 
-@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
+@common.requires_permission(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
     """Put deleting one into the tray."""
@@ -43,8 +43,8 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
     try:
         service.add_change(common.actor_of(request), PendingChangeKind.DURABLE, f"{name}/{durable}")
     except SluiceError as problem:
-        common.tell(request, problem)
-    return tray.answer(request)
+        common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
 def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:

@@ -16,12 +16,12 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return render(request, "404.html", {"path": request.path[:200]}, status=404)
 
 
-def from_before(request: HttpRequest) -> HttpResponse:
+def csrf_failed(request: HttpRequest) -> HttpResponse:
     """A form without this session's token: mostly of a tab that was open before somebody logged in again in another."""
     return render(None, "before.html", status=403)
 
 
-def failed(request: HttpRequest) -> HttpResponse:
+def server_error(request: HttpRequest) -> HttpResponse:
     """Django calls this while the exception is being handled. Nothing on these pages asks the database for anything."""
     if isinstance(sys.exc_info()[1], DatabaseError):
         return render(None, "503.html", {"since": unavailable_since("database")}, status=503)

@@ -9,7 +9,7 @@ from console.choices import Permission
 from console.views import common
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def flow(request: HttpRequest) -> HttpResponse:
     """The graph, and the same as tables."""

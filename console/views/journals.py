@@ -21,7 +21,7 @@ from console.services import audit
 from console.services.actors import access_of_request
 from console.services.pending_changes import service as tray_service
 from console.units.format import seconds
-from console.views import common, tray
+from console.views import common, pending_changes
 
 ACTIONS = (
     ("archive", "Archive", "Moves segments to the archive directory; they stay part of the log"),
@@ -29,18 +29,18 @@ ACTIONS = (
     ("remove", "Remove", "Deletes them; what they hold can’t be replayed any more"),
 )
 PAGE = 100
-MOST_REMOVALS = 50
+MAX_REMOVALS = 50
 RANGES = (("24h", "24 h"), ("7d", "7 d"), ("30d", "30 d"), ("90d", "90 d"), ("all", "All"))
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def journals(request: HttpRequest) -> HttpResponse:
     """The map, the segments and the form."""
     return _show(request, JournalActionForm())
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def plan(request: HttpRequest) -> HttpResponse:
     """Put an action into the tray, which says what it would do. Changes nothing."""
@@ -59,8 +59,8 @@ def plan(request: HttpRequest) -> HttpResponse:
             parameters["member"] = member
         tray_service.add_change(common.actor_of(request), kind, "", parameters)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return tray.answer(request)
+        common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
 def _show(
@@ -78,14 +78,14 @@ def _show(
         segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
-    now, instance = timezone.now(), common.own_instance()
+    now, instance = timezone.now(), common.local_instance()
     chosen = request.GET.get("range", "all")
     disk = (
         overview.disk_forecast(segments[::-1], now)
         if is_on_this_machine(current_instance.instance_name(), member)
         else None
     )
-    removals = list(runs.removals(instance)[:MOST_REMOVALS]) if instance is not None else []
+    removals = list(runs.removals(instance)[:MAX_REMOVALS]) if instance is not None else []
     log = journal_map.journal_map(segments, removals, chosen, now)
     context = {
         "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": _query(request), "segments": segments,

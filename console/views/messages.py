@@ -26,16 +26,16 @@ from console.services import audit
 from console.services.actors import access_of_request
 from console.services.pending_changes import service as tray_service
 from console.units.bodies import BodyView, view_body
-from console.views import common, tray
+from console.views import common, pending_changes
 
 PAGE = 50
-MOST_PATTERNS = 8
+MAX_PATTERNS = 8
 """Of somebody's grants that topics are looked for in."""
 EVERYTHING = ">"
 OWN_TOPICS = f"{EVENTS_PREFIX}>"
 
 
-class Shown(NamedTuple):
+class MessageRow(NamedTuple):
     """A message in the list. `begin` is where a replay starts that begins with it."""
 
     message: BrowsedMessage
@@ -43,7 +43,7 @@ class Shown(NamedTuple):
     begin: str
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
 def messages(request: HttpRequest) -> HttpResponse:
@@ -56,7 +56,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         status = 422
     else:
         topic = form.cleaned_data["topic"] or readable[0]
-        common.allow(
+        common.check_permission(
             request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
         )
         try:
@@ -66,7 +66,7 @@ def messages(request: HttpRequest) -> HttpResponse:
     return _show(request, readable, {"form": form, **found}, status=status)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
 def follow(request: HttpRequest) -> HttpResponse:
@@ -75,7 +75,9 @@ def follow(request: HttpRequest) -> HttpResponse:
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
-    common.allow(request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic)
+    common.check_permission(
+        request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
+    )
     context: dict[str, Any]
     try:
         come = read.follow_messages(
@@ -87,13 +89,13 @@ def follow(request: HttpRequest) -> HttpResponse:
     return render(request, "components/followed.html", context)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
 def publish(request: HttpRequest) -> HttpResponse:
     """Put publishing a message into the tray."""
     audit.mark_read_only(request)
     form = PublishMessageForm(request.POST)
-    common.allow(
+    common.check_permission(
         request,
         Permission.PUBLISH,
         instance=current_instance.instance_name(),
@@ -107,11 +109,11 @@ def publish(request: HttpRequest) -> HttpResponse:
                 form.cleaned_data["topic"],
                 _parameters(form),
             )
-            return tray.answer(request)
+            return pending_changes.changes_response(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
     if request.headers.get("HX-Request"):
-        return tray.shown(request, tray.wrong(form))
+        return pending_changes.render_pending(request, pending_changes.form_errors(form))
     return _show(request, _readable(request), {"form": MessagesForm({})}, form, 422)
 
 
@@ -119,7 +121,7 @@ def _show(
     request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishMessageForm | None = None, status: int = 200
 ) -> HttpResponse:  # fmt: skip
     try:
-        topics = read.frequent_topics(readable[:MOST_PATTERNS])
+        topics = read.frequent_topics(readable[:MAX_PATTERNS])
     except SluiceError:
         topics = []  # why is said where the messages would be
     chosen = context.get("topic") or readable[0]
@@ -147,8 +149,8 @@ def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(messages: list[BrowsedMessage]) -> list[Shown]:
-    return [Shown(one, view_body(one), _just_before(one.bookmark)) for one in messages]
+def _shown(messages: list[BrowsedMessage]) -> list[MessageRow]:
+    return [MessageRow(one, view_body(one), _just_before(one.bookmark)) for one in messages]
 
 
 def _just_before(bookmark: str) -> str:
@@ -178,6 +180,6 @@ def _readable(request: HttpRequest) -> list[str]:
         current_instance.instance_name(), Permission.READ_MESSAGES
     )
     if patterns == []:
-        common.allow(request, Permission.READ_MESSAGES, instance=current_instance.instance_name())
+        common.check_permission(request, Permission.READ_MESSAGES, instance=current_instance.instance_name())
         raise PermissionDenied
     return [EVERYTHING] if patterns is None else patterns

@@ -16,18 +16,18 @@ from console.queries import brokers, history, policies, system_conditions
 from console.queries import overview as read
 from console.services import audit, handover
 from console.services.actors import access_of_request
-from console.views import common, past
+from console.views import common, point_in_time
 
 NEWEST_DECISIONS = 3
 USUAL_RANGE = "3h"
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-@past.with_past(past.overview)
+@point_in_time.supports_point_in_time(point_in_time.overview)
 def overview(request: HttpRequest) -> HttpResponse:
     """The first page."""
-    instance, patterns = common.own_instance(), common.patterns(request)
+    instance, patterns = common.local_instance(), common.visible_patterns(request)
     decisions = list(history.decisions(instance, patterns=patterns)[:NEWEST_DECISIONS]) if instance else []
     context = {
         "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
@@ -36,7 +36,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     return common.page(request, "overview.html", context)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
 def verdict(request: HttpRequest) -> HttpResponse:
@@ -44,25 +44,25 @@ def verdict(request: HttpRequest) -> HttpResponse:
     return render(request, "components/verdict.html", _now(request))
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
-def heat(request: HttpRequest) -> HttpResponse:
+def lag_heatmap(request: HttpRequest) -> HttpResponse:
     """Lag by client over time, for the script that draws it."""
-    instance = common.own_instance()
+    instance = common.local_instance()
     try:
         if instance is not None:
             return JsonResponse(
-                read.lag_heatmap(instance, _range(request), timezone.now(), common.patterns(request))
+                read.lag_heatmap(instance, _range(request), timezone.now(), common.visible_patterns(request))
             )
     except SluiceError:
         pass  # what is wrong stands at the top of the page
     return JsonResponse({"rows": [], "marks": [], "cells": 0, "from": 0, "to": 0})
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
-def seen(request: HttpRequest) -> HttpResponse:
+def mark_seen(request: HttpRequest) -> HttpResponse:
     """Whoever asks has seen everything until now."""
     audit.mark_read_only(request)
     handover.record_seen(common.actor_of(request), timezone.now())
@@ -75,7 +75,7 @@ def _range(request: HttpRequest) -> read.PlotRange:
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
-    instance, patterns = common.own_instance(), common.patterns(request)
+    instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
         return _brokers(request)
     until = handover.last_seen(common.actor_of(request), timezone.now())

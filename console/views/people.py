@@ -26,10 +26,10 @@ from console.services import operators, proof, second_factor
 from console.services import people as service
 from console.services.actors import require_user
 from console.units.ages import parse_age
-from console.views import common, tray
+from console.views import common, pending_changes
 
 PAGE = 50
-manages = common.permitted(Permission.MANAGE_ACCESS, whole_installation=True)
+manages = common.requires_permission(Permission.MANAGE_ACCESS, whole_installation=True)
 
 
 @manages
@@ -81,7 +81,7 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def close(request: HttpRequest, name: str) -> HttpResponse:
     """Put closing an account into the tray."""
-    return tray.plan(request, PendingChangeKind.ACCOUNT_CLOSE, name)
+    return pending_changes.add_change(request, PendingChangeKind.ACCOUNT_CLOSE, name)
 
 
 @manages
@@ -117,7 +117,7 @@ def grant(request: HttpRequest) -> HttpResponse:
 def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
     """Put taking a role away into the tray."""
     get_object_or_404(Grant, pk=grant_id)
-    return tray.plan(request, PendingChangeKind.GRANT_REVOKE, str(grant_id))
+    return pending_changes.add_change(request, PendingChangeKind.GRANT_REVOKE, str(grant_id))
 
 
 @manages
@@ -148,7 +148,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     """Put ending a token into the tray, whoever's it is."""
     get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
-    return tray.plan(request, PendingChangeKind.TOKEN_REVOKE, str(token_id))
+    return pending_changes.add_change(request, PendingChangeKind.TOKEN_REVOKE, str(token_id))
 
 
 def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:
@@ -181,7 +181,7 @@ def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpRespon
     try:
         act()
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, said)
     return redirect("access")
@@ -193,7 +193,7 @@ def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, 
     try:
         made, secret = make()
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("access")
     return _show(request, {"secret": secret, "secret_kind": kind, "secret_of": str(made)})
 

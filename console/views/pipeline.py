@@ -23,8 +23,8 @@ from console.services import pipeline as service
 from console.services.pipeline import parse_options
 from console.views import common
 from console.views.decisions import query_of
-from console.views.drafts import own
-from console.views.runs import part_of
+from console.views.drafts import get_draft
+from console.views.runs import runs_panel
 
 PAGE = 50
 BACKTEST_OPTIONS = ("grid", "save", "start", "end")
@@ -32,9 +32,9 @@ USUALLY = timedelta(days=1)
 """So much of the newest traffic a back-test tries unless it is asked for more: all that a log holds may take many times as long."""
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-def kept_runs(request: HttpRequest) -> HttpResponse:
+def run_list(request: HttpRequest) -> HttpResponse:
     """The newest runs, whoever started them, and the jobs there are."""
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
@@ -50,7 +50,7 @@ def kept_runs(request: HttpRequest) -> HttpResponse:
     return common.page(request, "pipeline.html", told)
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def start(request: HttpRequest) -> HttpResponse:
     """Ask for a job with its options."""
@@ -63,7 +63,7 @@ def start(request: HttpRequest) -> HttpResponse:
         options |= {name: value for name, value in fields.items() if value}
         service.request(common.actor_of(request), job, options)
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect(f"{reverse('pipeline')}?{query_of({'job': job[:64]})}")
     messages.success(
         request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
@@ -71,14 +71,14 @@ def start(request: HttpRequest) -> HttpResponse:
     return redirect("runs")
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_http_methods(["GET", "HEAD", "POST"])
 def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
     """Try a draft on the recorded traffic: what to try, and what came of it before. Who is refused keeps what he asked for."""
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
         return redirect("drafts")
     asked = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
     if request.method == "POST":
@@ -86,7 +86,7 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
         try:
             service.backtest(common.actor_of(request), draft, asked)
         except SluiceError as problem:
-            common.tell(request, problem)
+            common.show_error(request, problem)
         else:
             messages.success(
                 request, "The back-test is asked for. What it finds is listed here when it is done."
@@ -95,15 +95,19 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
     return common.page(request, "backtest.html", {"asked": asked} | _tries(request, draft))
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_GET
 def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
     """What was asked for of a draft, and what came of it, alone; its page asks for it every two seconds while something runs."""
     try:
-        draft = own(draft_id)
+        draft = get_draft(draft_id)
     except SluiceError as problem:
         raise Http404 from problem
-    return render(request, "components/backtests.html", {"may": common.may(request)} | _tries(request, draft))
+    return render(
+        request,
+        "components/backtests.html",
+        {"may": common.allowed_permissions(request)} | _tries(request, draft),
+    )
 
 
 def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
@@ -114,21 +118,21 @@ def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
         if str(run["parameters"].get("policy", "")).startswith(mine)
     ]
     asked_for = runs.backtests(draft.instance, draft.pk)
-    listed = part_of(request, asked_for)
+    listed = runs_panel(request, asked_for)
     return listed | {"draft": draft, "runs": found[:PAGE]}
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-def kept_run(request: HttpRequest, run_id: str) -> HttpResponse:
+def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     """One run with its tables and plots."""
     run = _allowed(request, run_id)
     return common.page(request, "pipeline_run.html", {"run": run, "tables": read.run_tables(run)})
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-def taken_away(
+def download_table(
     request: HttpRequest, run_id: str, table: str, form: str
 ) -> HttpResponse | StreamingHttpResponse:
     """A table as CSV or Parquet."""
@@ -146,7 +150,7 @@ def taken_away(
     return answer
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     """A plot as an image, in which nothing runs."""
@@ -156,7 +160,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     return HttpResponse(drawn, content_type="image/svg+xml")
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def document(request: HttpRequest, run_id: str) -> HttpResponse:
     """What a run wrote for people, to take away: a file, so that the console's own pages never show another's."""
@@ -170,11 +174,11 @@ def document(request: HttpRequest, run_id: str) -> HttpResponse:
 
 def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
     """The run, to who may see all clients and, where bodies of messages are in it, read messages."""
-    if common.patterns(request) is not None:
+    if common.visible_patterns(request) is not None:
         raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
     run = read.stored_run(run_id)
     if run is None:
         raise Http404("There is no such run.")
     if read.contains_messages(run, table.partition(".")[0]):
-        common.allow(request, Permission.READ_MESSAGES, instance=run["instance"])
+        common.check_permission(request, Permission.READ_MESSAGES, instance=run["instance"])
     return run

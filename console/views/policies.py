@@ -26,29 +26,29 @@ from console.services import audit, set_back
 from console.services import policies as service
 from console.services.pending_changes import service as tray_service
 from console.units import labels
-from console.views import common, past, tray
-from console.views.rollouts import rollout_shown
+from console.views import common, pending_changes, point_in_time
+from console.views.rollouts import running_rollout_context
 
 REVISIONS = 30
 Pools = dict[str, list[PoolEntry]]
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
-@past.with_past(past.policies)
+@point_in_time.supports_point_in_time(point_in_time.policies)
 def policies(request: HttpRequest) -> HttpResponse:
     """What is wanted, what runs, and how it came to be."""
     return _show(request)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def in_force(request: HttpRequest) -> HttpResponse:
     """The line that says where the newest revision is in force; the page asks again until it is everywhere."""
     return render(request, "components/in_force.html", common.in_force())
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def change_instance(request: HttpRequest) -> HttpResponse:
     """Put a change of the instance's policy into the tray. With `row` it is the table's row: its fields alone."""
@@ -56,7 +56,7 @@ def change_instance(request: HttpRequest) -> HttpResponse:
     return _plan(request, form, form.changes, "")
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def change_transport(request: HttpRequest, name: str) -> HttpResponse:
     """Put a change of one transport into the tray; `row` as above."""
@@ -64,7 +64,7 @@ def change_transport(request: HttpRequest, name: str) -> HttpResponse:
     return _plan(request, form, lambda: {"transports": {name: form.changes()}}, name)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def roll_back(request: HttpRequest, number: int) -> HttpResponse:
     """Put bringing back an older revision into the tray."""
@@ -72,11 +72,11 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
     try:
         tray_service.add_rollback(common.actor_of(request), number)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return tray.answer(request)
+        common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def resolve_set_back(request: HttpRequest) -> HttpResponse:
     """Decide between the policy that brokers keep and the database's, which lacks it."""
@@ -92,7 +92,7 @@ def resolve_set_back(request: HttpRequest) -> HttpResponse:
         change = set_back.resolve_set_back(common.actor_of(request), choice)
     except SluiceError as problem:
         audit.mark_read_only(request)
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
     return redirect("policies")
@@ -106,11 +106,11 @@ def _plan(
     if form.is_valid():
         try:
             tray_service.add_policy_change(common.actor_of(request), changes())
-            return tray.answer(request)
+            return pending_changes.changes_response(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
     if request.headers.get("HX-Request"):
-        return tray.shown(request, tray.wrong(form))
+        return pending_changes.render_pending(request, pending_changes.form_errors(form))
     return _show(request, form, transport, status=422)
 
 
@@ -135,7 +135,7 @@ def _show(
         "newest": in_force["revision"], "rules": _rules(document), "rows": _rows(document, pools, failed, transport),
         "instance_form": failed if isinstance(failed, InstanceLimitsForm) else own,
         "instance_url": reverse("policies_instance"), "transport_forms": forms,
-        "revisions": _revisions(), **common.in_force(), **rollout_shown(common.own_instance()),
+        "revisions": _revisions(), **common.in_force(), **running_rollout_context(common.local_instance()),
     }  # fmt: skip
     return common.page(request, "policies.html", context, status)
 

@@ -17,7 +17,7 @@ from console.views import common
 FIELDS = tuple(PreferencesForm.base_fields)
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_GET
 def settings(request: HttpRequest) -> HttpResponse:
     """Both."""
@@ -25,7 +25,7 @@ def settings(request: HttpRequest) -> HttpResponse:
     return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
     """Keep one's own."""
@@ -39,5 +39,5 @@ def save(request: HttpRequest) -> HttpResponse:
 
 
 def _show(request: HttpRequest, form: PreferencesForm, status: int = 200) -> HttpResponse:
-    shown = environment.environment_settings() if common.may(request)["view"] else []
+    shown = environment.environment_settings() if common.allowed_permissions(request)["view"] else []
     return common.page(request, "settings.html", {"form": form, "installation": shown}, status)

@@ -22,7 +22,7 @@ from console.services import audit
 from console.services import replays as service
 from console.services.actors import access_of_request
 from console.services.pending_changes import service as tray_service
-from console.views import common, tray
+from console.views import common, pending_changes
 
 PAGE = 50
 ENDED = ("completed", "cancelled")
@@ -46,7 +46,7 @@ DONE = {
 }
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def replays(request: HttpRequest) -> HttpResponse:
     """All managed replays. `topic` and `bookmark` in the address stand in the form for a new one."""
@@ -57,40 +57,42 @@ def replays(request: HttpRequest) -> HttpResponse:
     return common.page(request, "replays.html", {**_list(request), "prefill": prefill})
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def replays_list(request: HttpRequest) -> HttpResponse:
     """The list alone; the page asks for it every two seconds."""
-    return render(request, "components/replays.html", {"may": common.may(request), **_list(request)})
+    return render(
+        request, "components/replays.html", {"may": common.allowed_permissions(request), **_list(request)}
+    )
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
     """Make one for a client."""
     asked = {field: request.POST.get(field, "").strip() for field in FIELDS}
     asked["bookmark"] = asked["bookmark"] or "0"
-    common.allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
+    common.check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
     try:
         service.create(common.actor_of(request), CreateReplay(**asked, paused="paused" in request.POST))
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, f"The replay {asked['name']} waits for {asked['client']}.")
     return redirect("replays")
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
-def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
+def control_replay(request: HttpRequest, name: str, word: str) -> HttpResponse:
     """Resume, re-rate or forget one; pausing and cancelling go to the tray."""
     try:
-        common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
+        common.check_permission(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
         actor = common.actor_of(request)
         if word in PLANNED:
             audit.mark_read_only(request)
             tray_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
-            return tray.answer(request)
+            return pending_changes.changes_response(request)
         if word == "forget":
             service.forget_replay(actor, name)
         elif word == "rate":
@@ -101,7 +103,7 @@ def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
         else:
             service.control_replay(actor, service.STEER[word](name=name))
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, f"The replay {name} was {DONE[word]}.")
     return redirect("replays")
@@ -113,11 +115,11 @@ def _list(request: HttpRequest) -> dict[str, Any]:
         found = read.replays(patterns=patterns)
     except SluiceError:
         found = []  # no broker has ever started here
-    page = Paginator([_Row(one) for one in found], PAGE).get_page(request.GET.get("page"))
+    page = Paginator([_ReplayRow(one) for one in found], PAGE).get_page(request.GET.get("page"))
     return {"page": page, "away": any(row.replay.reported_at for row in page), "query": ""}
 
 
-class _Row(NamedTuple):
+class _ReplayRow(NamedTuple):
     """A replay in the list."""
 
     replay: read.ReplayView

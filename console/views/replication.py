@@ -21,17 +21,17 @@ from console.queries.links import current_links
 from console.views import common
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def replication(request: HttpRequest) -> HttpResponse:
     """What every member says; a broker by itself says that it is one."""
     return common.page(request, "replication.html", _seen())
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
-def now(request: HttpRequest) -> HttpResponse:
+def replication_panel(request: HttpRequest) -> HttpResponse:
     """The same, for the page, which asks again every two seconds."""
     return render(request, "components/group.html", _seen())
 

@@ -12,17 +12,17 @@ from console.choices import PendingChangeKind, Permission
 from console.models import Instance
 from console.queries import policies as read
 from console.services import audit, rollouts
-from console.views import common, tray
+from console.views import common, pending_changes
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def promote(request: HttpRequest) -> HttpResponse:
     """Put bringing the staged revision into force everywhere into the tray."""
     return _plan(request, PendingChangeKind.PROMOTE)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def stop(request: HttpRequest) -> HttpResponse:
     """Put giving the first clients back the revision before into the tray."""
@@ -34,9 +34,9 @@ def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
         seen = _seen(request)
     except OperatorError as problem:
         audit.mark_read_only(request)
-        common.tell(request, problem)
-        return tray.answer(request)
-    return tray.plan(request, kind, parameters={"revision": seen})
+        common.show_error(request, problem)
+        return pending_changes.changes_response(request)
+    return pending_changes.add_change(request, kind, parameters={"revision": seen})
 
 
 def _seen(request: HttpRequest) -> int:
@@ -49,7 +49,7 @@ def _seen(request: HttpRequest) -> int:
     return int(text)
 
 
-def rollout_shown(instance: Instance | None) -> dict[str, Any]:
+def running_rollout_context(instance: Instance | None) -> dict[str, Any]:
     """What the banner needs; no rollout when none runs."""
     rollout = read.running_rollout(instance) if instance else None
     return {"rollout": rollout, "rollout_decisions": rollouts.count_decisions(rollout) if rollout else 0}

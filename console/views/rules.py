@@ -16,14 +16,14 @@ from console.forms.rule_sentence import RuleSentenceForm
 from console.queries import policies as read
 from console.services import audit, drafts, policies
 from console.services.pending_changes import service as tray_service
-from console.views import common, tray
+from console.views import common, pending_changes
 
 SHOWN = 5
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
-def new(request: HttpRequest) -> HttpResponse:
+def new_rule(request: HttpRequest) -> HttpResponse:
     """The sentence; saved, it is in the tray."""
     form = RuleSentenceForm(request.POST or None)
     if request.method == "POST":
@@ -34,17 +34,21 @@ def new(request: HttpRequest) -> HttpResponse:
                 tray_service.add_policy_change(
                     common.actor_of(request), {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]}
                 )  # fmt: skip
-                return tray.answer(request) if request.headers.get("HX-Request") else redirect("policies")
+                return (
+                    pending_changes.changes_response(request)
+                    if request.headers.get("HX-Request")
+                    else redirect("policies")
+                )
             except SluiceError as problem:
                 form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
         if request.headers.get("HX-Request"):
-            return tray.shown(request, tray.wrong(form))
+            return pending_changes.render_pending(request, pending_changes.form_errors(form))
     return common.page(request, "rule.html", {"form": form}, 422 if form.is_bound else 200)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def attempt(request: HttpRequest) -> HttpResponse:
+def try_rule(request: HttpRequest) -> HttpResponse:
     """How the sentence is read, and whom it would match now. Changes nothing."""
     audit.mark_read_only(request)
     form = RuleSentenceForm(request.POST)
@@ -54,9 +58,9 @@ def attempt(request: HttpRequest) -> HttpResponse:
     return render(request, "components/rule_now.html", context)
 
 
-@common.permitted(Permission.EDIT_POLICIES)
+@common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def remove(request: HttpRequest, place: int) -> HttpResponse:
+def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
     """Put taking a rule away into the tray; `name` guards against a list that has moved."""
     audit.mark_read_only(request)
     listed = _listed(request)
@@ -66,8 +70,8 @@ def remove(request: HttpRequest, place: int) -> HttpResponse:
                 common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
             )
         except SluiceError as problem:
-            common.tell(request, problem)
-    return tray.answer(request)
+            common.show_error(request, problem)
+    return pending_changes.changes_response(request)
 
 
 def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
     )  # fmt: skip
     if found.effect is None:
         return {"problems": found.problems, "away": found.away}
-    seen = drafts.restrict_preview(found, common.patterns(request)).effect
+    seen = drafts.restrict_preview(found, common.visible_patterns(request)).effect
     whom = {
         one.client
         for one in found.effect.touched

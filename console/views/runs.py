@@ -23,72 +23,74 @@ from console.services import audit, pipeline
 from console.services import runs as service
 from console.services.actions import run_requests
 from console.services.actors import access_of_request
-from console.views import common, tray
+from console.views import common, pending_changes
 from console.views.decisions import query_of
 
 PAGE = 30
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def runs(request: HttpRequest) -> HttpResponse:
     """The newest runs."""
     return common.page(request, "runs.html", {**_list(request), "jobs": PipelineJobs().names()})
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def runs_list(request: HttpRequest) -> HttpResponse:
     """The list alone; the page asks for it every two seconds while something runs."""
-    return render(request, "components/runs.html", {"may": common.may(request), **_list(request)})
+    return render(
+        request, "components/runs.html", {"may": common.allowed_permissions(request), **_list(request)}
+    )
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def start_job(request: HttpRequest) -> HttpResponse:
     """Ask for a pipeline job."""
     try:
         pipeline.request(common.actor_of(request), request.POST.get("job", ""))
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, "The pipeline job is asked for.")
     return redirect("runs")
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Put cancelling a run into the tray."""
-    return tray.plan(request, PendingChangeKind.RUN_CANCEL, str(run_id))
+    return pending_changes.add_change(request, PendingChangeKind.RUN_CANCEL, str(run_id))
 
 
-@common.permitted(Permission.APPROVE)
+@common.requires_permission(Permission.APPROVE)
 @require_POST
 def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Let a run go on that somebody else asked for."""
     try:
-        service.approve(common.actor_of(request), read.run(run_id, common.own_instance()))
+        service.approve(common.actor_of(request), read.run(run_id, common.local_instance()))
     except SluiceError as problem:
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, "The run is approved.")
     return redirect("runs")
 
 
-@common.permitted(Permission.RUN_ACTIONS)
+@common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Ask again for a run that was lost, failed or cancelled; what takes something away is shown first."""
     try:
-        run = read.run(run_id, common.own_instance())
+        run = read.run(run_id, common.local_instance())
         run_requests.repeat(common.actor_of(request), run, request.POST.get("plan", ""))
     except SluiceError as problem:
         if problem.code == "plan_needed":
             audit.mark_read_only(request)
             seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
-        common.tell(request, problem)
+        common.show_error(request, problem)
     else:
         messages.success(request, "The run is asked for again; steps that were done are left out.")
     return redirect("runs")
@@ -96,34 +98,34 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 def _list(request: HttpRequest) -> dict[str, Any]:
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
-    rows = RunFilter(chosen, read.runs(common.own_instance())).qs
-    return part_of(request, rows) | {
+    rows = RunFilter(chosen, read.runs(common.local_instance())).qs
+    return runs_panel(request, rows) | {
         "query": query_of(chosen), "chosen": chosen, "kinds": RunKind.choices, "states": RunState.choices,
     }  # fmt: skip
 
 
-def part_of(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
+def runs_panel(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
     """A page of runs for `components/runs.html`, which asks for itself every two seconds while something runs."""
     found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
-    found.object_list = listed(request, found)
+    found.object_list = runs_for_page(request, found)
     return {"page": found, "active": any(run.state in ACTIVE_RUN_STATES for run in found)}
 
 
-def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
+def runs_for_page(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
     """Runs as lists show them, of what may be seen: with what they do in words, and what can be done with each."""
     access = access_of_request(request)
     found: list[Any] = [run_redaction.redact_run(run, access) for run in runs]
     for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)
-        run.what = what_of(run.parameters)
+        run.what = describe_parameters(run.parameters)
         run.facts = list(run.result.items()) if isinstance(run.result, dict) else []
         run.behind = ", ".join(dict.fromkeys([run.actor, *(str(one["name"]) for one in run.causes)]))
         run.repeatable = run.state in (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
     return found
 
 
-def what_of(parameters: dict[str, Any]) -> str:
+def describe_parameters(parameters: dict[str, Any]) -> str:
     """A run's parameters in words: "older than 7d", "client-history from=2026-11-01"."""
     words = [str(parameters["action"])] if "action" in parameters else []
     words += [f"older than {parameters['age']}"] if "age" in parameters else []

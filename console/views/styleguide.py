@@ -21,7 +21,7 @@ NAMES = ("desk-ldn-04", "risk-eu-overnight-batch-recalculation-0017", "עמדה-
 RUNS = ("succeeded", "failed", "waiting", "approval", "running", "cancelled", "lost")
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_GET
 def styleguide(request: HttpRequest) -> HttpResponse:
     """The parts."""

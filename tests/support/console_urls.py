@@ -9,18 +9,18 @@ from django.urls import path
 from console.access.rights import PublicAccess
 from console.project import urls
 from console.project.urls import handler400, handler403, handler404, handler500
-from console.views.common import permitted
+from console.views.common import requires_permission
 
 __all__ = ["handler400", "handler403", "handler404", "handler500", "urlpatterns"]
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 def fails(request: HttpRequest) -> HttpResponse:
     """As by a mistake."""
     raise RuntimeError("asked to fail")
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 def database_fails(request: HttpRequest) -> HttpResponse:
     """As while the database is away."""
     raise OperationalError("asked to fail")

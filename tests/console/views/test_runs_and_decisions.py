@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from console.models import ActionRun, AuditEvent, Decision, Instance
 from console.services import runs
-from console.views.runs import what_of
+from console.views.runs import describe_parameters
 from tests.console.views.test_client import apply
 from tests.support.seed import seed_decisions, seed_runs
 
@@ -67,7 +67,7 @@ def test_a_job_that_isnt_there_is_refused(browser: Client, instance: Instance) -
     ({}, ""),
 ])  # fmt: skip
 def test_parameters_are_shown_in_words(parameters: dict[str, object], words: str) -> None:
-    assert what_of(parameters) == words
+    assert describe_parameters(parameters) == words
 
 
 def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -> None:

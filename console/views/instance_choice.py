@@ -15,9 +15,9 @@ from console.services.actors import access_of_request
 from console.views import common
 
 
-@common.permitted(PublicAccess.OWN_ACCOUNT)
+@common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
-def choose(request: HttpRequest) -> HttpResponse:
+def choose_instance(request: HttpRequest) -> HttpResponse:
     """From now on those of this session are about another one."""
     audit.mark_read_only(request)
     wanted = request.POST.get("instance", "")

@@ -24,7 +24,7 @@ from console.forms.account import TotpCodeForm
 from console.forms.login import LoginForm
 from console.services import audit, oidc, proof, second_factor
 from console.services.actors import Actor, actor_of
-from console.views.common import permitted
+from console.views.common import requires_permission
 
 HALF_IN = "half_in"
 """Where a session keeps who has given a right password, and nothing more yet."""
@@ -65,11 +65,11 @@ class _Login(LoginView):
         return redirect("second_factor")
 
 
-login = permitted(PublicAccess.EVERYONE)(_Login.as_view())
-logout = permitted(PublicAccess.OWN_ACCOUNT)(LogoutView.as_view())
+login = requires_permission(PublicAccess.EVERYONE)(_Login.as_view())
+logout = requires_permission(PublicAccess.OWN_ACCOUNT)(LogoutView.as_view())
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 @never_cache
 @require_http_methods(["GET", "POST"])
 def second_factor_page(request: HttpRequest) -> HttpResponse:
@@ -118,7 +118,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     return render(request, "second_factor.html", context)
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 @never_cache
 @require_GET
 def oidc_begin(request: HttpRequest) -> HttpResponse:
@@ -135,10 +135,10 @@ def oidc_begin(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-@permitted(PublicAccess.EVERYONE)
+@requires_permission(PublicAccess.EVERYONE)
 @never_cache
 @require_GET
-def oidc_back(request: HttpRequest) -> HttpResponse:
+def oidc_callback(request: HttpRequest) -> HttpResponse:
     """From the identity provider, with a code that is good once."""
     if not oidc.is_configured():
         raise Http404

@@ -36,19 +36,19 @@ STEPS = (
 Context = dict[str, Any]
 
 
-def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], common.View]:
+def supports_point_in_time(then: Callable[..., HttpResponse]) -> Callable[[common.View], common.View]:
     """For a page that also has a past: `then(request, instance, moment, …)` shows it where the address says `?at=`."""
 
     def declare(view: common.View) -> common.View:
         @wraps(view)
         def looking(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            asked, instance = request.GET.get("at", "").strip(), common.own_instance()
+            asked, instance = request.GET.get("at", "").strip(), common.local_instance()
             if not asked or instance is None:
                 return view(request, *args, **kwargs)
             try:
                 when = read.parse_point_in_time(asked, timezone.now())
             except OperatorError as problem:
-                common.tell(request, problem)
+                common.show_error(request, problem)
                 return redirect(request.path)
             return then(request, instance, when, *args, **kwargs)
 
@@ -59,7 +59,7 @@ def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], comm
 
 def overview(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """How many were logged on, who was furthest behind, pools and rates, what had been decided."""
-    patterns = common.patterns(request)
+    patterns = common.visible_patterns(request)
     rows = read.clients_at(instance, when, patterns)
     return _page(request, instance, when, "past_overview.html", {
         "total": len(rows), "by_delivery": read.count_by_delivery(rows), "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
@@ -71,7 +71,7 @@ def overview(request: HttpRequest, instance: Instance, when: read.PointInTime) -
 def clients(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """Who was logged on, the longest lag first."""
     search = request.GET.get("q", "").strip()[:64]
-    rows = read.clients_at(instance, when, common.patterns(request), search)
+    rows = read.clients_at(instance, when, common.visible_patterns(request), search)
     query = request.GET.copy()
     query.pop("page", None)
     return _page(request, instance, when, "past_clients.html", {

@@ -12,9 +12,9 @@ from console.queries.system_conditions import current_conditions
 from console.views import common
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
-def standing(request: HttpRequest) -> HttpResponse:
+def system_conditions(request: HttpRequest) -> HttpResponse:
     """The lines at the top of a page; empty when all is well."""
     return render(request, "components/standings.html", {"found": current_conditions()})

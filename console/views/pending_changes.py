@@ -36,97 +36,97 @@ OF_MATCHING = (
     PendingChangeKind.OFFLINE_ALL,
     PendingChangeKind.DISCONNECT_ALL,
 )
-MOST_AT_ONCE = 50
+MAX_AT_ONCE = 50
 FILTER = ("search", "delivery", "health")
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
-def tray(request: HttpRequest) -> HttpResponse:
+def pending_changes(request: HttpRequest) -> HttpResponse:
     """The tray as it is now."""
-    return shown(request)
+    return render_pending(request)
 
 
-@common.permitted(Permission.ACT_ON_CLIENTS)
+@common.requires_permission(Permission.ACT_ON_CLIENTS)
 @require_POST
-def clients(request: HttpRequest) -> HttpResponse:
+def add_for_clients(request: HttpRequest) -> HttpResponse:
     """Put the same act on several clients into the tray."""
     audit.mark_read_only(request)
-    kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MOST_AT_ONCE]
+    kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MAX_AT_ONCE]
     if kind not in OF_CLIENTS or not names:
         messages.error(request, "Choose clients, and what to do.")
-        return answer(request)
+        return changes_response(request)
     try:
         for name in names:
             service.add_change(common.actor_of(request), PendingChangeKind(kind), name)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return answer(request)
+        common.show_error(request, problem)
+    return changes_response(request)
 
 
-@common.permitted(Permission.ACT_ON_CLIENTS)
+@common.requires_permission(Permission.ACT_ON_CLIENTS)
 @require_POST
-def matching(request: HttpRequest) -> HttpResponse:
+def add_matching(request: HttpRequest) -> HttpResponse:
     """Put one act on everyone whom a filter of the clients' page matches into the tray."""
     audit.mark_read_only(request)
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
     if kind not in OF_MATCHING or unknown or len(asked["search"]) > MAX_SEARCH:
         messages.error(request, "Choose a filter of the list, and what to do.")
-        return answer(request)
+        return changes_response(request)
     actor = common.actor_of(request)
     try:
-        target, parameters = bulk.matching_clients(actor, common.patterns(request), **asked)
+        target, parameters = bulk.matching_clients(actor, common.visible_patterns(request), **asked)
         service.add_change(actor, PendingChangeKind(kind), target, parameters)
     except SluiceError as problem:
         return (
-            shown(request, [f"{problem.sentence} {problem.fix}".strip()])
+            render_pending(request, [f"{problem.sentence} {problem.fix}".strip()])
             if _by_script(request)
             else _told(request, problem)
         )
-    return answer(request)
+    return changes_response(request)
 
 
 def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
-    common.tell(request, problem)
-    return redirect(common.back(request))
+    common.show_error(request, problem)
+    return redirect(common.referring_page(request))
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
-def drop(request: HttpRequest, item_id: int) -> HttpResponse:
+def remove_change(request: HttpRequest, item_id: int) -> HttpResponse:
     """Take one act out."""
     audit.mark_read_only(request)
     service.remove_change(common.actor_of(request), item_id)
-    return answer(request)
+    return changes_response(request)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
-def clear(request: HttpRequest) -> HttpResponse:
+def clear_changes(request: HttpRequest) -> HttpResponse:
     """Take all out: nothing was done."""
     audit.mark_read_only(request)
     service.clear_changes(common.actor_of(request))
-    return answer(request)
+    return changes_response(request)
 
 
-@common.permitted(Permission.VIEW)
+@common.requires_permission(Permission.VIEW)
 @require_POST
-def apply(request: HttpRequest) -> HttpResponse:
+def apply_changes(request: HttpRequest) -> HttpResponse:
     """Do all of it. What can't be done is said, and stays; so does the reason that was typed."""
     reason = request.POST.get("reason", "")
     try:
         outcomes = service.apply_changes(
-            common.actor_of(request), reason, confirmed="confirmed" in request.POST, plan=request.POST.get("plan", ""), patterns=common.patterns(request)
+            common.actor_of(request), reason, confirmed="confirmed" in request.POST, plan=request.POST.get("plan", ""), patterns=common.visible_patterns(request)
         )  # fmt: skip
     except SluiceError as problem:
         request.session["tray_reason"] = reason[:500]
-        common.tell(request, problem)
-        return redirect(common.back(request))
+        common.show_error(request, problem)
+        return redirect(common.referring_page(request))
     for outcome in outcomes:
         (messages.success if outcome.done else messages.error)(request, outcome.sentence)
-    there = common.back(request)
+    there = common.referring_page(request)
     return redirect("policies" if _of_a_draft_that_went(there) else there)
 
 
@@ -139,7 +139,7 @@ def _of_a_draft_that_went(address: str) -> bool:
     return number is not None and not PolicyDraft.objects.filter(pk=int(number)).exists()
 
 
-def plan(
+def add_change(
     request: HttpRequest, kind: PendingChangeKind, target: str = "", parameters: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Put one act in, and answer with the tray; what can't be put in is said."""
@@ -147,27 +147,29 @@ def plan(
     try:
         service.add_change(common.actor_of(request), kind, target, parameters)
     except SluiceError as problem:
-        common.tell(request, problem)
-    return answer(request)
+        common.show_error(request, problem)
+    return changes_response(request)
 
 
-def answer(request: HttpRequest) -> HttpResponse:
+def changes_response(request: HttpRequest) -> HttpResponse:
     """After the tray has changed: the tray alone for a script, else the page one came from."""
-    return shown(request) if _by_script(request) else redirect(common.back(request))
+    return render_pending(request) if _by_script(request) else redirect(common.referring_page(request))
 
 
 def _by_script(request: HttpRequest) -> bool:
     return bool(request.headers.get("HX-Request"))
 
 
-def shown(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:
+def render_pending(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:
     """The tray by itself, opened, and why what was sent didn't get into it."""
     return render(
-        request, "components/tray.html", {"tray": held(request), "alone": True, "tray_problems": problems}
+        request,
+        "components/tray.html",
+        {"tray": pending_for_user(request), "alone": True, "tray_problems": problems},
     )
 
 
-def wrong(form: forms.Form) -> list[str]:
+def form_errors(form: forms.Form) -> list[str]:
     """A form's errors, each with its field's label."""
     return [
         f"{form.fields[name].label}: {error}" if name in form.fields else str(error)
@@ -176,15 +178,17 @@ def wrong(form: forms.Form) -> list[str]:
     ]
 
 
-def held(request: HttpRequest) -> service.PendingChanges | None:
+def pending_for_user(request: HttpRequest) -> service.PendingChanges | None:
     """Somebody's tray with its effects; None when there is nothing in it."""
     actor = common.actor_of(request)
-    return service.list_changes(actor, common.patterns(request)) if service.has_changes(actor) else None
+    return (
+        service.list_changes(actor, common.visible_patterns(request)) if service.has_changes(actor) else None
+    )
 
 
-def context(request: HttpRequest) -> dict[str, Any]:
+def pending_context(request: HttpRequest) -> dict[str, Any]:
     """Context processor: the tray in every page, looked at when a template does."""
     return {
-        "tray": SimpleLazyObject(lambda: held(request) or service.PendingChanges([])),
+        "tray": SimpleLazyObject(lambda: pending_for_user(request) or service.PendingChanges([])),
         "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
     }
