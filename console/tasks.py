@@ -30,8 +30,8 @@ def execute_run(run_id: str) -> None:
     execution.execute_run(run_id)
 
 
-@shared_task(name="console.tasks.tick")
-def tick() -> None:
+@shared_task(name="console.tasks.run_minute_jobs")
+def run_minute_jobs() -> None:
     """Each minute: start what is due, find lost runs, tell brokers that run another revision, take in new hours of the lake, forget old samples, note used tokens."""
     now = timezone.now()
     runs.mark_lost_runs(now)
@@ -46,8 +46,8 @@ def tick() -> None:
     alerts.delete_old_alerts(now)
 
 
-@shared_task(name="console.tasks.watch")
-def watch() -> None:
+@shared_task(name="console.tasks.evaluate_alerts")
+def evaluate_alerts() -> None:
     """Every ten seconds: open and close alerts."""
     alerts.evaluate_alerts(timezone.now())
 

@@ -253,10 +253,10 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(SLUICE_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "tick": {
-        "task": "console.tasks.tick", "schedule": 60.0, "options": {"expires": 55, "queue": CHORES_QUEUE},
+        "task": "console.tasks.run_minute_jobs", "schedule": 60.0, "options": {"expires": 55, "queue": CHORES_QUEUE},
     },
     "watch": {
-        "task": "console.tasks.watch", "schedule": 10.0, "options": {"expires": 9, "queue": CHORES_QUEUE},
+        "task": "console.tasks.evaluate_alerts", "schedule": 10.0, "options": {"expires": 9, "queue": CHORES_QUEUE},
     },
     "send_alerts": {"task": "console.tasks.send_alerts", "schedule": 10.0, "options": {"expires": 9}},
     **{
@@ -315,7 +315,7 @@ AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
 AXES_CLIENT_IP_CALLABLE = "console.web.client_address.address_of"
 AXES_DISABLE_ACCESS_LOG = True  # the audit has it
-AXES_LOCKOUT_CALLABLE = "console.web.lockout.answer"
+AXES_LOCKOUT_CALLABLE = "console.web.lockout.locked_out_response"
 
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {

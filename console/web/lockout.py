@@ -14,7 +14,7 @@ from console.forms.login import LoginForm
 FROM_HERE = "Too many logins from this address have failed. Try again a little later."
 
 
-class _Refused(LoginForm):
+class _LockedOutForm(LoginForm):
     """The login form with a sentence, without asking for the password again."""
 
     sentence = ""
@@ -24,12 +24,14 @@ class _Refused(LoginForm):
         return self.error_class([self.sentence])
 
 
-def answer(request: HttpRequest, response: HttpResponse | None, credentials: Any) -> HttpResponse:
+def locked_out_response(
+    request: HttpRequest, response: HttpResponse | None, credentials: Any
+) -> HttpResponse:
     """What django-axes answers when a name is locked: 429, with when to try again."""
-    return refusal(request, "locked", LOCKED_NAME, LOCK_S)
+    return refused_response(request, "locked", LOCKED_NAME, LOCK_S)
 
 
-def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
+def refused_response(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
     """The answer with this code's status, on the login page or as a problem."""
     status = error_code_entry(code).http_status
     made: HttpResponse
@@ -40,7 +42,7 @@ def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> Http
         }  # fmt: skip
         made = JsonResponse(body, status=status, content_type="application/problem+json")
     else:
-        form = _Refused(request)
+        form = _LockedOutForm(request)
         form.sentence = sentence
         made = render(
             request, "login.html", {"form": form, "next": request.POST.get("next", "")}, status=status

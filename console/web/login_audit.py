@@ -14,14 +14,14 @@ from console.services.actors import Actor
 
 
 @receiver(user_logged_in, dispatch_uid="audit.login")
-def logged_in(request: Any, user: Any, **kwargs: Any) -> None:
+def on_logged_in(request: Any, user: Any, **kwargs: Any) -> None:
     """Somebody came in."""
     sessions.start_session(request.session, time.time())
     audit.record(_actor(request, user.get_username(), user.pk), "login", f"operator {user.get_username()}")
 
 
 @receiver(user_logged_out, dispatch_uid="audit.logout")
-def logged_out(request: Any, user: Any, **kwargs: Any) -> None:
+def on_logged_out(request: Any, user: Any, **kwargs: Any) -> None:
     """Somebody left."""
     if user is not None:
         audit.record(
@@ -30,7 +30,7 @@ def logged_out(request: Any, user: Any, **kwargs: Any) -> None:
 
 
 @receiver(user_login_failed, dispatch_uid="audit.login_failed")
-def refused(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
+def on_login_failed(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
     """A wrong password or code, or a name that is locked."""
     if request is not None:
         request.sluice_login_failed = True

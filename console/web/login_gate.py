@@ -64,16 +64,16 @@ class LoginGateMiddleware:
             return None
         if not LIMIT.to_be_told(address_of(request), now):
             audit.mark_audited_elsewhere(request)
-        return lockout.refusal(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
+        return lockout.refused_response(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
 
     def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:
         """Answer a locked name with 429, and a form that found too many passwords being hashed with 503."""
         if not (isinstance(problem, OperatorError) and problem.code in ("locked", "login_busy")):
             return None
         if problem.code == "locked":
-            return lockout.refusal(request, problem.code, problem.sentence, LOCK_S)
+            return lockout.refused_response(request, problem.code, problem.sentence, LOCK_S)
         wait_ms = error_code_entry(problem.code).retry_after_ms or 0
-        return lockout.refusal(
+        return lockout.refused_response(
             request, problem.code, f"{problem.sentence} {problem.fix}", math.ceil(wait_ms / 1000)
         )
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from console.services import sessions
 
 
-def row_key(session_key: str) -> str:
+def stored_key(session_key: str) -> str:
     """What stands in the database for a key: 160 bits in the column's 40 signs, of a key with as many random ones."""
     return hashlib.blake2b(session_key.encode(), digest_size=20).hexdigest()
 
@@ -39,40 +39,40 @@ class SessionStore(InDatabase):
 
     def exists(self, session_key: str) -> bool:
         """Whether there is a row for the key."""
-        return bool(super().exists(row_key(session_key)))
+        return bool(super().exists(stored_key(session_key)))
 
     async def aexists(self, session_key: str) -> bool:
         """The same."""
-        return bool(await super().aexists(row_key(session_key)))
+        return bool(await super().aexists(stored_key(session_key)))
 
     def create_model_instance(self, data: dict[str, Any]) -> Any:
         """The row to save, under the hash of its key."""
         made = super().create_model_instance(data)
-        made.session_key = row_key(made.session_key)
+        made.session_key = stored_key(made.session_key)
         return made
 
     async def acreate_model_instance(self, data: dict[str, Any]) -> Any:
         """The same."""
         made = await super().acreate_model_instance(data)
-        made.session_key = row_key(made.session_key)
+        made.session_key = stored_key(made.session_key)
         return made
 
     def delete(self, session_key: str | None = None) -> None:
         """Take the row away."""
         key = session_key or self.session_key
         if key is not None:
-            super().delete(row_key(key))
+            super().delete(stored_key(key))
 
     async def adelete(self, session_key: str | None = None) -> None:
         """The same."""
         key = session_key or self.session_key
         if key is not None:
-            await super().adelete(row_key(key))
+            await super().adelete(stored_key(key))
 
     def _get_session_from_db(self) -> Any:
         found = (
             self.model.objects.filter(
-                session_key=row_key(str(self.session_key)), expire_date__gt=timezone.now()
+                session_key=stored_key(str(self.session_key)), expire_date__gt=timezone.now()
             ).first()
             if self.session_key
             else None

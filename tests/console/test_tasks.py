@@ -19,7 +19,7 @@ from console.project.celery import app
 from console.queries.readiness import WORKER_KEY
 from console.services import journals, policies
 from console.services.actors import Actor
-from console.tasks import tick
+from console.tasks import run_minute_jobs
 from tests.support.journal_broker import JournalBroker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,8 +54,8 @@ def test_tick_starts_what_is_due_and_forgets_what_is_old(broker: JournalBroker, 
     now = timezone.now()
     Action.objects.update(started_at=now - timedelta(days=30))
     ClientSample.objects.create(instance=instance, client="one", at=now - timedelta(days=9), state="live")
-    tick()
-    tick()
+    run_minute_jobs()
+    run_minute_jobs()
     assert ActionRun.objects.get().actor_kind == ActorKind.SCHEDULE
     assert ClientSample.objects.count() == 0
 

@@ -21,7 +21,7 @@ from console.choices import Permission, Role
 from console.models import ApiToken
 from console.services import operators, sessions
 from console.services.actors import SYSTEM
-from console.web.session_store import row_key
+from console.web.session_store import stored_key
 from tests.support.control_plane import person
 
 IDLE_S = settings.SLUICE_SESSION_IDLE_MINUTES * 60
@@ -82,7 +82,7 @@ def test_session_nobody_uses_ends_and_stays_ended(maria: Client, clock: Clock, l
     assert not welcome(maria)
     maria.cookies[settings.SESSION_COOKIE_NAME] = cookie
     assert not welcome(maria)
-    assert Session.objects.filter(pk=row_key(cookie)).exists()
+    assert Session.objects.filter(pk=stored_key(cookie)).exists()
 
 
 def test_what_open_pages_ask_by_themselves_is_no_use(maria: Client, clock: Clock, link: Any) -> None:
