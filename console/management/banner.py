@@ -19,18 +19,18 @@ NATIVE = ("tcp", "websocket")
 """Kinds that the client of the first commands speaks."""
 
 
-def address(transport: TransportSettings) -> str:
+def transport_address(transport: TransportSettings) -> str:
     """A transport's address as clients are given it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(transport.host, transport.host)
     return SCHEMES[transport.kind].format(s="s" if transport.tls else "", host=host, port=transport.port)
 
 
-def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
+def startup_text(at: Installation, policy: PolicyDocument, project: Path) -> str:
     """The console's address, the transports', and a first subscribe and publish to paste."""
     enabled = [transport for transport in policy.transports if transport.enabled]
-    listed = "".join(f"  {transport.name:<12}{address(transport)}\n" for transport in enabled)
+    listed = "".join(f"  {transport.name:<12}{transport_address(transport)}\n" for transport in enabled)
     native = [transport for transport in enabled if transport.kind in NATIVE]
-    first = first_commands(at, native[0], project) if native else ""
+    first = example_commands(at, native[0], project) if native else ""
     console = (
         at.web_address if not at.queue else f"on another machine; its acts on this journal come by {at.queue}"
     )
@@ -45,7 +45,7 @@ Ctrl-C stops everything.
 """
 
 
-def group(
+def group_startup_text(
     at: Installation,
     members: Sequence[tuple[MemberInstallation, Sequence[TransportSettings]]],
     engines: Sequence[str],
@@ -54,7 +54,7 @@ def group(
     """Where console, members and engines are, and what to paste to see a member go."""
     rows = [("console", at.web_address)]
     for member, transports in members:
-        rows += [(f"{member.name}: {one.name}", address(one)) for one in transports]
+        rows += [(f"{member.name}: {one.name}", transport_address(one)) for one in transports]
     rows += [(f"engine {number}", one) for number, one in enumerate(engines, 1)]
     rows += [(f"data of {member.name}", str(member.at.home)) for member, _ in members]
     rows.append(("output", str(at.home / "log")))
@@ -63,7 +63,7 @@ def group(
     if not all(native):
         first = ""
     else:
-        addresses = ",".join(address(one[0]) for one in native)
+        addresses = ",".join(transport_address(one[0]) for one in native)
         first = _first_commands(at, addresses, project, " --bookmark 0")
     return f"""
 Sluice is up, as a group of {len(members)}.
@@ -89,9 +89,9 @@ def _short(at: Installation, project: Path) -> Path:
     return python.relative_to(project) if python.is_relative_to(project) else python
 
 
-def first_commands(at: Installation, transport: TransportSettings, project: Path) -> str:
+def example_commands(at: Installation, transport: TransportSettings, project: Path) -> str:
     """Two lines to paste: a subscriber, and a message for it."""
-    return _first_commands(at, address(transport), project)
+    return _first_commands(at, transport_address(transport), project)
 
 
 def _first_commands(at: Installation, addresses: str, project: Path, more: str = "") -> str:

@@ -41,7 +41,7 @@ PORT_VARIABLES = {
 }
 
 
-def say(sentence: str) -> None:
+def print_line(sentence: str) -> None:
     """Tell the operator. A terminal that went away must not stop the brokers."""
     with contextlib.suppress(OSError):
         safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
@@ -71,7 +71,7 @@ def prepare(*, console: bool = True) -> PolicyDocument:
         settings.SLUICE_SPOOL_DIRECTORY,
     )
     for problem in tighten_trees((settings.SLUICE_HOME, *places)):
-        say(problem)
+        print_line(problem)
     check_given_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     answers = True
@@ -83,8 +83,8 @@ def prepare(*, console: bool = True) -> PolicyDocument:
         stored = policy_file(settings.SLUICE_INSTANCE).load()
         if stored is None:
             raise
-        say(problem.sentence)
-        say(
+        print_line(problem.sentence)
+        print_line(
             f"Starting without migrations and without the ports of the environment. A broker that can't read the"
             f" database runs revision {stored.revision}, as stored on this disk. If this release is new:"
             " `manage.py migrate` when the database can be used."
@@ -159,17 +159,17 @@ def check_ports(transports: Sequence[TransportSettings], *, console: bool = True
         if transport.enabled:
             port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
             wanted.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
-    refuse_taken(wanted)
+    check_ports_free(wanted)
 
 
-def refuse_taken(wanted: Sequence[ports.PortRequest]) -> None:
+def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
     """Raise port_taken unless all of them can be had."""
     found = ports.port_problems(wanted, ports.refusal_reason, ports.port_owner)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
 
 
-def installation() -> Installation:
+def installation_from_settings() -> Installation:
     """What the children's command lines are made from, out of the settings."""
     run = settings.SLUICE_RUN_DIRECTORY
     given = os.environ.get("REDIS_URL", "")
@@ -185,11 +185,11 @@ def installation() -> Installation:
         settings.SLUICE_WEB_PORT,
         redis,
         settings.SLUICE_WEB_TLS,
-        "" if settings.SLUICE_CONSOLE else own_queue(),
+        "" if settings.SLUICE_CONSOLE else local_journal_queue(),
     )
 
 
-def own_queue() -> str:
+def local_journal_queue() -> str:
     """The queue of this machine's journal, where the console is on another machine."""
     group = settings.SLUICE_GROUP
     return journal_queue(format_broker_name(settings.SLUICE_INSTANCE, group.member if group else ""))
@@ -206,7 +206,7 @@ def check_console_elsewhere() -> None:
         )
 
 
-def environment(at: Installation) -> dict[str, str]:
+def child_environment(at: Installation) -> dict[str, str]:
     """The children's environment: ours, and what we decided for all of them."""
     return {
         **os.environ,
@@ -223,7 +223,9 @@ def supervise(
     """Run the children until they shall stop; returns the exit code."""
     directory = Path(settings.BASE_DIR)
     log_directory = at.home / "log"
-    supervisor = Supervisor(specs, directory, environment(at), log_directory, say, when_ready, **options)
+    supervisor = Supervisor(
+        specs, directory, child_environment(at), log_directory, print_line, when_ready, **options
+    )
     return asyncio.run(supervisor.run())
 
 
@@ -238,16 +240,16 @@ def start_everything(
 ) -> int:
     """All of Sluice and `extra` children, while `lock` is held. `after` is said below the banner."""
     assert not lock.closed
-    say(at.redis.sentence())
+    print_line(at.redis.sentence())
     if at.run_directory != at.home / "run":
-        say(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
-    text = banner.up(at, policy, Path(settings.BASE_DIR)) + after
+        print_line(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
+    text = banner.startup_text(at, policy, Path(settings.BASE_DIR)) + after
     return supervise(
         [*all_children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output
     )
 
 
-def only_one() -> TextIOWrapper:
+def require_single_instance() -> TextIOWrapper:
     """`lock_home`, or OperatorError already_up."""
     lock = lock_home()
     if lock is None:
@@ -259,10 +261,10 @@ def only_one() -> TextIOWrapper:
     return lock
 
 
-def up(*, show_output: bool = False) -> int:
+def start_installation(*, show_output: bool = False) -> int:
     """The whole of `make up`; returns the exit code."""
-    with only_one() as lock:
+    with require_single_instance() as lock:
         if not settings.SLUICE_CONSOLE:
             check_console_elsewhere()
         policy = prepare(console=settings.SLUICE_CONSOLE)
-        return start_everything(lock, policy, installation(), show_output=show_output)
+        return start_everything(lock, policy, installation_from_settings(), show_output=show_output)

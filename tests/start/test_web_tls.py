@@ -123,8 +123,8 @@ def test_form_is_taken_from_our_own_https_pages_alone(served: Web) -> None:
 def test_supervisor_s_address_is_https_with_a_certificate() -> None:
     policy = PolicyDocument.from_dict({"revision": 1, "instance": {"name": "one"}, "transports": [TRANSPORT]})
     secure = replace(AT, web_tls=TlsSettings("/c.pem", "/c.key"))
-    assert "https://127.0.0.1:8000/" in banner.up(secure, policy, PROJECT)
-    assert "http://127.0.0.1:8000/" in banner.up(AT, policy, PROJECT)
+    assert "https://127.0.0.1:8000/" in banner.startup_text(secure, policy, PROJECT)
+    assert "http://127.0.0.1:8000/" in banner.startup_text(AT, policy, PROJECT)
 
 
 def test_certificate_without_its_key_is_refused() -> None:

@@ -38,38 +38,40 @@ class Command(SafeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         pace = [word for key in ("rate", "speed") if options[key] for word in (f"--{key}", options[key])]
         try:
-            raise SystemExit(run(pace, show_output=options["show_output"]))
+            raise SystemExit(start_demo(pace, show_output=options["show_output"]))
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 
 
-def run(pace: list[str], *, show_output: bool) -> int:
+def start_demo(pace: list[str], *, show_output: bool) -> int:
     """Start everything, or join what runs."""
     lock = startup.lock_home()
     if lock is None:
         return _join(pace, show_output=show_output)
     with lock:
         policy = make_pool_small(startup.prepare())
-        at = startup.installation()
-        extra = specs(at, tcp_transport(policy), pace)
-        return startup.start_everything(lock, policy, at, extra, show_output=show_output, after=text(at))
+        at = startup.installation_from_settings()
+        extra = child_specs(at, tcp_transport(policy), pace)
+        return startup.start_everything(lock, policy, at, extra, show_output=show_output, after=demo_text(at))
 
 
 def _join(pace: list[str], *, show_output: bool) -> int:
     """Sluice runs: add the feed and the subscribers to it, and leave it running."""
     policy = make_pool_small(startup.policy_in_force())
-    at = startup.installation()
-    children = [replace(spec, needs=()) for spec in specs(at, tcp_transport(policy), pace)]
-    startup.say("Sluice runs already; the feed and the subscribers join it")
-    return startup.supervise(children, at, lambda: safe_text.say_block(text(at)), show_output=show_output)
+    at = startup.installation_from_settings()
+    children = [replace(spec, needs=()) for spec in child_specs(at, tcp_transport(policy), pace)]
+    startup.print_line("Sluice runs already; the feed and the subscribers join it")
+    return startup.supervise(
+        children, at, lambda: safe_text.say_block(demo_text(at)), show_output=show_output
+    )
 
 
-def specs(at: Installation, transport: TransportSettings, pace: list[str]) -> list[ChildSpec]:
+def child_specs(at: Installation, transport: TransportSettings, pace: list[str]) -> list[ChildSpec]:
     """The demo's two processes."""
     module = (at.python, "-m", "demo")
-    address = ("--address", banner.address(transport))
+    address = ("--address", banner.transport_address(transport))
     store = ("--store", str(at.home / "demo" / "feed.store"))
     return [
         ChildSpec("subscribers", (*module, "subscribers", *address), needs=("broker",)),
@@ -93,11 +95,11 @@ def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
     changes = {"pool": {"message_memory_limit": SMALL_POOL_BYTES}}
     policies.change_transport(SYSTEM, transport.name, changes, reason=REASON)
     size = f"{SMALL_POOL_BYTES // 2**20} MiB"
-    startup.say(f"transport {transport.name} has a pool of its own now, of {size} (see Policies)")
+    startup.print_line(f"transport {transport.name} has a pool of its own now, of {size} (see Policies)")
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 
-def text(at: Installation) -> str:
+def demo_text(at: Installation) -> str:
     """What to look at."""
     return f"""
 The demo publishes the flights that left New York in 2013, on flights.<carrier>, to four subscribers:

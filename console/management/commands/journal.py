@@ -18,14 +18,14 @@ from broker_core.journal.segment import SegmentInfo
 from broker_core.journal.tools import inspect
 from broker_core.journal.tools.search import LogLocation
 from broker_core.safe_text import to_json_line
-from console.management.journal import searching
-from console.management.journal.places import add_place, place_of
+from console.management.journal import search_commands
+from console.management.journal.log_location import add_location_arguments, log_location
 from console.management.safe_command import SafeCommand
 from console.services.journal_directories import accept_log, known_log_now
 
 
 class Command(SafeCommand):
-    """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.searching`."""
+    """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.search_commands`."""
 
     help = "List, search, count, verify, dump, repair or accept the journal of an instance."
     requires_system_checks: list[str] = []
@@ -53,9 +53,9 @@ class Command(SafeCommand):
             dump,
             repair,
             accept,
-            *searching.add_parsers(searching.SubCommands(commands.add_parser)),
+            *search_commands.add_parsers(search_commands.SubCommands(commands.add_parser)),
         ):
-            add_place(sub)
+            add_location_arguments(sub)
         for sub in (ls, verify, repair, accept):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")
         for sub in (repair, accept):
@@ -88,7 +88,7 @@ class Command(SafeCommand):
             "accept": self._accept,
         }
         try:
-            run[options["command"]](place_of(options), options)
+            run[options["command"]](log_location(options), options)
             self.stdout.flush()  # here, and not when Python ends: a reader that has enough is no error then either
         except BrokenPipeError:
             # What reads the output has enough, as `head` does; nothing may be flushed into the closed pipe at the end.
@@ -98,7 +98,11 @@ class Command(SafeCommand):
 
     def _search(self, place: LogLocation, options: dict[str, Any]) -> None:
         """Output goes as it is: each line is whole, and there may be millions."""
-        act = {"grep": searching.grep, "find": searching.find, "stat": searching.stat}[options["command"]]
+        act = {
+            "grep": search_commands.run_grep,
+            "find": search_commands.run_find,
+            "stat": search_commands.run_stat,
+        }[options["command"]]
         problems = act(place, options, self.stdout)
         if problems:
             raise CommandError("\n".join(problems[:100]), returncode=1)

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from broker_core.errors import SluiceError
-from console.management import group, startup
+from console.management import group_startup, startup
 from console.management.safe_command import SafeCommand
 from console.supervisor.group_specs import MAX_MEMBERS
 
@@ -37,9 +37,9 @@ class Command(SafeCommand):
             if options["prepare_broker"]:
                 startup.prepare(console=False)
             elif options["group"] is not None:
-                code = group.up(options["group"], show_output=show_output)
+                code = group_startup.start_group(options["group"], show_output=show_output)
             else:
-                code = startup.up(show_output=show_output)
+                code = startup.start_installation(show_output=show_output)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from error
         except KeyboardInterrupt:  # before the supervisor took the signals over: nothing runs yet

@@ -12,7 +12,7 @@ from broker_core.journal.tools.search import LogLocation
 from console.services import journal_directories
 
 
-def add_place(parser: ArgumentParser) -> None:
+def add_location_arguments(parser: ArgumentParser) -> None:
     """--instance, --directory and --archive."""
     parser.add_argument(
         "--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)"
@@ -25,7 +25,7 @@ def add_place(parser: ArgumentParser) -> None:
     )
 
 
-def place_of(options: dict[str, Any]) -> LogLocation:
+def log_location(options: dict[str, Any]) -> LogLocation:
     """The log that the options name; without a database, the installation's own."""
     if options["directory"] is not None:
         return LogLocation(options["directory"], options["instance"], options["archive"])

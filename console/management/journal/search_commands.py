@@ -139,7 +139,7 @@ def _add_query(parser: ArgumentParser) -> None:
     )
 
 
-def query_of(options: dict[str, Any]) -> LogQuery:
+def parse_query(options: dict[str, Any]) -> LogQuery:
     """What the options ask for. Raises ClientError bad_pattern or filter_error."""
     return LogQuery(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
@@ -162,11 +162,11 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     )
 
 
-def grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the records that match; returns what couldn't be read."""
     left = options["limit"] or MAX_SEQUENCE
-    with progress("Searching") as show:
-        search = LogSearch(place, query_of(options), show)
+    with progress_bar("Searching") as show:
+        search = LogSearch(place, parse_query(options), show)
         for found in search:
             rows = found.chosen[:left]
             out.writelines(
@@ -179,19 +179,19 @@ def grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[s
     return search.problems
 
 
-def find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write where it stands; returns a sentence when it isn't there."""
-    with progress("Looking") as show:
+    with progress_bar("Looking") as show:
         found = locate_record(place, options["bookmark"], show)
     out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 
 
-def stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the counts; returns what couldn't be read."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
-    with progress("Counting") as show:
-        search = LogSearch(place, query_of(options), show)
+    with progress_bar("Counting") as show:
+        search = LogSearch(place, parse_query(options), show)
         counted = count_records(search, *bys)
     for by, counts in counted:
         if options["json"]:
@@ -218,7 +218,7 @@ def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOut
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Show]:
+def progress_bar(what: str) -> Iterator[Show]:
     """A bar on a terminal's stderr; nothing where stderr is something else."""
     bar = Progress(
         TextColumn(what), BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn(),

@@ -30,31 +30,31 @@ from console.supervisor.group_specs import (
 )
 
 
-def up(number: int, *, show_output: bool = False) -> int:
+def start_group(number: int, *, show_output: bool = False) -> int:
     """The whole of `make up GROUP=N`; returns the exit code. Engines that SLUICE_GROUP_ENGINES names are taken instead of own ones."""
     if not 2 <= number <= MAX_MEMBERS:
         raise OperatorError("bad_group", f"A group here has 2 to {MAX_MEMBERS} members.", "make up GROUP=3")
-    with startup.only_one():
+    with startup.require_single_instance():
         given = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
         engines = () if given else nats_addresses(settings.SLUICE_ENGINE_PORT)
-        executable = None if given else nats_server()
+        executable = None if given else find_nats_server()
         urls = given or tuple(one.url for one in engines)
         names = member_names(number)
         read_settings(settings.SLUICE_INSTANCE, names[0], urls)
-        startup.refuse_taken(nats_ports(engines))
+        startup.check_ports_free(nats_ports(engines))
         policy = startup.prepare()
-        at = startup.installation()
+        at = startup.installation_from_settings()
         homes = [_home_of(at, name) for name in names[1:]]
         members = group_members(at, names, urls, _database(at.home), homes)
         for one in engines:
             _configure(one, engines)
-        listed = [(one, transports_of(one, policy)) for one in members]
+        listed = [(one, member_transports(one, policy)) for one in members]
         for member, transports in listed[1:]:
             startup.check_ports(transports, console=False)
             if member.at.run_directory != member.at.home / "run":
                 socket_paths.prepare_directory(member.at.run_directory)
-        startup.say(at.redis.sentence())
-        text = banner.group(at, listed, urls, Path(settings.BASE_DIR))
+        startup.print_line(at.redis.sentence())
+        text = banner.group_startup_text(at, listed, urls, Path(settings.BASE_DIR))
         return startup.supervise(
             group_children(members, engines, executable, at.home),
             at,
@@ -63,7 +63,7 @@ def up(number: int, *, show_output: bool = False) -> int:
         )
 
 
-def nats_server() -> Path:
+def find_nats_server() -> Path:
     """The one beside this Python, or on the PATH. OperatorError group_not_installed."""
     found = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
@@ -86,7 +86,7 @@ def _home_of(at: Installation, name: str) -> Installation:
     return replace(at, home=home, run_directory=socket_paths.run_directory(home, (f"{at.instance}.sock",)))
 
 
-def transports_of(member: MemberInstallation, policy: PolicyDocument) -> list[TransportSettings]:
+def member_transports(member: MemberInstallation, policy: PolicyDocument) -> list[TransportSettings]:
     """A member's transports: the policy's, at its own ports."""
     return [
         replace(one, port=one.port + member.ports_apart if one.port else 0)
