@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from api.documents import plain
+from api.document_serializers import to_plain
 from broker_core.errors import OperatorError
 from console.models import Instance
 from console.services import drafts, rollouts
@@ -64,5 +64,5 @@ def preview_document(preview: drafts.DraftPreview) -> dict[str, Any]:
     return {
         "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
         "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
-        "effect": None if preview.effect is None else plain(preview.effect), "away": preview.away,
+        "effect": None if preview.effect is None else to_plain(preview.effect), "away": preview.away,
     }  # fmt: skip

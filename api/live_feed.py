@@ -29,7 +29,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest
 
 from api import live_window
-from api.live_deltas import delta
+from api.snapshot_delta import make_delta
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from broker_core.errors import SluiceError
@@ -54,14 +54,14 @@ CLOSE_ENDED = 4403
 SESSION_CHECK_S = 30.0
 
 
-MOST_SAID = 64 * 1024
+MAX_SAID = 64 * 1024
 """Characters of what a tab says."""
 MEMBER_HELD_S = 5.0
 """A member that says nothing for so long is left out of what its group is told of."""
-MOST_TOLD = 16
+MAX_TOLD = 16
 
 
-class Seen:
+class SnapshotCache:
     """The newest snapshots that this process was told of, read once for all its tabs: of a group, each member's, and all as one.
 
     Of the event loop alone.
@@ -71,37 +71,37 @@ class Seen:
         self._told: dict[bytes, str] = {}
         """Those that were read lately, and whose they are."""
         self._of: dict[str, dict[str, tuple[float, Snapshot]]] = {}
-        self._shared: dict[str, live_window.Shared] = {}
-        self._coming: dict[str, tuple[int, asyncio.Task[live_window.Shared | None]]] = {}
+        self._shared: dict[str, live_window.SharedSnapshot] = {}
+        self._coming: dict[str, tuple[int, asyncio.Task[live_window.SharedSnapshot | None]]] = {}
 
-    def told(self, snapshot: bytes) -> live_window.Shared:
+    def told(self, snapshot: bytes) -> live_window.SharedSnapshot:
         """A snapshot as JSON; what all brokers of its instance say by now."""
         if snapshot not in self._told:
             made = _SNAPSHOTS.decode(snapshot)
-            while len(self._told) >= MOST_TOLD:
+            while len(self._told) >= MAX_TOLD:
                 del self._told[next(iter(self._told))]
             self._told[snapshot] = made.status.instance
             return self._add(made)
         return self._shared[self._told[snapshot]]
 
-    def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.Shared | None]:
+    def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.SharedSnapshot | None]:
         """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
         if broker not in self._coming or self._coming[broker][0] != at:
             self._coming[broker] = (at, asyncio.create_task(self.large(broker)))
         return self._coming[broker][1]
 
-    async def large(self, broker: str) -> live_window.Shared | None:
+    async def large(self, broker: str) -> live_window.SharedSnapshot | None:
         """None when there is none, or it wasn't large."""
         made = await asyncio.to_thread(_large, broker)
         return None if made is None else self._add(made)
 
-    def _add(self, made: Snapshot) -> live_window.Shared:
+    def _add(self, made: Snapshot) -> live_window.SharedSnapshot:
         instance, now = made.status.instance, time.monotonic()
         parts = self._of.setdefault(instance, {})
         parts[made.status.member] = (now, made)
         for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_HELD_S]:
             del parts[silent]
-        self._shared[instance] = live_window.Shared(
+        self._shared[instance] = live_window.SharedSnapshot(
             group_answers.merge_snapshots([part for _, part in parts.values()])
         )
         return self._shared[instance]
@@ -114,10 +114,10 @@ def _large(broker: str) -> Snapshot | None:
     return None
 
 
-_seen = Seen()
+_seen = SnapshotCache()
 
 
-class SameOrigin:
+class SameOriginOnly:
     """Refuses WebSockets that another site's page opened: the browser would send our session cookie with them."""
 
     def __init__(self, inner: Callable[..., Awaitable[Any]]) -> None:
@@ -139,9 +139,9 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     sent: Snapshot | None = None
     newest: Snapshot | None = None
-    shared: live_window.Shared | None = None
-    want: live_window.Want | None = None
-    held: live_window.Window | None = None
+    shared: live_window.SharedSnapshot | None = None
+    want: live_window.WindowRequest | None = None
+    held: live_window.WindowState | None = None
     sequence = 0
     sent_at = 0.0
     delayed: asyncio.Task[None] | None = None
@@ -159,7 +159,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
         with suppress(ValueError):
-            self.want = live_window.asked(self.scope.get("query_string", b"").decode("latin-1"))
+            self.want = live_window.parse_query(self.scope.get("query_string", b"").decode("latin-1"))
         self.watching = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
@@ -168,7 +168,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             found = [await _seen.large(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
             asked = database_sync_to_async(live.instance_snapshot)
-            await self._offer(shown or live_window.Shared(await asked(self.instance)))
+            await self._offer(shown or live_window.SharedSnapshot(await asked(self.instance)))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""
@@ -179,11 +179,11 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """A tab asks for a whole snapshot again ("snapshot"), or says what it looks at now. Anything else is ignored."""
-        if not text_data or len(text_data) > MOST_SAID:
+        if not text_data or len(text_data) > MAX_SAID:
             return
         if text_data != "snapshot":
             try:
-                self.want = live_window.read(text_data)
+                self.want = live_window.parse_message(text_data)
             except msgspec.MsgspecError:
                 return
         if self.newest is not None:
@@ -222,7 +222,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         ):
             await self._send({"type": "decision", "decision": decision})
 
-    async def _offer(self, shared: live_window.Shared) -> None:
+    async def _offer(self, shared: live_window.SharedSnapshot) -> None:
         """Send it now, or when the least interval has passed; then the newest one alone."""
         snapshot = shared.snapshot
         if snapshot.status.instance != self.instance:
@@ -254,11 +254,11 @@ class LiveFeed(AsyncWebsocketConsumer):
         self.sent, self.sent_at = snapshot, time.monotonic()
         if self.want is not None and self.shared is not None:
             patterns = self.access.client_patterns(snapshot.status.instance)
-            before, self.held = self.held, live_window.window(self.shared, self.want, patterns)
+            before, self.held = self.held, live_window.build_window(self.shared, self.want, patterns)
             told = (
-                live_window.snapshot_of(self.held)
+                live_window.window_snapshot(self.held)
                 if before is None
-                else live_window.delta_of(before, self.held)
+                else live_window.window_delta(before, self.held)
             )
             await self._send(told)
             return
@@ -266,7 +266,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             whole = {"at": snapshot.at, "status": snapshot.status, "clients": snapshot.clients}
             await self._send({"type": "snapshot", **whole})
         else:
-            await self._send({"type": "delta", **delta(sent, snapshot)})
+            await self._send({"type": "delta", **make_delta(sent, snapshot)})
 
     async def _send(self, message: dict[str, object]) -> None:
         self.sequence += 1

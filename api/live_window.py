@@ -23,7 +23,7 @@ from broker_core.errors import OperatorError
 from broker_core.names import name_matches
 from console.queries.message_flow import METER, Flow, FlowRates, build_flow
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 Word = Annotated[str, Meta(max_length=255)]
 # What a row of a table needs no more than the page of one client does: objects and lists, but for the limit it comes to first.
 _LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.kind is ColumnType.NESTED) - {
@@ -31,7 +31,7 @@ _LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.ki
 }
 
 
-class Want(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WindowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tab looks at. `names` holds rows where they are, in this order, whatever the sort says."""
 
     view: Literal["totals", "clients", "client", "flow"] = "totals"
@@ -40,15 +40,15 @@ class Want(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health: Word = ""
     sort: Word = ""
     offset: Annotated[int, Meta(ge=0, le=10**9)] = 0
-    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 100
-    names: Annotated[tuple[Word, ...], Meta(max_length=MOST_ROWS)] = ()
+    limit: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 100
+    names: Annotated[tuple[Word, ...], Meta(max_length=MAX_ROWS)] = ()
     client: Word = ""
 
 
-_WANTS = msgspec.json.Decoder(Want)
+_WANTS = msgspec.json.Decoder(WindowRequest)
 
 
-class Window(NamedTuple):
+class WindowState(NamedTuple):
     """What a tab holds. `total` is of the clients that fit, `order` the rows' names; rows are as they are sent. `flow` is made
     where it is looked at."""
 
@@ -61,7 +61,7 @@ class Window(NamedTuple):
     flow: Flow | None = None
 
 
-class Shared:
+class SharedSnapshot:
     """A snapshot, with what was filtered and sorted of it so far."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -91,7 +91,7 @@ class Shared:
             }  # fmt: skip
         return self._totals[key]
 
-    def ordered(self, want: Want, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    def ordered(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
         """Those that fit, sorted. Raises OperatorError bad_sort."""
         key = (
             want.search,
@@ -126,18 +126,18 @@ class Shared:
         return self._by_name.get(name)
 
 
-def asked(query: str) -> Want | None:
+def parse_query(query: str) -> WindowRequest | None:
     """What the address of a socket asks for; None without a view: everything, as programs get it. Raises ValueError."""
     given = {key: values[-1] for key, values in parse_qs(query).items()}
-    return msgspec.convert(given, Want, strict=False) if "view" in given else None
+    return msgspec.convert(given, WindowRequest, strict=False) if "view" in given else None
 
 
-def read(text: str) -> Want:
+def parse_message(text: str) -> WindowRequest:
     """What a tab sends when it looks elsewhere. Raises msgspec.ValidationError or DecodeError."""
     return _WANTS.decode(text)
 
 
-def window(shared: Shared, want: Want, patterns: Sequence[str] | None) -> Window:
+def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> WindowState:
     """What such a tab holds of this snapshot."""
     snapshot, rows, total = shared.snapshot, [], 0
     if want.view == "client":
@@ -155,13 +155,13 @@ def window(shared: Shared, want: Want, patterns: Sequence[str] | None) -> Window
             _held(shared, want, patterns) if want.names else fitting[want.offset : want.offset + want.limit]
         )
     whole = want.view == "client"
-    return Window(
+    return WindowState(
         snapshot.at, snapshot.status, shared.totals(patterns), total, [one.name for one in rows],
         {one.name: _row(one, whole=whole) for one in rows}, shared.flow(patterns) if want.view == "flow" else None,
     )  # fmt: skip
 
 
-def snapshot_of(held: Window) -> dict[str, Any]:
+def window_snapshot(held: WindowState) -> dict[str, Any]:
     """A window whole."""
     whole: dict[str, Any] = {
         "type": "snapshot", "at": held.at, "status": held.status, "totals": held.totals, "total": held.total,
@@ -170,7 +170,7 @@ def snapshot_of(held: Window) -> dict[str, Any]:
     return whole if held.flow is None else {**whole, "flow": held.flow}
 
 
-def delta_of(old: Window, new: Window) -> dict[str, Any]:
+def window_delta(old: WindowState, new: WindowState) -> dict[str, Any]:
     """What changed; a row that came into the window comes whole. Empty parts are left out."""
     made: dict[str, Any] = {"type": "delta", "at": new.at}
     before, after = structs.asdict(old.status), structs.asdict(new.status)
@@ -195,7 +195,7 @@ def delta_of(old: Window, new: Window) -> dict[str, Any]:
     return made
 
 
-def apply(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """What a tab holds after a delta, as it came over the wire: the law that the tests hold the feed to."""
     rows = {row["name"]: row for row in held["clients"]}
     for fields in change.get("changed", ()):
@@ -212,7 +212,7 @@ def apply(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return whole if graph is None else {**whole, "flow": graph}
 
 
-def _held(shared: Shared, want: Want, patterns: Sequence[str] | None) -> list[ClientEntry]:
+def _held(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
     found = (shared.named(name) for name in want.names)
     allowed = None if patterns is None else {one.name for one in shared.seen(patterns)}
     return [one for one in found if one is not None and (allowed is None or one.name in allowed)]
@@ -223,7 +223,7 @@ def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
     return fields if whole else {key: value for key, value in fields.items() if key not in _LEFT_OUT}
 
 
-def _fits(one: ClientEntry, want: Want) -> bool:
+def _fits(one: ClientEntry, want: WindowRequest) -> bool:
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False
     return not want.search or matches_search(one, want.search.casefold())

@@ -9,13 +9,13 @@ from django.db.models import F, OrderBy, QuerySet
 from rest_framework.pagination import BasePagination, CursorPagination, PageNumberPagination
 from rest_framework.response import Response
 
-from api.documents import plain
+from api.document_serializers import to_plain
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1_000
 
 
-class Pages(PageNumberPagination):
+class NumberedPagination(PageNumberPagination):
     """`?page=2&page_size=100`: 100 rows a page, up to 1,000."""
 
     page_size = PAGE_SIZE
@@ -27,7 +27,7 @@ class Pages(PageNumberPagination):
         return _page_schema(schema, {"count": {"type": "integer"}})
 
 
-class CursorPages(CursorPagination):
+class RowCursorPagination(CursorPagination):
     """`?cursor=…&page_size=100`, in the order of the query set; `next` and `previous` are whole addresses."""
 
     page_size = PAGE_SIZE
@@ -47,7 +47,7 @@ class CursorPages(CursorPagination):
         return tuple(names) if {"pk", "id"} & set(bare) else (*names, "-pk" if down else "pk")
 
 
-class _OfMembers(BasePagination):
+class _MembersPagination(BasePagination):
     """Pages of what every member of a group says; `missing` has those whose part isn't in it."""
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
@@ -58,7 +58,7 @@ class _OfMembers(BasePagination):
     def get_paginated_response(self, data: Any) -> Response:
         """With them."""
         made = super().get_paginated_response(data)
-        made.data["missing"] = plain(self._view.missing())
+        made.data["missing"] = to_plain(self._view.missing())
         return made
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class _OfMembers(BasePagination):
         }
 
 
-class MembersPages(_OfMembers, Pages):
+class MembersNumberedPagination(_MembersPagination, NumberedPagination):
     """By number: what members are asked for."""
 
 
-class MembersCursorPages(_OfMembers, CursorPages):
+class MembersCursorPagination(_MembersPagination, RowCursorPagination):
     """By cursor: what members have stored."""
 
 

@@ -21,12 +21,12 @@ from console.services import access
 from console.services.actors import actor_of
 
 
-class Permitted(BasePermission):
+class DeclaredPermission(BasePermission):
     """The permission class of every view."""
 
     def has_permission(self, request: Any, view: Any) -> bool:
         """DRF asks this before every view. Raises OperatorError not_allowed."""
-        need = need_of(view, request.method)
+        need = declared_need(view, request.method)
         if need is PublicAccess.EVERYONE:
             return True
         if not (request.user and request.user.is_authenticated):
@@ -41,7 +41,7 @@ class Permitted(BasePermission):
         return True
 
 
-def need_of(view: Any, method: str) -> Need:
+def declared_need(view: Any, method: str) -> Need:
     """What a method of a view needs. A view that doesn't declare it can be read; changing is for administrators."""
     needs: Mapping[str, Need] = getattr(view, "needs", {})
     asked = "GET" if method in SAFE_METHODS else method
@@ -49,7 +49,7 @@ def need_of(view: Any, method: str) -> Need:
     return needs.get(asked, default)
 
 
-def allow(
+def check_permission(
     request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = ""
 ) -> None:
     """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""

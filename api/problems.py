@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
 
 
-def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
+def exception_handler(problem: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler. None lets Django answer 500 and log the traceback."""
     if isinstance(problem, SluiceError):
         return _ours(problem)
@@ -31,7 +31,9 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(problem, OverflowError | RecursionError):
         # Whatever computes with what was sent: a year 9999 in another zone, a number past the database's, a text of 10,000 brackets.
         logger.warning("a request's value is out of range", exc_info=problem)
-        return body(HTTPStatus.BAD_REQUEST, "bad_request", "A moment, a number or a nesting is out of range.")
+        return problem_body(
+            HTTPStatus.BAD_REQUEST, "bad_request", "A moment, a number or a nesting is out of range."
+        )
     if not isinstance(problem, exceptions.APIException):
         return None
     return _drf(problem)
@@ -39,7 +41,7 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
 
 def _ours(problem: SluiceError) -> Response:
     entry = error_code_entry(problem.code)
-    answer = body(entry.http_status, problem.code, problem.sentence, problem.fix, problem.details)
+    answer = problem_body(entry.http_status, problem.code, problem.sentence, problem.fix, problem.details)
     if wait_ms := problem.details.get("retry_after_ms") or entry.retry_after_ms:
         answer["Retry-After"] = str(ceil(wait_ms / 1_000))
     return answer
@@ -52,7 +54,7 @@ def _drf(problem: exceptions.APIException) -> Response:
         sentence = "Some fields can't be used."
     else:
         code, sentence = str(problem.default_code), str(problem.detail)
-    answer = body(status, code, sentence, "", details)
+    answer = problem_body(status, code, sentence, "", details)
     if challenge := getattr(problem, "auth_header", None):
         answer["WWW-Authenticate"] = challenge
     if (wait := getattr(problem, "wait", None)) is not None:
@@ -60,14 +62,14 @@ def _drf(problem: exceptions.APIException) -> Response:
     return answer
 
 
-def body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None) -> Response:
+def problem_body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None) -> Response:
     """One problem: RFC 9457's members, and our code, fix and details beside them."""
     return Response(
-        document(status, code, detail, fix, details), status=int(status), content_type=CONTENT_TYPE
+        problem_json(status, code, detail, fix, details), status=int(status), content_type=CONTENT_TYPE
     )
 
 
-def document(
+def problem_json(
     status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None
 ) -> dict[str, Any]:
     """The problem's JSON."""

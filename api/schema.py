@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.views import SpectacularAPIView
 
-from api.permissions import Permitted
+from api.permissions import DeclaredPermission
 from api.views.view import ApiView
 from console.access.rights import PublicAccess
 
@@ -15,7 +15,7 @@ from console.access.rights import PublicAccess
 class SchemaView(ApiView, SpectacularAPIView):
     """The OpenAPI document, for everyone who is logged in."""
 
-    permission_classes = [Permitted]
+    permission_classes = [DeclaredPermission]
     needs = {"GET": PublicAccess.OWN_ACCOUNT}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from api.broker_websocket.waiting import Gate
+from api.broker_websocket.wait_primitives import SingleWaiterEvent
 from broker_core.config.access import is_origin_allowed
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entries import OutboxEntry
@@ -77,9 +77,9 @@ class WebSocketSink:
         self._drop = drop
         self._progress = PeerProgress(raw)
         self._sending = False
-        self._wake = Gate()
-        self._reading = Gate(is_open=True)
-        self._ending = Gate()
+        self._wake = SingleWaiterEvent()
+        self._reading = SingleWaiterEvent(is_open=True)
+        self._ending = SingleWaiterEvent()
         self._closing = (1000, "")
         self._sender: asyncio.Task[None] | None = None
         self._over = False
@@ -134,7 +134,7 @@ class WebSocketSink:
         self._go_on()
 
     def _put(self, message: bytes | str) -> None:
-        nbytes = wire_bytes(message)
+        nbytes = framed_length(message)
         self.handed_bytes += nbytes
         self._waiting_bytes += nbytes
         self._waiting.append(message)
@@ -145,7 +145,7 @@ class WebSocketSink:
 
     def _next_event(self) -> dict[str, Any]:
         message = self._waiting.popleft()
-        self._waiting_bytes -= wire_bytes(message)
+        self._waiting_bytes -= framed_length(message)
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
 
     def logged_on(self) -> None:
@@ -225,7 +225,7 @@ class WebSocketSink:
                 await self._wake.wait()
 
 
-def wire_bytes(message: bytes | str) -> int:
+def framed_length(message: bytes | str) -> int:
     """A message's length with the header that WebSocket puts before it."""
     nbytes = len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
     return nbytes + (2 if nbytes < 126 else 4 if nbytes < 65_536 else 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.broker_websocket.consumer import ClientConsumer
-from api.broker_websocket.server import PacedServer
+from api.broker_websocket.server import BackpressureServer
 from api.broker_websocket.stomp import StompConsumer
 from broker_core.config import TransportSettings
 from broker_core.engine.engine import Engine
@@ -14,7 +14,7 @@ from broker_core.protocols.stomp.message_frames import MessageTailCache
 _ANSWER = b"This is a Sluice transport: connect with a WebSocket.\n"
 
 
-class WebSocketListener(PacedServer):
+class WebSocketListener(BackpressureServer):
     """Listens for clients of a WebSocket transport, of the native protocol's or of STOMP's."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:

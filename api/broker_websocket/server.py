@@ -33,9 +33,9 @@ from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 from zope.interface import implementer
 
+from api.broker_websocket.fast_frames import IncompleteMessage, WholeMessage, parse_whole_message
 from api.broker_websocket.tls import context_factory, peer_names
-from api.broker_websocket.waiting import Gate, Incoming
-from api.broker_websocket.whole_messages import Cut, Incomplete, cut
+from api.broker_websocket.wait_primitives import SingleReaderQueue, SingleWaiterEvent
 from broker_core.config import TlsSettings
 from broker_core.connections.admission import InputBufferUsage, PendingConnections, PreLogonReadQueue
 from broker_core.errors import ClientError
@@ -56,14 +56,14 @@ PART_BYTES = 64
 GATHERED_BYTES = 4 * 1024
 """Less is written with others at the end of the turn: text clients get a message for each record. So much may lie here before it
 is waited for."""
-MOST_REASON = 123
+MAX_REASON = 123
 """Bytes of text in a close frame (RFC 6455, 5.5)."""
-REQUEST_WITHIN_S = 10
+REQUEST_TIMEOUT_S = 10
 """How long a peer may be silent while it asks for its WebSocket."""
 
 
 @implementer(IPushProducer)
-class PacedProtocol(WebSocketProtocol):
+class BackpressureProtocol(WebSocketProtocol):
     """A WebSocket connection that tells its application when the peer doesn't read."""
 
     asked = False
@@ -82,7 +82,7 @@ class PacedProtocol(WebSocketProtocol):
     closeHandshakeTimeoutCall: Any
 
     def onConnect(self, request: Any) -> Any:
-        self.room = Gate(is_open=True)
+        self.room = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
         self.unfinished = InputBufferUsage(self.factory.server_class.anteroom, self._take_no_more)
@@ -203,7 +203,7 @@ class PacedProtocol(WebSocketProtocol):
         self.unfinished.hold(0)
         below = _descriptor(self.transport)
         reactor.by_turns(below, self.factory.server_class.door)
-        self.sendCloseFrame(code, reason.encode()[:MOST_REASON])
+        self.sendCloseFrame(code, reason.encode()[:MAX_REASON])
         # The peer closes when it has read that, or is dropped a moment later. To close now would reset what it hasn't read.
         if below is self.transport:
             below.loseWriteConnection()
@@ -263,13 +263,15 @@ class PacedProtocol(WebSocketProtocol):
         if self.state != self.STATE_OPEN or self.current_frame is not None or self.inside_message:
             return False
         data, at, found = self.data, 0, None
-        while self.reading and isinstance(found := cut(data, at, self.maxFramePayloadSize), Cut):
+        while self.reading and isinstance(
+            found := parse_whole_message(data, at, self.maxFramePayloadSize), WholeMessage
+        ):
             at = found.end
             self.onMessage(found.message, True)
         if at:
             self.data = data[at:]
         # A larger one would be copied again with each read.
-        return isinstance(found, Incomplete) and found.end - at <= READ_BYTES
+        return isinstance(found, IncompleteMessage) and found.end - at <= READ_BYTES
 
     def taken(self) -> None:
         """The application took a message; go on in the next turn of the loop once few are waiting."""
@@ -306,7 +308,7 @@ class PacedProtocol(WebSocketProtocol):
         del self.is_open, self.is_closed
 
 
-class Doorway(HTTPChannel):
+class PendingUpgrade(HTTPChannel):
     """A connection that is asking for a WebSocket. Satisfies `anteroom.Guest`."""
 
     transport: Any
@@ -379,17 +381,17 @@ def _descriptor(transport: Any) -> Any:
 
 
 def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
-    return _GenericHTTPChannelProtocol(Doorway())
+    return _GenericHTTPChannelProtocol(PendingUpgrade())
 
 
-class PacedHTTPFactory(HTTPFactory):
+class BackpressureHTTPFactory(HTTPFactory):
     """Connections that begin as HTTP, and send no bodies."""
 
     protocol = _doorway
 
-    def __init__(self, server: PacedServer) -> None:
+    def __init__(self, server: BackpressureServer) -> None:
         super().__init__(server)
-        self.timeOut = REQUEST_WITHIN_S
+        self.timeOut = REQUEST_TIMEOUT_S
 
     def buildProtocol(self, addr: Any) -> Any:
         protocol = super().buildProtocol(addr)
@@ -397,7 +399,7 @@ class PacedHTTPFactory(HTTPFactory):
         return protocol
 
 
-class PacedServer(Server):
+class BackpressureServer(Server):
     """daphne's server on an event loop that somebody else runs, with paced protocols. One per transport."""
 
     def __init__(
@@ -420,7 +422,7 @@ class PacedServer(Server):
         )
         self.connections: dict[Any, Any] = {}
         self.anteroom, self.door = anteroom, door
-        self.http_factory = PacedHTTPFactory(self)
+        self.http_factory = BackpressureHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.setProtocolOptions(
             allowNullOrigin=True,  # whose pages may connect is decided by the consumer
@@ -433,9 +435,9 @@ class PacedServer(Server):
         )
         # Autobahn copies its settings to each connection, and makes a list of them for its debug log, whether or not anybody
         # reads that: half of what a handshake cost. So they are the class's.
-        given = {name: getattr(self.ws_factory, name) for name in PacedProtocol.CONFIG_ATTRS}
+        given = {name: getattr(self.ws_factory, name) for name in BackpressureProtocol.CONFIG_ATTRS}
         settings = {name: staticmethod(one) if callable(one) else one for name, one in given.items()}
-        self.ws_factory.protocol = type("Paced", (PacedProtocol,), settings | {"CONFIG_ATTRS": []})
+        self.ws_factory.protocol = type("Paced", (BackpressureProtocol,), settings | {"CONFIG_ATTRS": []})
         self._address = (host, port)
         self._tls = tls
         self._listening: IListeningPort | None = None
@@ -466,7 +468,7 @@ class PacedServer(Server):
         """As daphne's, but the application's `receive` tells the protocol that a message was taken."""
         if scope["type"] != "websocket":
             return super().create_application(protocol, scope)
-        queue = Incoming()
+        queue = SingleReaderQueue()
 
         async def receive() -> dict[str, Any]:
             message = await queue.get()

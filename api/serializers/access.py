@@ -90,7 +90,7 @@ class NewTokenSerializer(OwnPasswordSerializer):
     )
 
 
-class MadeTokenSerializer(TokenSerializer):
+class CreatedTokenSerializer(TokenSerializer):
     """A new token with its secret, which is shown this once."""
 
     token = serializers.CharField()

@@ -91,7 +91,7 @@ class ScheduleSerializer(serializers.ModelSerializer[Action]):
         return next(iter(next_firings(action, timezone.now(), 1)), None)
 
 
-class RunAskSerializer(StrictSerializer):
+class RunRequestSerializer(StrictSerializer):
     """What a run of an action is asked for with."""
 
     parameters = serializers.DictField(

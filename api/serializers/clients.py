@@ -6,8 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.documents import serializer_of
-from api.serializers.policies import InForceSerializer
+from api.document_serializers import serializer_of
+from api.serializers.policies import PolicyStatusSerializer
 from broker_core.documents import client_columns
 from broker_core.documents.clients import ClientEntry, DeliveryState, EffectiveSetting, ForecastEntry, Health
 from broker_core.documents.instance import InstanceStatus
@@ -22,7 +22,7 @@ ForecastSerializer = serializer_of(ForecastEntry)
 class StatusSerializer(serializer_of(InstanceStatus)):  # type: ignore[misc]
     """What a broker says of itself, and whether the policy is in force there."""
 
-    in_force = InForceSerializer()
+    in_force = PolicyStatusSerializer()
     missing = serializer_of(MissingMember)(many=True)
 
 

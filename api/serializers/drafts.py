@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.documents import serializer_of
+from api.document_serializers import serializer_of
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.documents.instance import PolicyEffect
@@ -54,7 +54,7 @@ class ImportSerializer(StrictSerializer):
     title = serializers.CharField(max_length=200, required=False, default="")
 
 
-class NotPolicySerializer(serializers.Serializer[Any]):
+class UnrelatedSettingSerializer(serializers.Serializer[Any]):
     """A setting of an imported file: where it stands, its line (from 1), and what it says (a secret's value reads "set")."""
 
     where = serializers.CharField()
@@ -62,13 +62,13 @@ class NotPolicySerializer(serializers.Serializer[Any]):
     what = serializers.CharField()
 
 
-class TakenSerializer(NotPolicySerializer):
+class ImportedSettingSerializer(UnrelatedSettingSerializer):
     """A setting that was taken over, and into what."""
 
     into = serializers.CharField()
 
 
-class LeftOutSerializer(NotPolicySerializer):
+class SkippedSettingSerializer(UnrelatedSettingSerializer):
     """A setting that wasn't taken over, and why."""
 
     why = serializers.CharField()
@@ -81,14 +81,14 @@ class ImportedActionSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
 
 
-class ImportedSerializer(serializers.Serializer[Any]):
+class ImportReportSerializer(serializers.Serializer[Any]):
     """What an import made. Each setting of the file is in one of the three lists; YAML of our own has none."""
 
     draft = DraftSerializer()
     actions = ImportedActionSerializer(many=True)
-    taken = TakenSerializer(many=True, source="imported.taken")
-    left_out = LeftOutSerializer(many=True, source="imported.left_out")
-    not_about_policy = NotPolicySerializer(many=True, source="imported.not_about_policy")
+    taken = ImportedSettingSerializer(many=True, source="imported.taken")
+    left_out = SkippedSettingSerializer(many=True, source="imported.left_out")
+    not_about_policy = UnrelatedSettingSerializer(many=True, source="imported.not_about_policy")
     warnings = serializers.ListField(
         child=serializers.CharField(),
         help_text="What the file would take away: topics that it no longer journals.",
@@ -122,7 +122,7 @@ class RolloutStopSerializer(ConfirmationSerializer):
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
 
 
-class DifferenceSerializer(serializers.Serializer[Any]):
+class DocumentChangeSerializer(serializers.Serializer[Any]):
     """One setting that differs from the newest revision."""
 
     path = serializers.CharField()
@@ -146,7 +146,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     """
 
     problems = serializers.ListField(child=serializers.CharField())
-    differences = DifferenceSerializer(many=True)
+    differences = DocumentChangeSerializer(many=True)
     findings = FindingSerializer(many=True)
     effect = serializer_of(PolicyEffect)(allow_null=True)
     away = serializers.CharField()

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.documents import serializer_of
+from api.document_serializers import serializer_of
 from broker_core.delivery.account import DiscardCause
 from broker_core.documents.replays import DurableEntry
 from console.models import LossRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.documents import serializer_of
+from api.document_serializers import serializer_of
 from api.serializers.policies import StrictSerializer
 from broker_core.documents.journals import BrowsedPage
 

@@ -121,7 +121,7 @@ class TransportSerializer(serializers.Serializer[Any]):
     running = serializers.DictField(allow_null=True, required=False)
 
 
-class InForceSerializer(serializers.Serializer[Any]):
+class PolicyStatusSerializer(serializers.Serializer[Any]):
     """The revision wanted against the one the broker reported."""
 
     instance = serializers.CharField()
@@ -142,7 +142,7 @@ class PolicySerializer(serializers.Serializer[Any]):
 
     revision = serializers.IntegerField()
     document = DocumentField()
-    in_force = InForceSerializer()
+    in_force = PolicyStatusSerializer()
 
 
 class RevisionSerializer(serializers.Serializer[Any]):
@@ -158,7 +158,7 @@ class RevisionSerializer(serializers.Serializer[Any]):
     document = DocumentField()
 
 
-class ChangeSerializer(serializers.Serializer[Any]):
+class PolicyChangeResultSerializer(serializers.Serializer[Any]):
     """What came of a change: its revision, and whether the running broker took it up."""
 
     revision = serializers.IntegerField(source="revision.number")

@@ -20,10 +20,10 @@ class SettingsSerializer(StrictSerializer):
 
     def get_fields(self) -> dict[str, Any]:
         """Declared fields first."""
-        return {**super().get_fields(), **{name: setting(row) for name, row in self.table.items()}}
+        return {**super().get_fields(), **{name: preset_field(row) for name, row in self.table.items()}}
 
 
-def setting(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
+def preset_field(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
     """The field of a setting; bounds, unit, meaning and default are those of its table."""
     options = {**OPTIONAL, "help_text": row.help_text + (f" Unit: {row.unit}." if row.unit else "")}
     match row.kind:

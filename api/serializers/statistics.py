@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.documents import serializer_of
+from api.document_serializers import serializer_of
 from console.live import seconds_ring
 from console.queries.missing_members import MissingMember
 from console.queries.statistics import DELAYS, KINDS

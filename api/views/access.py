@@ -15,12 +15,12 @@ from rest_framework.response import Response
 from api.auth import actor_of
 from api.serializers.access import (
     AccountSerializer,
+    CreatedTokenSerializer,
     LoginSerializer,
-    MadeTokenSerializer,
     NewTokenSerializer,
     TokenSerializer,
 )
-from api.views.base import PagedView, read
+from api.views.base import PagedView, parse_request
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.access.rights import PublicAccess
@@ -46,14 +46,14 @@ class LoginView(ApiView):
     @extend_schema(request=LoginSerializer, responses=AccountSerializer)
     def post(self, request: Request) -> Response:
         """Log in; too many wrong passwords lock the name at this address for a quarter of an hour."""
-        given = read(LoginSerializer, request.data)
+        given = parse_request(LoginSerializer, request.data)
         django_request = request._request
         user = authenticate(django_request, username=given["username"], password=given["password"])
         if user is None:
             raise AuthenticationFailed("The name or the password is wrong.")
         _second_factor(django_request, user, given["code"])
         login(django_request, user)
-        return Response(account_of(user, None))
+        return Response(account_document(user, None))
 
 
 def _second_factor(request: Any, user: Any, code: str) -> None:
@@ -94,7 +94,7 @@ class AccountView(ApiView):
     @extend_schema(responses=AccountSerializer)
     def get(self, request: Request) -> Response:
         """The account, and whether it may change things."""
-        return Response(account_of(request.user, request.auth))
+        return Response(account_document(request.user, request.auth))
 
 
 class TokensView(PagedView):
@@ -117,7 +117,7 @@ class TokensView(PagedView):
             found = found.filter(user=require_user(request))
         return self.page(found, TokenSerializer)
 
-    @extend_schema(request=NewTokenSerializer, responses={201: MadeTokenSerializer})
+    @extend_schema(request=NewTokenSerializer, responses={201: CreatedTokenSerializer})
     def post(self, request: Request) -> Response:
         """Make a token; its secret is in this answer and nowhere else. A token can't make tokens.
 
@@ -125,7 +125,7 @@ class TokensView(PagedView):
         """
         if isinstance(request.auth, ApiToken):
             raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
-        wanted = read(NewTokenSerializer, request.data)
+        wanted = parse_request(NewTokenSerializer, request.data)
         proof.prove_person(request._request, wanted["own_password"])
         token, text = operators.create_token(
             actor_of(request),
@@ -157,7 +157,7 @@ class TokenView(ApiView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-def account_of(user: Any, token: Any) -> dict[str, Any]:
+def account_document(user: Any, token: Any) -> dict[str, Any]:
     """An account as the API shows it: what it may do, by which grants; a token's scope is taken off."""
     access = access_of(user, token)
     return {

@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.contract import IF_MATCH
-from api.pagination import Pages
+from api.openapi import IF_MATCH
+from api.pagination import NumberedPagination
 from api.serializers.actions import (
     ActionPatchSerializer,
     ActionPlanSerializer,
@@ -23,13 +23,13 @@ from api.serializers.actions import (
     EventPlanSerializer,
     FiringsQuerySerializer,
     FiringsSerializer,
-    RunAskSerializer,
+    RunRequestSerializer,
     ScheduleSerializer,
 )
 from api.serializers.runs import RunSerializer
-from api.views.base import PagedView, etag, instance_name, needed_revision, read
-from api.views.idempotency import once
-from api.views.runs import accepted
+from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
+from api.views.idempotency import idempotency_key
+from api.views.runs import accepted_response
 from api.views.view import ApiView
 from console.choices import Permission
 from console.models import Action
@@ -44,7 +44,7 @@ def _action(request: Request, action_id: int) -> Action:
 
 
 def _shown(action: Action, code: int = status.HTTP_200_OK) -> Response:
-    return etag(Response(ActionSerializer(action).data, status=code), action.version)
+    return set_etag(Response(ActionSerializer(action).data, status=code), action.version)
 
 
 class ActionsView(PagedView):
@@ -60,7 +60,7 @@ class ActionsView(PagedView):
     @extend_schema(request=ActionWriteSerializer, responses={201: ActionSerializer})
     def post(self, request: Request) -> Response:
         """Make an action."""
-        asked = read(ActionWriteSerializer, request.data)
+        asked = parse_request(ActionWriteSerializer, request.data)
         made = editor.create(actor_of(request), instance_named(instance_name(request)), asked)
         answer = _shown(made, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:action", args=[made.pk])
@@ -80,9 +80,9 @@ class ActionView(ApiView):
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:
         """Change what is given. If-Match is needed: the action's ETag, or *."""
-        asked = read(ActionPatchSerializer, request.data)
+        asked = parse_request(ActionPatchSerializer, request.data)
         return _shown(
-            editor.change(actor_of(request), _action(request, action_id), asked, needed_revision(request))
+            editor.change(actor_of(request), _action(request, action_id), asked, required_revision(request))
         )
 
     @extend_schema(request=None, responses={204: None})
@@ -97,11 +97,11 @@ class ActionPlanView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
+    @extend_schema(request=RunRequestSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, action_id: int) -> Response:
         """What the action would do now, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
-        asked = read(RunAskSerializer, request.data)
+        asked = parse_request(RunRequestSerializer, request.data)
         return Response(run_requests.plan_action(_action(request, action_id), asked["parameters"]))
 
 
@@ -110,18 +110,18 @@ class ActionApplyView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer})
+    @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer})
     def post(self, request: Request, action_id: int) -> Response:
         """Run it: 202 and a run. 409 plan_changed when it would no longer do what the plan said."""
-        asked, action = read(RunAskSerializer, request.data), _action(request, action_id)
+        asked, action = parse_request(RunRequestSerializer, request.data), _action(request, action_id)
         run = run_requests.apply_action(
             actor_of(request),
             action,
             asked["parameters"],
             asked["plan"],
-            once=once(request, "apply", action.pk, asked),
+            once=idempotency_key(request, "apply", action.pk, asked),
         )
-        return accepted(request, run)
+        return accepted_response(request, run)
 
 
 class RequestPlanView(ApiView):
@@ -129,11 +129,11 @@ class RequestPlanView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
+    @extend_schema(request=RunRequestSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, path: str) -> Response:
         """What a request at this path would do now. Changes nothing."""
         audit.mark_read_only(request)
-        asked = read(RunAskSerializer, request.data)
+        asked = parse_request(RunRequestSerializer, request.data)
         action, _ = run_requests.action_at_path(
             instance_named(instance_name(request)), path, asked["parameters"]
         )
@@ -145,15 +145,15 @@ class RequestView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer})
+    @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer})
     def post(self, request: Request, path: str) -> Response:
         """Run the action whose trigger names this path: 202 and a run. 400 when a required parameter is missing."""
-        asked = read(RunAskSerializer, request.data)
+        asked = parse_request(RunRequestSerializer, request.data)
         action, trigger = run_requests.action_at_path(
             instance_named(instance_name(request)), path, asked["parameters"]
         )
-        key = once(request, "at", path, asked)
-        return accepted(
+        key = idempotency_key(request, "at", path, asked)
+        return accepted_response(
             request,
             run_requests.apply_action(
                 actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
@@ -166,11 +166,11 @@ class EventPlanView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses=EventPlanSerializer)
+    @extend_schema(request=RunRequestSerializer, responses=EventPlanSerializer)
     def post(self, request: Request, name: str) -> Response:
         """Plan the actions that wait for this event, with one hash of all plans. Changes nothing."""
         audit.mark_read_only(request)
-        asked = read(RunAskSerializer, request.data)
+        asked = parse_request(RunRequestSerializer, request.data)
         return Response(
             run_requests.event_plan(instance_named(instance_name(request)), name, asked["parameters"])
         )
@@ -181,13 +181,13 @@ class EventView(ApiView):
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
-    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer(many=True)})
+    @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer(many=True)})
     def post(self, request: Request, name: str) -> Response:
         """Raise a custom event: 202 and the runs that it starts, which are the caller's.
 
         409 plan_needed without a plan's hash when one of them removes something; plan_changed when they would
         do something else now."""
-        asked = read(RunAskSerializer, request.data)
+        asked = parse_request(RunRequestSerializer, request.data)
         instance = instance_named(instance_name(request))
         runs = run_requests.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
         return Response(
@@ -203,7 +203,7 @@ class FiringsView(ApiView):
     @extend_schema(parameters=[FiringsQuerySerializer], responses=FiringsSerializer)
     def get(self, request: Request) -> Response:
         """The next five firings of a schedule, as `every` would have it."""
-        asked: dict[str, Any] = read(FiringsQuerySerializer, request.query_params)
+        asked: dict[str, Any] = parse_request(FiringsQuerySerializer, request.query_params)
         zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
         return Response(
             {
@@ -216,7 +216,7 @@ class FiringsView(ApiView):
 class SchedulesView(PagedView):
     """Schedules."""
 
-    pagination_class = Pages
+    pagination_class = NumberedPagination
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=ScheduleSerializer(many=True))

@@ -15,17 +15,17 @@ from console.services.actors import access_of_request
 
 __all__ = [
     "PagedView",
-    "etag",
+    "set_etag",
     "expected_revision",
     "instance_name",
     "member_name",
-    "needed_revision",
-    "patterns_of",
-    "read",
+    "required_revision",
+    "visible_patterns",
+    "parse_request",
 ]
 
 
-def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
+def parse_request(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The checked data of a request's body or query. Raises DRF's ValidationError."""
     reader = serializer(data=data)
     reader.is_valid(raise_exception=True)
@@ -42,7 +42,7 @@ def member_name(request: Request) -> str:
     return request.query_params.get("member", "")
 
 
-def patterns_of(request: Request) -> list[str] | None:
+def visible_patterns(request: Request) -> list[str] | None:
     """Name patterns of the clients that the caller may see on the instance asked for; None is all."""
     return access_of_request(request).client_patterns(
         instance_name(request) or current_instance.instance_name()
@@ -62,7 +62,7 @@ def expected_revision(request: Request) -> int | None:
     return int(number)
 
 
-def needed_revision(request: Request) -> int | None:
+def required_revision(request: Request) -> int | None:
     """As `expected_revision`, where a change must say what it was made for. Raises OperatorError if_match_needed.
 
     None is `If-Match: *`: whatever it is by now.
@@ -76,7 +76,7 @@ def needed_revision(request: Request) -> int | None:
     return expected_revision(request)
 
 
-def etag(response: Response, revision: int) -> Response:
+def set_etag(response: Response, revision: int) -> Response:
     """Give the revision as the answer's ETag."""
     response["ETag"] = f'"{revision}"'
     return response

@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.contract import OfMembers
-from api.documents import plain, serializer_of
-from api.pagination import MembersCursorPages, MembersPages
+from api.document_serializers import serializer_of, to_plain
+from api.openapi import MemberSource
+from api.pagination import MembersCursorPagination, MembersNumberedPagination
 from api.serializers.clients import (
     ActSerializer,
     ClientQuerySerializer,
@@ -27,8 +27,8 @@ from api.serializers.clients import (
     SampleSerializer,
     StatusSerializer,
 )
-from api.serializers.policies import InForceSerializer
-from api.views.base import PagedView, instance_name, member_name, patterns_of, read
+from api.serializers.policies import PolicyStatusSerializer
+from api.views.base import PagedView, instance_name, member_name, parse_request, visible_patterns
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
 from broker_core.documents import client_columns
@@ -49,13 +49,13 @@ class BrokersView(ApiView):
     @extend_schema(responses=serializer_of(BrokerEntry)(many=True))
     def get(self, request: Request) -> Response:
         """Every broker that the console reaches, of all instances that the caller may see: whether it answers, and what it does."""
-        return Response(plain(brokers.brokers(access_of_request(request))))
+        return Response(to_plain(brokers.brokers(access_of_request(request))))
 
 
 class StatusView(ApiView):
     """The broker."""
 
-    of_members = OfMembers.NOW
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
     by_member = ("GET",)
 
@@ -65,9 +65,9 @@ class StatusView(ApiView):
         instance = instance_named(instance_name(request))
         return Response(
             {
-                **plain(live.instance_status(instance.name, member_name(request))),
-                "in_force": InForceSerializer(policy_status(instance)).data,
-                "missing": plain(self.missing()),
+                **to_plain(live.instance_status(instance.name, member_name(request))),
+                "in_force": PolicyStatusSerializer(policy_status(instance)).data,
+                "missing": to_plain(self.missing()),
             }
         )
 
@@ -75,18 +75,18 @@ class StatusView(ApiView):
 class ClientsView(PagedView):
     """All clients."""
 
-    pagination_class = MembersPages
-    of_members = OfMembers.NOW
+    pagination_class = MembersNumberedPagination
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
     by_member = ("GET",)
 
     @extend_schema(parameters=[ClientQuerySerializer], responses=ClientSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
-        asked = read(ClientQuerySerializer, request.query_params)
+        asked = parse_request(ClientQuerySerializer, request.query_params)
         found = clients.ClientSequence(
             asked["instance"] or None, delivery=asked["delivery"], health=asked["health"],
-            transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
+            transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=visible_patterns(request),
             member=member_name(request),
         )  # fmt: skip
         return self.page(found, columns=client_columns.csv_columns())
@@ -101,7 +101,7 @@ class ClientView(ApiView):
     @extend_schema(responses=ClientSerializer)
     def get(self, request: Request, name: str) -> Response:
         """A client with its subscriptions."""
-        return Response(plain(clients.client(name, instance_name(request))))
+        return Response(to_plain(clients.client(name, instance_name(request))))
 
 
 class EffectiveView(ApiView):
@@ -113,7 +113,7 @@ class EffectiveView(ApiView):
     @extend_schema(responses=EffectiveSettingSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
         """Every setting in force for a client and its subscriptions, with its value, its unit and where it is set."""
-        return Response(plain(clients.effective_settings(name, instance_name(request))))
+        return Response(to_plain(clients.effective_settings(name, instance_name(request))))
 
 
 class ForecastsView(ApiView):
@@ -126,7 +126,7 @@ class ForecastsView(ApiView):
     def get(self, request: Request, name: str) -> Response:
         """How near each rule is to acting on it, its subscriptions' and its pool's rules as well: when it does, or why there is
         no honest time. The one that acts first comes first."""
-        return Response(plain(clients.forecasts(name, instance_name(request))))
+        return Response(to_plain(clients.forecasts(name, instance_name(request))))
 
 
 class DisconnectView(ApiView):
@@ -138,9 +138,9 @@ class DisconnectView(ApiView):
     @extend_schema(request=DisconnectSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
         """Disconnect a client; it is told the reason."""
-        asked = read(DisconnectSerializer, request.data)
+        asked = parse_request(DisconnectSerializer, request.data)
         result = services.disconnect(actor_of(request), name, asked["reason"], instance_name(request))
-        return Response({"name": name, "disconnected": True, "result": plain(result)})
+        return Response({"name": name, "disconnected": True, "result": to_plain(result)})
 
 
 class ActView(ApiView):
@@ -154,25 +154,25 @@ class ActView(ApiView):
     @extend_schema(request=ActSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
         """Pause or resume a client's subscriptions, or move what waits for it to its spool."""
-        asked = read(ActSerializer, request.data)
+        asked = parse_request(ActSerializer, request.data)
         only = {} if self.word == "offline" else {"subscription": asked["subscription"]}
         act = services.ACTS[self.word](name=name, **only)
         return Response(
-            plain(services.act_on_client(actor_of(request), act, asked["reason"], instance_name(request)))
+            to_plain(services.act_on_client(actor_of(request), act, asked["reason"], instance_name(request)))
         )
 
 
 class ClientHistoryView(ApiView):
     """How a client fared."""
 
-    of_members = OfMembers.STORED
+    of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
     scope = {"client": "name"}
 
     @extend_schema(parameters=[HistoryQuerySerializer], responses=SampleSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
         """Samples every ten seconds, or the worst of each longer step; an idle client has one a minute."""
-        asked = read(HistoryQuerySerializer, request.query_params)
+        asked = parse_request(HistoryQuerySerializer, request.query_params)
         end = asked.get("end") or timezone.now()
         start = asked.get("start") or end - timedelta(hours=1)
         if start >= end:
@@ -184,8 +184,8 @@ class ClientHistoryView(ApiView):
 class DecisionsView(PagedView):
     """Decisions."""
 
-    pagination_class = MembersCursorPages
-    of_members = OfMembers.STORED
+    pagination_class = MembersCursorPagination
+    of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(
@@ -194,5 +194,5 @@ class DecisionsView(PagedView):
     )
     def get(self, request: Request) -> Response:
         """Decisions on clients, newest first."""
-        found = history.decisions(instance_named(instance_name(request)), patterns=patterns_of(request))
+        found = history.decisions(instance_named(instance_name(request)), patterns=visible_patterns(request))
         return self.page(filtered(DecisionFilter, request, found), DecisionSerializer)

@@ -10,8 +10,8 @@ from rest_framework.response import Response
 
 from api.auth import actor_of
 from api.confirmation import guard_ending_rollout, guard_publishing, preview_document
-from api.contract import IF_MATCH
-from api.permissions import allow
+from api.openapi import IF_MATCH
+from api.permissions import check_permission
 from api.serializers.drafts import (
     DraftPatchSerializer,
     DraftPreviewSerializer,
@@ -19,14 +19,14 @@ from api.serializers.drafts import (
     DraftSerializer,
     DraftSummarySerializer,
     DraftWriteSerializer,
-    ImportedSerializer,
+    ImportReportSerializer,
     ImportSerializer,
     PreviewSerializer,
     RolloutSerializer,
     RolloutStopSerializer,
 )
-from api.serializers.policies import ChangeSerializer, ConfirmationSerializer
-from api.views.base import PagedView, etag, instance_name, needed_revision, read
+from api.serializers.policies import ConfirmationSerializer, PolicyChangeResultSerializer
+from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
 from api.views.view import ApiView
 from console.choices import Permission
 from console.models import PolicyDraft
@@ -37,12 +37,12 @@ from console.services.actors import access_of_request
 
 def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
     draft = drafts.draft_numbered(draft_id)
-    allow(request, permission, instance=draft.instance.name)
+    check_permission(request, permission, instance=draft.instance.name)
     return draft
 
 
 def _shown(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
-    return etag(Response(DraftSerializer(draft).data, status=code), draft.version)
+    return set_etag(Response(DraftSerializer(draft).data, status=code), draft.version)
 
 
 class DraftsView(PagedView):
@@ -59,7 +59,7 @@ class DraftsView(PagedView):
     @extend_schema(request=DraftWriteSerializer, responses={201: DraftSerializer})
     def post(self, request: Request) -> Response:
         """Make a draft of the newest revision, of an older one, or of a document."""
-        asked = read(DraftWriteSerializer, request.data)
+        asked = parse_request(DraftWriteSerializer, request.data)
         draft = drafts.create_draft(
             actor_of(request), asked["title"], document=asked.get("document"), revision=asked.get("revision"),
             instance_name=instance_name(request),
@@ -74,15 +74,18 @@ class DraftImportView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=ImportSerializer, responses={201: ImportedSerializer})
+    @extend_schema(request=ImportSerializer, responses={201: ImportReportSerializer})
     def post(self, request: Request) -> Response:
         """Make a draft of a file, with its actions switched off, and say of each setting of the file what became of it."""
-        asked, instance = read(ImportSerializer, request.data), queries.instance_named(instance_name(request))
+        asked, instance = (
+            parse_request(ImportSerializer, request.data),
+            queries.instance_named(instance_name(request)),
+        )
         made = policy_files.make_draft(
             actor_of(request), instance, asked["system"], asked["text"], title=asked["title"]
         )
-        answer = etag(
-            Response(ImportedSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version
+        answer = set_etag(
+            Response(ImportReportSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version
         )
         answer["Location"] = reverse("v1:draft", args=[made.draft.pk])
         return answer
@@ -102,13 +105,13 @@ class DraftView(ApiView):
     def patch(self, request: Request, draft_id: int) -> Response:
         """Lay changes over a draft. If-Match is needed: the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        asked = read(DraftPatchSerializer, request.data)
+        asked = parse_request(DraftPatchSerializer, request.data)
         draft = drafts.edit_draft(
             actor_of(request),
             draft_id,
             asked["changes"],
             title=asked.get("title"),
-            expected_version=needed_revision(request),
+            expected_version=required_revision(request),
         )
         return _shown(draft)
 
@@ -116,7 +119,7 @@ class DraftView(ApiView):
     def delete(self, request: Request, draft_id: int) -> Response:
         """Throw a draft away. If-Match is needed."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        drafts.delete(actor_of(request), draft_id, expected_version=needed_revision(request))
+        drafts.delete(actor_of(request), draft_id, expected_version=required_revision(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -132,7 +135,7 @@ class DraftPreviewView(ApiView):
         audit.mark_read_only(request)
         draft = _draft(request, draft_id, Permission.VIEW)
         patterns = access_of_request(request).client_patterns(draft.instance.name)
-        asked = read(DraftPreviewSerializer, request.data)
+        asked = parse_request(DraftPreviewSerializer, request.data)
         plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
         return Response(preview_document(drafts.restrict_preview(drafts.preview(draft, plan), patterns)))
 
@@ -142,23 +145,25 @@ class DraftPublishView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(
+        request=DraftPublishSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
+    )
     def post(self, request: Request, draft_id: int) -> Response:
         """Make a draft the policy, as a new revision; with `rollout` for some clients first.
 
         If-Match is needed. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        asked = read(DraftPublishSerializer, request.data)
+        asked = parse_request(DraftPublishSerializer, request.data)
         plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
         change = drafts.publish(
             actor_of(request),
             draft_id,
             reason=asked["reason"],
-            expected_version=needed_revision(request),
+            expected_version=required_revision(request),
             rollout=plan,
             guard=guard_publishing(request, confirmed=asked["confirmed"], rollout=plan),
         )
-        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+        return set_etag(Response(PolicyChangeResultSerializer(change).data), change.revision.number)
 
 
 class RolloutsView(PagedView):
@@ -178,19 +183,21 @@ class RolloutPromoteView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=ConfirmationSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(
+        request=ConfirmationSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
+    )
     def post(self, request: Request) -> Response:
         """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *.
         409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
-        asked = read(ConfirmationSerializer, request.data)
+        asked = parse_request(ConfirmationSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         change = rollouts.promote(
             actor_of(request),
             instance,
-            expected_revision=needed_revision(request),
+            expected_revision=required_revision(request),
             guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
         )
-        return Response(ChangeSerializer(change).data)
+        return Response(PolicyChangeResultSerializer(change).data)
 
 
 class RolloutStopView(ApiView):
@@ -198,18 +205,20 @@ class RolloutStopView(ApiView):
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=RolloutStopSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(
+        request=RolloutStopSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
+    )
     def post(self, request: Request) -> Response:
         """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *.
         409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
-        asked = read(RolloutStopSerializer, request.data)
+        asked = parse_request(RolloutStopSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         reason = asked["reason"] or "Stopped by an operator."
         change = rollouts.stop(
             actor_of(request),
             instance,
             reason=reason,
-            expected_revision=needed_revision(request),
+            expected_revision=required_revision(request),
             guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
         )
-        return Response(ChangeSerializer(change).data)
+        return Response(PolicyChangeResultSerializer(change).data)

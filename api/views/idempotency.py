@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from console.services.runs import IdempotencyKey
 
 
-def once(request: Request, *asked: Any) -> IdempotencyKey | None:
+def idempotency_key(request: Request, *asked: Any) -> IdempotencyKey | None:
     """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
     return IdempotencyKey.of(
         request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked

@@ -7,11 +7,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.contract import OfMembers
-from api.documents import plain
-from api.pagination import MembersCursorPages
+from api.document_serializers import to_plain
+from api.openapi import MemberSource
+from api.pagination import MembersCursorPagination
 from api.serializers.ledger import DurableSerializer, LossQuerySerializer, LossSerializer
-from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.base import PagedView, instance_name, parse_request, visible_patterns
 from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import ledger
@@ -22,17 +22,17 @@ from console.services import clients as services
 class LedgerView(PagedView):
     """Losses."""
 
-    pagination_class = MembersCursorPages
-    of_members = OfMembers.STORED
+    pagination_class = MembersCursorPagination
+    of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[LossQuerySerializer], responses=LossSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Intervals of messages that subscriptions did not get, newest first."""
-        asked = read(LossQuerySerializer, request.query_params)
+        asked = parse_request(LossQuerySerializer, request.query_params)
         found = ledger.losses(
             instance_named(asked["instance"] or None), client=asked["client"], subscription=asked["subscription"],
-            cause=asked["cause"], rule=asked["rule"], since=asked.get("since"), patterns=patterns_of(request),
+            cause=asked["cause"], rule=asked["rule"], since=asked.get("since"), patterns=visible_patterns(request),
         )  # fmt: skip
         return self.page(found, LossSerializer)
 
@@ -40,13 +40,13 @@ class LedgerView(PagedView):
 class DurablesView(ApiView):
     """Durable subscriptions."""
 
-    of_members = OfMembers.NOW
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=DurableSerializer(many=True))
     def get(self, request: Request) -> Response:
         """All of them, also those whose client is away."""
-        return Response(plain(ledger.durables(instance_name(request), patterns_of(request))))
+        return Response(to_plain(ledger.durables(instance_name(request), visible_patterns(request))))
 
 
 class DurableView(ApiView):

@@ -16,8 +16,8 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from api.documents import plain
-from api.pagination import CursorPages
+from api.document_serializers import to_plain
+from api.pagination import RowCursorPagination
 from api.renderers import MAX_ROWS, CsvRenderer
 from api.views.view import ApiView
 
@@ -26,8 +26,8 @@ class PagedView(ApiView):
     """A view that answers a list: a query set by cursor, anything else by page number, either as CSV when asked."""
 
     renderer_classes = [JSONRenderer, CsvRenderer]
-    pagination_class: type[BasePagination] = CursorPages
-    """For the document; `Pages` where a broker lists."""
+    pagination_class: type[BasePagination] = RowCursorPagination
+    """For the document; `NumberedPagination` where a broker lists."""
 
     def page(
         self,
@@ -41,7 +41,7 @@ class PagedView(ApiView):
             made = (
                 list(serializer(part, many=True, context={"request": self.request}).data)
                 if serializer
-                else plain(part)
+                else to_plain(part)
             )
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = self.pagination_class()
@@ -49,7 +49,7 @@ class PagedView(ApiView):
         return pages.get_paginated_response(
             serializer(page, many=True, context={"request": self.request}).data
             if serializer
-            else plain(page or ())
+            else to_plain(page or ())
         )
 
 

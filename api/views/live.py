@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api import live_window
-from api.contract import OfMembers
-from api.documents import plain, serializer_of
+from api.document_serializers import serializer_of, to_plain
+from api.openapi import MemberSource
 from api.views.view import ApiView
 from console import current_instance
 from console.choices import Permission
@@ -24,20 +24,20 @@ from console.services.actors import access_of_request
 class FlowView(ApiView):
     """Who publishes what to whom."""
 
-    of_members = OfMembers.NOW
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=serializer_of(Flow))
     def get(self, request: Request) -> Response:
         """Publishers, topics and clients with messages a second; a second request, some seconds later, has the rates."""
         patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        return Response(plain(live_window.Shared(live.instance_snapshot()).flow(patterns)))
+        return Response(to_plain(live_window.SharedSnapshot(live.instance_snapshot()).flow(patterns)))
 
 
 class LiveView(ApiView):
     """What a tab that looks at this would be fed now."""
 
-    of_members = OfMembers.NOW
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(
@@ -51,11 +51,13 @@ class LiveView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """A snapshot of one window, as the feed's first message."""
         try:
-            want = live_window.asked(request.META.get("QUERY_STRING", "")) or live_window.Want()
+            want = (
+                live_window.parse_query(request.META.get("QUERY_STRING", "")) or live_window.WindowRequest()
+            )
         except (msgspec.MsgspecError, ValueError) as problem:
             raise ValidationError({"view": [str(problem)]}) from problem
         patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        held = live_window.window(live_window.Shared(live.instance_snapshot()), want, patterns)
+        held = live_window.build_window(live_window.SharedSnapshot(live.instance_snapshot()), want, patterns)
         return HttpResponse(
-            msgspec.json.encode(live_window.snapshot_of(held)), content_type="application/json"
+            msgspec.json.encode(live_window.window_snapshot(held)), content_type="application/json"
         )

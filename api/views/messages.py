@@ -9,10 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.documents import plain
+from api.document_serializers import to_plain
 from api.renderers import CsvRenderer
 from api.serializers.messages import BrowseSerializer, MessagesSerializer, PublishSerializer
-from api.views.base import instance_name, read
+from api.views.base import instance_name, parse_request
 from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import messages as queries
@@ -29,19 +29,19 @@ class MessagesView(ApiView):
     @extend_schema(parameters=[BrowseSerializer], responses=MessagesSerializer)
     def get(self, request: Request, topic: str) -> Response:
         """Messages of a topic or topic pattern, in the journal's order, up to the durable frontier."""
-        asked = read(BrowseSerializer, request.query_params)
+        asked = parse_request(BrowseSerializer, request.query_params)
         found = queries.browse_messages(
             topic, filter=asked["filter"], bookmark=asked["bookmark"], start=asked.get("from"), end=asked.get("to"),
             limit=asked["limit"], instance_name=instance_name(request),
         )  # fmt: skip
         csv = request.accepted_renderer.format == CsvRenderer.format
-        return Response(plain(found.messages if csv else found))
+        return Response(to_plain(found.messages if csv else found))
 
     @extend_schema(request=PublishSerializer, responses={202: dict})
     def post(self, request: Request, topic: str) -> Response:
         """Publish a message; 202, since it is on disk a moment after this answer."""
-        asked = read(PublishSerializer, request.data)
+        asked = parse_request(PublishSerializer, request.data)
         made = messages.publish(
             actor_of(request), topic, asked["data"], asked["reason"], instance_name(request)
         )
-        return Response(plain(made), status=status.HTTP_202_ACCEPTED)
+        return Response(to_plain(made), status=status.HTTP_202_ACCEPTED)

@@ -18,7 +18,7 @@ from api.serializers.people import (
     PersonChangeSerializer,
     PersonSerializer,
 )
-from api.views.base import PagedView, read
+from api.views.base import PagedView, parse_request
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.choices import Permission
@@ -43,7 +43,9 @@ class PeopleView(PagedView):
     @extend_schema(request=NewPersonSerializer, responses={201: PasswordSerializer})
     def post(self, request: Request) -> Response:
         """Make an account without any role; its password is in this answer and nowhere else."""
-        user, password = people.create(actor_of(request), read(NewPersonSerializer, request.data)["username"])
+        user, password = people.create(
+            actor_of(request), parse_request(NewPersonSerializer, request.data)["username"]
+        )
         return _password(user.get_username(), password, status.HTTP_201_CREATED)
 
 
@@ -64,7 +66,7 @@ class PersonView(ApiView):
 
         Opening takes one's own password.
         """
-        wanted, user = read(PersonChangeSerializer, request.data), people.get_person(name)
+        wanted, user = parse_request(PersonChangeSerializer, request.data), people.get_person(name)
         if wanted["is_active"]:
             proof.prove_person(request._request, wanted["own_password"])
         people.set_active(actor_of(request), user, wanted["is_active"])
@@ -83,7 +85,9 @@ class PersonPasswordView(ApiView):
 
         Takes one's own password.
         """
-        proof.prove_person(request._request, read(PasswordResetSerializer, request.data)["own_password"])
+        proof.prove_person(
+            request._request, parse_request(PasswordResetSerializer, request.data)["own_password"]
+        )
         user = people.get_person(name)
         password = operators.reset_password(user.get_username(), actor_of(request))
         return _password(user.get_username(), password, status.HTTP_200_OK)
@@ -101,7 +105,7 @@ class PersonGrantsView(ApiView):
 
         Takes one's own password.
         """
-        wanted = read(NewGrantSerializer, request.data)
+        wanted = parse_request(NewGrantSerializer, request.data)
         proof.prove_person(request._request, wanted.pop("own_password"))
         made = people.grant(actor_of(request), people.get_person(name), **wanted)
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)

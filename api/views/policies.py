@@ -10,19 +10,19 @@ from rest_framework.response import Response
 
 from api.auth import actor_of
 from api.confirmation import guard_publishing
-from api.contract import IF_MATCH
-from api.documents import plain
-from api.pagination import Pages
+from api.document_serializers import to_plain
+from api.openapi import IF_MATCH
+from api.pagination import NumberedPagination
 from api.serializers.policies import (
-    ChangeSerializer,
-    InForceSerializer,
+    PolicyChangeResultSerializer,
     PolicyChangeSerializer,
     PolicySerializer,
+    PolicyStatusSerializer,
     RevisionSerializer,
     TransportChangeSerializer,
     TransportSerializer,
 )
-from api.views.base import PagedView, etag, instance_name, needed_revision, read
+from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
 from api.views.view import ApiView
 from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
@@ -43,7 +43,7 @@ class TransportsView(ApiView):
     def get(self, request: Request) -> Response:
         """Every transport of the policy, and as it runs; the ETag is the revision."""
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
-        return etag(Response(transports_of(document)), document["revision"])
+        return set_etag(Response(transports_of(document)), document["revision"])
 
 
 class TransportView(ApiView):
@@ -57,17 +57,19 @@ class TransportView(ApiView):
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
         for transport in transports_of(document):
             if transport["name"] == name:
-                return etag(Response(transport), document["revision"])
+                return set_etag(Response(transport), document["revision"])
         raise OperatorError(
             "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
         )
 
-    @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(
+        request=TransportChangeSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
+    )
     def patch(self, request: Request, name: str) -> Response:
         """Change a transport; makes a new revision and tells the broker.
 
         If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
-        changes = read(TransportChangeSerializer, request.data)
+        changes = parse_request(TransportChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_transport(
             actor_of(request),
@@ -75,10 +77,10 @@ class TransportView(ApiView):
             changes,
             reason=reason,
             instance_name=instance_name(request),
-            expected_revision=needed_revision(request),
+            expected_revision=required_revision(request),
             guard=guard_publishing(request, confirmed=confirmed),
         )
-        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+        return set_etag(Response(PolicyChangeResultSerializer(change).data), change.revision.number)
 
 
 class PolicyView(ApiView):
@@ -94,32 +96,34 @@ class PolicyView(ApiView):
         answer = {
             "revision": document["revision"],
             "document": redact_secrets(document),
-            "in_force": InForceSerializer(queries.policy_status(instance)).data,
+            "in_force": PolicyStatusSerializer(queries.policy_status(instance)).data,
         }
-        return etag(Response(answer), document["revision"])
+        return set_etag(Response(answer), document["revision"])
 
-    @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
+    @extend_schema(
+        request=PolicyChangeSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
+    )
     def patch(self, request: Request) -> Response:
         """Change the policy; makes a new revision and tells the broker.
 
         If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
-        changes = read(PolicyChangeSerializer, request.data)
+        changes = parse_request(PolicyChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_instance_policy(
             actor_of(request),
             changes,
             reason=reason,
             instance_name=instance_name(request),
-            expected_revision=needed_revision(request),
+            expected_revision=required_revision(request),
             guard=guard_publishing(request, confirmed=confirmed),
         )
-        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+        return set_etag(Response(PolicyChangeResultSerializer(change).data), change.revision.number)
 
 
 class RevisionsView(PagedView):
     """All revisions."""
 
-    pagination_class = Pages
+    pagination_class = NumberedPagination
 
     needs = {"GET": Permission.VIEW}
 
@@ -147,7 +151,7 @@ def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's transports with what the broker says of each; null while it is away."""
     try:
         running = {
-            entry.name: plain(entry)
+            entry.name: to_plain(entry)
             for entry in live.instance_status(document["instance"]["name"]).transports
         }
     except BrokerUnavailable:

@@ -12,17 +12,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.contract import OfMembers
-from api.documents import plain
-from api.pagination import MembersPages
-from api.permissions import allow
+from api.document_serializers import to_plain
+from api.openapi import MemberSource
+from api.pagination import MembersNumberedPagination
+from api.permissions import check_permission
 from api.serializers.replays import (
     NewReplaySerializer,
     RateSerializer,
     ReplayQuerySerializer,
     ReplaySerializer,
 )
-from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.base import PagedView, instance_name, parse_request, visible_patterns
 from api.views.view import ApiView
 from broker_core.documents.requests import CreateReplay, SetReplayRate
 from console.choices import Permission
@@ -33,26 +33,27 @@ from console.services import replays as services
 class ReplaysView(PagedView):
     """All managed replays."""
 
-    pagination_class = MembersPages
-    of_members = OfMembers.NOW
+    pagination_class = MembersNumberedPagination
+    of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW, "POST": Permission.VIEW}
 
     @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))
     def get(self, request: Request) -> Response:
         """Managed replays, the newest first: progress, time left, position."""
-        asked = read(ReplayQuerySerializer, request.query_params)
+        asked = parse_request(ReplayQuerySerializer, request.query_params)
         return self.page(
-            queries.replays(instance_name(request), state=asked["state"], patterns=patterns_of(request))
+            queries.replays(instance_name(request), state=asked["state"], patterns=visible_patterns(request))
         )
 
     @extend_schema(request=NewReplaySerializer, responses={201: ReplaySerializer})
     def post(self, request: Request) -> Response:
         """Make one for a client, which goes on with it by subscribing with its name. 409 when the name is taken."""
-        asked = read(NewReplaySerializer, request.data)
-        allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
+        asked = parse_request(NewReplaySerializer, request.data)
+        check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
         made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
         return Response(
-            plain(queries.to_replay_view(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED
+            to_plain(queries.to_replay_view(made, author=actor_of(request).name)),
+            status=status.HTTP_201_CREATED,
         )
 
 
@@ -65,16 +66,16 @@ class ReplayView(ApiView):
     def get(self, request: Request, name: str) -> Response:
         """One of them."""
         found = queries.replay(name, instance_name(request))
-        allow(request, Permission.VIEW, client=found.client)
-        return Response(plain(found))
+        check_permission(request, Permission.VIEW, client=found.client)
+        return Response(to_plain(found))
 
     @extend_schema(request=RateSerializer, responses=ReplaySerializer)
     def patch(self, request: Request, name: str) -> Response:
         """Change its rate from now on; null lifts it."""
         author = _allow(request, name)
-        asked = SetReplayRate(name=name, **read(RateSerializer, request.data))
+        asked = SetReplayRate(name=name, **parse_request(RateSerializer, request.data))
         made = services.control_replay(actor_of(request), asked, instance_name(request))
-        return Response(plain(queries.to_replay_view(made, author=author)))
+        return Response(to_plain(queries.to_replay_view(made, author=author)))
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
@@ -84,7 +85,7 @@ class ReplayView(ApiView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class SteerReplayView(ApiView):
+class ReplayControlView(ApiView):
     """pause, resume, cancel."""
 
     needs = {"POST": Permission.VIEW}
@@ -97,11 +98,11 @@ class SteerReplayView(ApiView):
         made = services.control_replay(
             actor_of(request), services.STEER[self.word](name=name), instance_name(request)
         )
-        return Response(plain(queries.to_replay_view(made, author=author)))
+        return Response(to_plain(queries.to_replay_view(made, author=author)))
 
 
 def _allow(request: Request, name: str) -> str:
     """Who made it, if the caller may act on its client."""
     found = queries.replay(name, instance_name(request))
-    allow(request, Permission.ACT_ON_CLIENTS, client=found.client)
+    check_permission(request, Permission.ACT_ON_CLIENTS, client=found.client)
     return found.author

@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.pagination import Pages
-from api.permissions import allow
+from api.pagination import NumberedPagination
+from api.permissions import check_permission
 from api.serializers.actions import RepeatSerializer
 from api.serializers.runs import (
     JournalActionSerializer,
@@ -22,8 +22,8 @@ from api.serializers.runs import (
     RunSerializer,
     SegmentSerializer,
 )
-from api.views.base import PagedView, instance_name, member_name, read
-from api.views.idempotency import once
+from api.views.base import PagedView, instance_name, member_name, parse_request
+from api.views.idempotency import idempotency_key
 from api.views.lists import filtered, query_of
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
@@ -42,7 +42,7 @@ from console.services.actors import access_of_request
 class JournalsView(PagedView):
     """The journal's files."""
 
-    pagination_class = Pages
+    pagination_class = NumberedPagination
     needs = {"GET": Permission.VIEW}
     by_member = ("GET",)
 
@@ -69,12 +69,12 @@ class JournalActionView(ApiView):
         """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done.
 
         `remove` needs the `plan`'s hash: 409 plan_needed without, plan_changed when other segments would go now."""
-        asked = read(JournalActionSerializer, request.data)
+        asked = parse_request(JournalActionSerializer, request.data)
         if asked["dry_run"]:
             audit.mark_read_only(request)
             return Response(_plan(request, action, asked))
-        key = once(request, "journals", action, asked)
-        return accepted(
+        key = idempotency_key(request, "journals", action, asked)
+        return accepted_response(
             request,
             run_requests.request_journal_run(
                 actor_of(request),
@@ -105,7 +105,7 @@ class JournalPlanView(ApiView):
     def post(self, request: Request, action: str) -> Response:
         """What the action would do, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
-        asked = read(JournalActionSerializer, request.data)
+        asked = parse_request(JournalActionSerializer, request.data)
         return Response(_plan(request, action, asked))
 
 
@@ -118,9 +118,9 @@ class JournalApplyView(ApiView):
     @extend_schema(request=JournalApplySerializer, responses={202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
         """Carry out a plan: 202 and a run. 409 plan_changed when other segments would be touched now."""
-        asked = read(JournalApplySerializer, request.data)
-        key = once(request, "journals.apply", action, asked)
-        return accepted(
+        asked = parse_request(JournalApplySerializer, request.data)
+        key = idempotency_key(request, "journals.apply", action, asked)
+        return accepted_response(
             request,
             run_requests.apply_journal_plan(
                 actor_of(request),
@@ -143,9 +143,9 @@ class PipelineView(ApiView):
     @extend_schema(request=PipelineSerializer, responses={202: RunSerializer})
     def post(self, request: Request, job: str) -> Response:
         """Start a pipeline job: 202 and a run."""
-        asked = read(PipelineSerializer, request.data)
-        key = once(request, "pipeline", job, asked)
-        return accepted(
+        asked = parse_request(PipelineSerializer, request.data)
+        key = idempotency_key(request, "pipeline", job, asked)
+        return accepted_response(
             request, pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
         )
 
@@ -171,7 +171,7 @@ class RunView(ApiView):
     def get(self, request: Request, run_id: str) -> Response:
         """A run: plan, progress, log, result."""
         run = queries.run(run_id)
-        allow(request, Permission.VIEW, instance=run.instance.name)
+        check_permission(request, Permission.VIEW, instance=run.instance.name)
         return Response(run_document(request, run))
 
 
@@ -184,7 +184,7 @@ class CancelView(ApiView):
     def post(self, request: Request, run_id: str) -> Response:
         """Cancel a waiting run, or ask a running one to stop after its step."""
         run = queries.run(run_id)
-        allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
+        check_permission(request, Permission.RUN_ACTIONS, instance=run.instance.name)
         return Response(run_document(request, runs.cancel(actor_of(request), run)))
 
 
@@ -210,10 +210,10 @@ class RepeatView(ApiView):
 
         409 plan_needed, with `plan` and its `hash`, when what is left removes something."""
         run = queries.run(run_id)
-        allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        asked = read(RepeatSerializer, request.data)
+        check_permission(request, Permission.RUN_ACTIONS, instance=run.instance.name)
+        asked = parse_request(RepeatSerializer, request.data)
         try:
-            return accepted(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
+            return accepted_response(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
                 seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
@@ -226,7 +226,7 @@ def run_document(request: Request, run: ActionRun) -> dict[str, Any]:
     return dict(RunSerializer(run, context={"request": request}).data)
 
 
-def accepted(request: Request, run: ActionRun) -> Response:
+def accepted_response(request: Request, run: ActionRun) -> Response:
     """202 with the run and its address."""
     answer = Response(run_document(request, run), status=status.HTTP_202_ACCEPTED)
     answer["Location"] = reverse("v1:run", args=[run.pk])

@@ -11,12 +11,12 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from api.contract import OfMembers
-from api.documents import plain
-from api.permissions import allow
+from api.document_serializers import to_plain
+from api.openapi import MemberSource
+from api.permissions import check_permission
 from api.renderers import CsvRenderer
 from api.serializers.statistics import SeriesSerializer, StatisticsQuerySerializer
-from api.views.base import instance_name, read
+from api.views.base import instance_name, parse_request
 from api.views.view import ApiView
 from console.choices import Permission
 from console.queries.policies import instance_named
@@ -28,20 +28,20 @@ USUAL = timedelta(minutes=15)
 class StatisticsView(ApiView):
     """Statistics."""
 
-    of_members = OfMembers.STORED
+    of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
     renderer_classes = [JSONRenderer, CsvRenderer]
 
     @extend_schema(parameters=[StatisticsQuerySerializer], responses=SeriesSerializer)
     def get(self, request: Request) -> Response:
         """From Redis by the second (15 minutes), else samples of 10 s (a day), else minutes (two weeks), else hours."""
-        asked = read(StatisticsQuerySerializer, request.query_params)
+        asked = parse_request(StatisticsQuerySerializer, request.query_params)
         instance, now = instance_named(instance_name(request)), timezone.now()
         name = asked["name"] or (instance.name if asked["of"] == "instance" else "")
         if not name:
             raise ValidationError({"name": ["Say which."]})
         if asked["of"] == "client":
-            allow(request, Permission.VIEW, client=name)
+            check_permission(request, Permission.VIEW, client=name)
         end = asked.get("to") or now
         found = time_series(
             instance,
@@ -54,4 +54,4 @@ class StatisticsView(ApiView):
             asked["member"],
         )
         csv = request.accepted_renderer.format == CsvRenderer.format
-        return Response(found["points"] if csv else {**found, "missing": plain(self.missing())})
+        return Response(found["points"] if csv else {**found, "missing": to_plain(self.missing())})

@@ -10,7 +10,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from api.contract import CSV, MISSING, OfMembers, query_parameters
+from api.openapi import CSV, MISSING, MemberSource, documented_parameters
 from console.broker_link import collect_unreachable
 from console.queries.missing_members import MissingMember, members_without_reports, unreachable_members
 from console.queries.policies import instance_named
@@ -22,7 +22,7 @@ class ApiView(APIView):
     """A view that takes the query parameters which the OpenAPI document has for it, and no others. Of a group it says whose part
     its answer lacks."""
 
-    of_members: ClassVar[OfMembers | None] = None
+    of_members: ClassVar[MemberSource | None] = None
     """Where what it answers comes from, if from every member of a group."""
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -32,7 +32,7 @@ class ApiView(APIView):
 
     def missing(self) -> list[MissingMember]:
         """Whose part the answer lacks, once everything for it was asked."""
-        if self.of_members is not OfMembers.STORED:
+        if self.of_members is not MemberSource.STORED:
             return unreachable_members(self._unreached)
         if self._silent is None:
             asked = self.request.query_params
@@ -48,7 +48,7 @@ class ApiView(APIView):
         if any("\0" in str(value) for value in kwargs.values()):
             raise NotFound()
         known = _known.setdefault(
-            (type(self), str(request.method)), sorted(query_parameters(self, str(request.method)))
+            (type(self), str(request.method)), sorted(documented_parameters(self, str(request.method)))
         )
         if unknown := sorted(set(request.query_params) - set(known)):
             there = f"Known: {', '.join(known)}." if known else "There is none."

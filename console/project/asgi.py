@@ -15,7 +15,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
-from api.live_feed import SameOrigin  # noqa: E402
+from api.live_feed import SameOriginOnly  # noqa: E402
 from api.routing import websocket_urlpatterns  # noqa: E402
 from console.database_limits import limit_lock_waits  # noqa: E402
 
@@ -24,7 +24,7 @@ limit_lock_waits()
 application = ProtocolTypeRouter(
     {
         "http": http,
-        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": SameOriginOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )
 

@@ -302,7 +302,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SAMESITE = "Lax"
-CSRF_FAILURE_VIEW = "api.errors.no_csrf"
+CSRF_FAILURE_VIEW = "api.error_handlers.csrf_failed"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
@@ -339,15 +339,15 @@ REST_FRAMEWORK = {
         "api.auth.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["api.permissions.Permitted"],
+    "DEFAULT_PERMISSION_CLASSES": ["api.permissions.DeclaredPermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["api.parsers.BoundedJSONParser"],
-    "DEFAULT_PAGINATION_CLASS": "api.pagination.Pages",
-    "DEFAULT_SCHEMA_CLASS": "api.contract.ContractSchema",
+    "DEFAULT_PAGINATION_CLASS": "api.pagination.NumberedPagination",
+    "DEFAULT_SCHEMA_CLASS": "api.openapi.ContractSchema",
     "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle"],
     "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min")},
     "NUM_PROXIES": 0,  # X-Forwarded-For is console/web/client_address.py's alone
-    "EXCEPTION_HANDLER": "api.problems.handle",
+    "EXCEPTION_HANDLER": "api.problems.exception_handler",
     "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -357,7 +357,10 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "OAS_VERSION": "3.1.1",
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "api.contract.anything"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "api.openapi.allow_null_in_any",
+    ],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "ENUM_NAME_OVERRIDES": {"DeliveryEnum": [one.value for one in DeliveryState]},

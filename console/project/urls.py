@@ -14,7 +14,7 @@ urlpatterns = [
     path("api/v1/", include(("api.urls", "api"), namespace="v1")),
     path("", include("console.views.urls")),
 ]
-handler400 = "api.errors.bad_request"
-handler403 = "api.errors.refused"
-handler404 = "api.errors.not_found"
-handler500 = "api.errors.failed"
+handler400 = "api.error_handlers.bad_request"
+handler403 = "api.error_handlers.forbidden"
+handler404 = "api.error_handlers.not_found"
+handler500 = "api.error_handlers.server_error"

@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import Resolver404, resolve
 
-from api.permissions import need_of
+from api.permissions import declared_need
 from broker_core.errors import OperatorError
 from console import current_instance
 from console.access.rights import PublicAccess
@@ -100,7 +100,7 @@ def test_every_address_declares_what_it_needs_and_is_walked(route: str, pattern:
 def test_the_list_says_what_the_address_declares(door: Door) -> None:
     match = resolve(door.route)
     view = getattr(match.func, "cls", None)
-    assert door.need == (need_of(view, door.method) if view is not None else match.func.needs)
+    assert door.need == (declared_need(view, door.method) if view is not None else match.func.needs)
 
 
 def lets_in(door: Door, role: Role) -> bool:

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from api.live_deltas import apply
+from api.snapshot_delta import apply_delta
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.system_records import DecisionEntry
 from console.choices import Role
@@ -101,7 +101,7 @@ async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(
             change = await socket.receive_json_from(timeout=5)
             assert (change["type"], change["seq"]) == ("delta", seq)
             assert change["changed"] == [{"name": "two", "lag_messages": new["clients"][1]["lag_messages"]}]
-            held = apply(held, change)
+            held = apply_delta(held, change)
             assert held == new
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import live_window
-from api.live_window import Shared, Want
+from api.live_window import SharedSnapshot, WindowRequest
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from tests.support.fake_broker import make_client
@@ -23,8 +23,8 @@ def client(name: str, health: Health = Health.KEEPS_UP, behind: float = 0.0, **m
     return msgspec.structs.replace(make_client(name), health=health, seconds_behind=behind, **more)
 
 
-def shared(*clients: ClientEntry, at: int = 1) -> Shared:
-    return Shared(Snapshot(at=at, status=InstanceStatus(instance="i", pid=at), clients=list(clients)))
+def shared(*clients: ClientEntry, at: int = 1) -> SharedSnapshot:
+    return SharedSnapshot(Snapshot(at=at, status=InstanceStatus(instance="i", pid=at), clients=list(clients)))
 
 
 def wire(message: dict[str, Any]) -> dict[str, Any]:
@@ -37,27 +37,29 @@ clients = st.lists(
     unique_by=lambda one: one.name,
 )
 wants = st.builds(
-    Want, view=st.sampled_from(["totals", "clients", "client", "flow"]), search=st.sampled_from(["", "e"]),
+    WindowRequest, view=st.sampled_from(["totals", "clients", "client", "flow"]), search=st.sampled_from(["", "e"]),
     health=st.sampled_from(["", "stalled"]), sort=st.sampled_from(["", "name", "-seconds_behind"]), offset=st.integers(0, 3),
     limit=st.integers(1, 4), client=st.sampled_from(NAMES), names=st.sampled_from([(), ("bee", "ant", "gone")]),
 )  # fmt: skip
 
 
 @given(st.lists(clients, min_size=1, max_size=6), wants)
-def test_deltas_lead_to_what_a_fresh_window_says(moments: list[list[ClientEntry]], want: Want) -> None:
+def test_deltas_lead_to_what_a_fresh_window_says(
+    moments: list[list[ClientEntry]], want: WindowRequest
+) -> None:
     held, told = None, {}
     for at, everyone in enumerate(moments):
-        before, held = held, live_window.window(shared(*everyone, at=at), want, None)
+        before, held = held, live_window.build_window(shared(*everyone, at=at), want, None)
         if before is None:
-            told = wire(live_window.snapshot_of(held))
+            told = wire(live_window.window_snapshot(held))
         else:
-            told = live_window.apply(told, wire(live_window.delta_of(before, held)))
-        assert told == wire(live_window.snapshot_of(held))
+            told = live_window.apply_window_delta(told, wire(live_window.window_delta(before, held)))
+        assert told == wire(live_window.window_snapshot(held))
 
 
 def test_a_tab_gets_its_rows_and_counts_of_all() -> None:
-    found = live_window.window(
-        shared(*(client(f"c{n:03}", behind=float(n)) for n in range(300))), Want(view="clients", offset=10, limit=5), None
+    found = live_window.build_window(
+        shared(*(client(f"c{n:03}", behind=float(n)) for n in range(300))), WindowRequest(view="clients", offset=10, limit=5), None
     )  # fmt: skip
     assert found.order == ["c289", "c288", "c287", "c286", "c285"]
     assert (found.total, found.totals["clients"], found.totals["health"]) == (300, 300, {"keeps up": 300})
@@ -65,44 +67,51 @@ def test_a_tab_gets_its_rows_and_counts_of_all() -> None:
 
 
 def test_held_rows_stay_in_their_order_whatever_becomes_of_them() -> None:
-    want = Want(view="clients", limit=2, names=("b", "a"))
-    found = live_window.window(
+    want = WindowRequest(view="clients", limit=2, names=("b", "a"))
+    found = live_window.build_window(
         shared(client("a", Health.STALLED), client("b"), client("c", Health.STALLED)), want, None
     )
     assert (found.order, found.total) == (["b", "a"], 3)
 
 
 def test_one_client_comes_whole_and_nobody_else() -> None:
-    found = live_window.window(shared(client("a"), client("b")), Want(view="client", client="b"), None)
+    found = live_window.build_window(
+        shared(client("a"), client("b")), WindowRequest(view="client", client="b"), None
+    )
     assert found.order == ["b"] and "subscriptions" in found.rows["b"]
-    assert live_window.window(shared(client("a")), Want(view="client", client="b"), None).order == []
+    assert (
+        live_window.build_window(shared(client("a")), WindowRequest(view="client", client="b"), None).order
+        == []
+    )
 
 
 @pytest.mark.parametrize("view", ["clients", "client"])
 def test_names_that_may_not_be_seen_are_neither_told_nor_counted(view: str) -> None:
-    want = Want(view=view, client="web-1", names=("web-1",))  # type: ignore[arg-type]
-    found = live_window.window(shared(client("desk-1"), client("web-1")), want, ["desk-*"])
+    want = WindowRequest(view=view, client="web-1", names=("web-1",))  # type: ignore[arg-type]
+    found = live_window.build_window(shared(client("desk-1"), client("web-1")), want, ["desk-*"])
     assert found.order == [] and found.totals["clients"] == 1
 
 
 def test_search_finds_parts_of_name_transport_address_and_user() -> None:
     everyone = shared(client("a", user="Ada"), client("b", remote="10.1.2.3:4"))
     for text, name in (("ada", "a"), ("10.1.2", "b")):
-        assert live_window.window(everyone, Want(view="clients", search=text), None).order == [name]
+        assert live_window.build_window(everyone, WindowRequest(view="clients", search=text), None).order == [
+            name
+        ]
 
 
 def test_a_column_that_there_isnt_sorts_as_usual() -> None:
-    found = live_window.window(
-        shared(client("a"), client("b", Health.STALLED)), Want(view="clients", sort="nonsense"), None
+    found = live_window.build_window(
+        shared(client("a"), client("b", Health.STALLED)), WindowRequest(view="clients", sort="nonsense"), None
     )
     assert found.order == ["b", "a"]
 
 
 def test_what_is_asked_is_bounded() -> None:
-    assert live_window.asked("") is None
-    assert live_window.asked("view=clients&limit=50") == Want(view="clients", limit=50)
+    assert live_window.parse_query("") is None
+    assert live_window.parse_query("view=clients&limit=50") == WindowRequest(view="clients", limit=50)
     for bad in ("view=everything", "view=clients&limit=100000", "view=clients&offset=-1", "view=clients&x=1"):
         with pytest.raises((ValueError, msgspec.MsgspecError)):
-            live_window.asked(bad)
+            live_window.parse_query(bad)
     with pytest.raises(msgspec.MsgspecError):
-        live_window.read('{"view": "clients", "limit": 5000}')
+        live_window.parse_message('{"view": "clients", "limit": 5000}')

@@ -12,20 +12,20 @@ import pytest
 from twisted.internet.abstract import FileDescriptor
 
 from api.broker_websocket.consumer import ClientConsumer
-from api.broker_websocket.server import GATHERED_BYTES, INCOMING_BYTES, PacedProtocol
-from api.broker_websocket.waiting import Gate, Incoming
+from api.broker_websocket.server import GATHERED_BYTES, INCOMING_BYTES, BackpressureProtocol
+from api.broker_websocket.wait_primitives import SingleReaderQueue, SingleWaiterEvent
 from broker_core.connections.admission import InputBufferUsage, PendingConnections
 
 
 @pytest.fixture
-def protocol() -> PacedProtocol:
+def protocol() -> BackpressureProtocol:
     """An open connection whose transport writes nothing by itself."""
-    made = PacedProtocol()
-    made.room, made.send_queue = Gate(is_open=True), []
+    made = BackpressureProtocol()
+    made.room, made.send_queue = SingleWaiterEvent(is_open=True), []
     reactor = SimpleNamespace(removeReader=lambda _: None)
     made.state, made.transport = made.STATE_OPEN, FileDescriptor(reactor=reactor)
     made.muted, made.client_addr, made.known, made.reading, made.resuming = False, None, True, True, False
-    made.data, made.partial, made.application_queue = b"", 0, Incoming()
+    made.data, made.partial, made.application_queue = b"", 0, SingleReaderQueue()
     made.unfinished = InputBufferUsage(PendingConnections())
     return made
 
@@ -46,7 +46,7 @@ class Kernel(FileDescriptor):
 
 
 async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
-    protocol: PacedProtocol,
+    protocol: BackpressureProtocol,
 ) -> None:
     large, small = b"x" * 2 * GATHERED_BYTES, b"z" * 100
     protocol.transport = Kernel(room=len(large) + 100)
@@ -62,7 +62,9 @@ async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
     assert protocol.room.is_set() and protocol.transport.got == large + large + small, "in order"
 
 
-async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(protocol: PacedProtocol) -> None:
+async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(
+    protocol: BackpressureProtocol,
+) -> None:
     protocol.transport = Kernel(room=1 << 20)
     protocol.transport.registerProducer(protocol, True)
     for _ in range(GATHERED_BYTES // 128):
@@ -73,7 +75,9 @@ async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(pro
     assert protocol.room.is_set() and len(protocol.transport.got) == GATHERED_BYTES
 
 
-async def test_large_messages_that_wait_are_counted_and_no_more_are_read(protocol: PacedProtocol) -> None:
+async def test_large_messages_that_wait_are_counted_and_no_more_are_read(
+    protocol: BackpressureProtocol,
+) -> None:
     counted = protocol.unfinished._anteroom
     for number in range(1, 5):
         assert protocol.reading
@@ -102,7 +106,7 @@ async def test_a_message_that_cannot_be_read_is_free_when_it_was_refused() -> No
 
 
 async def test_a_gate_that_was_opened_lets_through_although_it_was_closed_again() -> None:
-    gate = Gate()
+    gate = SingleWaiterEvent()
     waiting = asyncio.create_task(gate.wait())
     await asyncio.sleep(0)
     gate.set()

@@ -15,7 +15,7 @@ from broker_core.documents.base import Document
 Field = serializers.Field[Any, Any, Any, Any]
 
 
-def plain(document: Document | Iterable[Document]) -> Any:
+def to_plain(document: Document | Iterable[Document]) -> Any:
     """A document, or several, as what renderers take."""
     return msgspec.to_builtins(document)
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 
-class Gate:
+class SingleWaiterEvent:
     """Open or not; one task at a time may wait for it to be open."""
 
     __slots__ = ("_open", "_waiter")
@@ -40,14 +40,14 @@ class Gate:
             self._waiter = None
 
 
-class Incoming:
+class SingleReaderQueue:
     """A client's messages that wait for the application, which is one task, and how large they are."""
 
     __slots__ = ("_any", "_waiting", "nbytes")
 
     def __init__(self) -> None:
         self._waiting: deque[dict[str, Any]] = deque()
-        self._any = Gate()
+        self._any = SingleWaiterEvent()
         self.nbytes = 0
 
     def qsize(self) -> int:

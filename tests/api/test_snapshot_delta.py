@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from api.live_deltas import apply, delta
+from api.snapshot_delta import apply_delta, make_delta
 from broker_core.documents.clients import Health
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from tests.support.fake_broker import make_client
@@ -43,9 +43,9 @@ def held(snapshot: Snapshot) -> dict[str, Any]:
 
 @given(SNAPSHOTS, SNAPSHOTS)
 def test_what_is_held_and_the_delta_make_the_new_one(old: Snapshot, new: Snapshot) -> None:
-    assert apply(held(old), wire(delta(old, new))) == held(new)
+    assert apply_delta(held(old), wire(make_delta(old, new))) == held(new)
 
 
 @given(SNAPSHOTS)
 def test_nothing_changed_is_a_small_delta(snapshot: Snapshot) -> None:
-    assert delta(snapshot, snapshot) == {"at": snapshot.at}
+    assert make_delta(snapshot, snapshot) == {"at": snapshot.at}

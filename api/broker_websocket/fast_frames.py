@@ -16,20 +16,20 @@ MASKED: Final = 0x80
 MASK_BYTES: Final = 4
 
 
-class Cut(NamedTuple):
+class WholeMessage(NamedTuple):
     """A message without its mask, and where the next begins."""
 
     message: bytes
     end: int
 
 
-class Incomplete(NamedTuple):
+class IncompleteMessage(NamedTuple):
     """Such a message begins, and isn't there as a whole."""
 
     end: int
 
 
-def cut(data: bytes, at: int, limit: int) -> Cut | Incomplete | None:
+def parse_whole_message(data: bytes, at: int, limit: int) -> WholeMessage | IncompleteMessage | None:
     """The message that begins at `at`, of `limit` bytes at most; None when it isn't one of a single masked binary frame."""
     if len(data) - at < 2 or data[at] != BINARY_AND_LAST or not data[at + 1] & MASKED:
         return None
@@ -47,5 +47,5 @@ def cut(data: bytes, at: int, limit: int) -> Cut | Incomplete | None:
     if length > limit:
         return None
     if len(data) < end:
-        return Incomplete(end)
-    return Cut(apply_mask(memoryview(data)[begin:end], data[body:begin]), end)
+        return IncompleteMessage(end)
+    return WholeMessage(apply_mask(memoryview(data)[begin:end], data[body:begin]), end)

@@ -12,7 +12,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers
 
-from api.permissions import need_of
+from api.permissions import declared_need
 from console.choices import Permission
 
 INSTANCE = OpenApiParameter("instance", str, description="Another instance than this installation's own.")
@@ -32,7 +32,7 @@ MISSING = "Sluice-Missing"
 """The header that names the members whose part an answer lacks."""
 
 
-class OfMembers(Enum):
+class MemberSource(Enum):
     """Where an answer comes from that is made of what every member of a group says."""
 
     NOW = auto()
@@ -94,7 +94,7 @@ class ContractSchema(AutoSchema):
         return bodies
 
 
-def anything(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+def allow_null_in_any(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
     """A hook of drf-spectacular's: what may be any JSON may be null as well, and "one of null and anything" fits null twice.
     Nor is a choice's default what isn't one of its choices."""
 
@@ -112,7 +112,7 @@ def anything(result: dict[str, Any], generator: Any, request: Any, public: bool)
     return result
 
 
-def query_parameters(view: Any, method: str) -> set[str]:
+def documented_parameters(view: Any, method: str) -> set[str]:
     """Names of the query parameters that a method of a view takes, as the document has them."""
     asked = "GET" if method in ("HEAD", "OPTIONS") else method
     handler = getattr(view, asked.lower(), None)
@@ -139,7 +139,9 @@ def _unsaid(view: Any, method: str) -> list[Any]:
     whole = getattr(view, "whole_installation", False)
     by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
     lacking = [_LACKING] if method == "GET" and getattr(view, "of_members", None) is not None else []
-    asked = [INSTANCE, *by_member] if isinstance(need_of(view, method), Permission) and not whole else []
+    asked = (
+        [INSTANCE, *by_member] if isinstance(declared_need(view, method), Permission) and not whole else []
+    )
     return [*asked, *lacking]
 
 

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views import defaults
 from rest_framework.permissions import SAFE_METHODS
 
-from api.problems import CONTENT_TYPE, document
+from api.problems import CONTENT_TYPE, problem_json
 from console.views import errors as pages
 
 
@@ -29,14 +29,14 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request can't be taken as it is.")
 
 
-def refused(request: HttpRequest, exception: Exception) -> HttpResponse:
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403."""
     if not _is_api(request):
         return defaults.permission_denied(request, exception)
     return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "You may not do that.")
 
 
-def failed(request: HttpRequest) -> HttpResponse:
+def server_error(request: HttpRequest) -> HttpResponse:
     """500, while the exception is being handled; 503 when it is the database's."""
     if not _is_api(request):
         return pages.server_error(request)
@@ -63,7 +63,7 @@ def failed(request: HttpRequest) -> HttpResponse:
     )
 
 
-def no_csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
+def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: a form without its token."""
     if not _is_api(request):
         return pages.csrf_failed(request)
@@ -75,5 +75,5 @@ def _is_api(request: HttpRequest) -> bool:
 
 
 def _problem(status: HTTPStatus, code: str, detail: str, fix: str = "") -> JsonResponse:
-    body: dict[str, Any] = document(status, code, detail, fix)
+    body: dict[str, Any] = problem_json(status, code, detail, fix)
     return JsonResponse(body, status=status, content_type=CONTENT_TYPE)

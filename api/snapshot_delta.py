@@ -18,7 +18,7 @@ Delta = dict[str, Any]
 """{"at": ms, "status": changed fields, "changed": [name and changed fields], "removed": [names]}; empty parts left out."""
 
 
-def delta(old: Snapshot, new: Snapshot) -> Delta:
+def make_delta(old: Snapshot, new: Snapshot) -> Delta:
     """What changed. A client that is new comes whole."""
     made: Delta = {"at": new.at}
     if status := _changed(old.status, new.status):
@@ -38,7 +38,7 @@ def delta(old: Snapshot, new: Snapshot) -> Delta:
     return made
 
 
-def apply(held: Held, change: Delta) -> Held:
+def apply_delta(held: Held, change: Delta) -> Held:
     """What a page holds after a delta, as it came over the wire."""
     clients = {client["name"]: client for client in held["clients"]}
     for fields in change.get("changed", ()):

@@ -9,7 +9,7 @@ import pytest
 from rest_framework import serializers
 from rest_framework.test import APIClient
 
-from api.documents import serializer_of
+from api.document_serializers import serializer_of
 from broker_core.documents import clients, instance, journals, replays, system_records
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry, EffectiveSetting, ForecastEntry
