@@ -26,7 +26,7 @@ from bench.processes import cpu_of, family
 from bench.spark_jobs import backtest_table, lake_table, start_table
 from bench.spark_logs import INSTANCE, Published, compress, make_log
 from bench.spark_topics import topics_table
-from pipeline.session import start_session
+from pipeline.spark_session import start_session
 from sluice_spark import journal
 
 if TYPE_CHECKING:

@@ -24,18 +24,18 @@ if not __package__:
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.private_files import PRIVATE_UMASK
 from broker_core.safe_text import say, say_block
-from pipeline.config import Settings, settings_from
-from pipeline.jobs import JOBS, load_job, own_jobs
-from pipeline.record import Recorder
-from pipeline.session import first_line
+from pipeline.config import JobSettings, settings_from
+from pipeline.jobs import JOBS, custom_jobs, load_job
+from pipeline.run_record import RecordingReporter
+from pipeline.spark_session import error_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.plots import Plot
+    from pipeline.plots import PlotSpec
 
 
-class Lines:
+class TextReporter:
     """Reports to people."""
 
     def progress(self, done: int, total: int, what: str) -> None:
@@ -44,7 +44,7 @@ class Lines:
     def note(self, sentence: str) -> None:
         say(sentence)
 
-    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         say(f"{title}: {table.num_rows} rows")
 
     def page(self, html: str) -> None:
@@ -57,7 +57,7 @@ class Lines:
         say(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
 
 
-class JsonLines:
+class JsonReporter:
     """Reports to the process that started this one."""
 
     def progress(self, done: int, total: int, what: str) -> None:
@@ -66,7 +66,7 @@ class JsonLines:
     def note(self, sentence: str) -> None:
         self._say({"event": "note", "text": sentence})
 
-    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         """It is in the run's record."""
 
     def page(self, html: str) -> None:
@@ -82,18 +82,18 @@ class JsonLines:
         say(json.dumps(told))
 
 
-class Words(argparse.ArgumentParser):
+class ReportingArgumentParser(argparse.ArgumentParser):
     """A command line whose refusals reach the process that started this one, too."""
 
     def error(self, message: str) -> NoReturn:
         if "--json" in sys.argv:
-            JsonLines().error(
+            JsonReporter().error(
                 OperatorError("bad_option", f"{message[:1].upper()}{message[1:]}".rstrip(".") + ".")
             )
         super().error(message)
 
 
-def homed(words: Sequence[str] | None) -> dict[str, str]:
+def environment_with_home(words: Sequence[str] | None) -> dict[str, str]:
     """The environment, with the home that the command line names: which jobs there are depends on it."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--home", nargs="?")
@@ -103,10 +103,12 @@ def homed(words: Sequence[str] | None) -> dict[str, str]:
 
 def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     """The command line."""
-    made = Words(prog="python -m pipeline", description="Run one job of the Spark pipeline.")
+    made = ReportingArgumentParser(
+        prog="python -m pipeline", description="Run one job of the Spark pipeline."
+    )
     made.add_argument("--home", type=Path, help="the data directory (default: SLUICE_HOME)")
     names = made.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name in [*JOBS, *own_jobs(environment)]:
+    for name in [*JOBS, *custom_jobs(environment)]:
         try:
             job = load_job(name, environment)
         except OperatorError as error:
@@ -134,14 +136,14 @@ def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentPars
 def main(words: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
     os.umask(PRIVATE_UMASK)
-    environment = homed(words)
+    environment = environment_with_home(words)
     arguments = parser(environment).parse_args(words)
     if broken := getattr(arguments, "broken", None):
-        (JsonLines() if "--json" in (words or sys.argv) else Lines()).error(broken)
+        (JsonReporter() if "--json" in (words or sys.argv) else TextReporter()).error(broken)
         return 1
-    reporter = JsonLines() if arguments.json else Lines()
-    record = Recorder(reporter, arguments.name, arguments)
-    settings: Settings | None = None
+    reporter = JsonReporter() if arguments.json else TextReporter()
+    record = RecordingReporter(reporter, arguments.name, arguments)
+    settings: JobSettings | None = None
     try:
         settings = settings_from(
             environment,
@@ -164,7 +166,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        told = spoken(error)
+        told = to_sluice_error(error)
         if settings is not None:
             record.keep(settings, {}, told)
         reporter.error(told)
@@ -172,7 +174,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def spoken(error: Exception) -> SluiceError:
+def to_sluice_error(error: Exception) -> SluiceError:
     """What Spark raised, as the error that a worker met, or in one sentence."""
     text = str(error)
     found = re.search(r"broker_core\.errors\.\w+: (\w+): (.+)", text)
@@ -182,7 +184,7 @@ def spoken(error: Exception) -> SluiceError:
         say_block(text, sys.stderr)
     return OperatorError(
         "pipeline_failed",
-        f"Spark failed: {first_line(text)}.",
+        f"Spark failed: {error_line(text)}.",
         "Run it with SLUICE_PIPELINE_DEBUG=1 for all that Spark says.",
     )
 

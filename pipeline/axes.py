@@ -28,7 +28,7 @@ _SPANS: Final = (
 """Microseconds from one mark of a time axis to the next."""
 
 
-class Mark(NamedTuple):
+class AxisTick(NamedTuple):
     """A place on an axis."""
 
     at: float
@@ -37,7 +37,7 @@ class Mark(NamedTuple):
     """A second line: the day, where a new one begins."""
 
 
-def amount_marks(low: float, high: float, unit: Unit, whole: bool, most: int = 5) -> list[Mark]:
+def amount_ticks(low: float, high: float, unit: Unit, whole: bool, most: int = 5) -> list[AxisTick]:
     """At least two, the first at or below `low`, the last at or above `high`; of `whole` numbers none between two."""
     size, name = _size_of(max(abs(low), abs(high)), unit)
     step = _round_step((high - low) / size / (most - 1))
@@ -45,32 +45,32 @@ def amount_marks(low: float, high: float, unit: Unit, whole: bool, most: int = 5
         step = max(step, 1.0)
     first, last = math.floor(low / size / step), math.ceil(high / size / step)
     last = max(last, first + 1)
-    return [Mark(place * step * size, _said(place * step, name)) for place in range(first, last + 1)]
+    return [AxisTick(place * step * size, _said(place * step, name)) for place in range(first, last + 1)]
 
 
-def said_amount(value: float, unit: Unit) -> str:
+def format_amount(value: float, unit: Unit) -> str:
     """One amount, to three digits: `1.5 GiB`, `23.1 min`."""
     size, name = _size_of(abs(value), unit)
     return _said(value / size, name)
 
 
-def time_marks(low: float, high: float, most: int) -> list[Mark]:
+def time_ticks(low: float, high: float, most: int) -> list[AxisTick]:
     """Round moments from `low` to `high`, microseconds since 1970; the two themselves where no round one is between them."""
     step = next((one for one in _SPANS if (high - low) / one <= most - 1), _SPANS[-1])
     places = [place * step for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
     if len(places) < 2:
         places, step = sorted({int(low), int(high)}), _SECOND
     shape = "%H:%M" if step >= _MINUTE else "%H:%M:%S"
-    marks: list[Mark] = []
+    marks: list[AxisTick] = []
     before = ""
     for place in places:
         at = datetime.fromtimestamp(place / _SECOND, UTC)
         day, zone = f"{at.day} {at:%b}", "" if marks else "UTC"
         if step >= _DAY:
-            marks.append(Mark(place, day, zone))
+            marks.append(AxisTick(place, day, zone))
         else:
             below = ", ".join(word for word in (day if day != before else "", zone) if word)
-            marks.append(Mark(place, f"{at:{shape}}", below))
+            marks.append(AxisTick(place, f"{at:{shape}}", below))
         before = day
     return marks
 

@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
-from pipeline.lakefiles import facts_of, sync_directory, unwritable
+from pipeline.lake_files import file_metadata, sync_directory, unwritable_error
 from pipeline.transforms.digest import digest_of
-from pipeline.transforms.lake import LakeFile, parse_file_name
+from pipeline.transforms.lake import LakeFileName, parse_file_name
 from sluice_spark.columns import COLUMNS
 
 TARGET_BYTES: Final = 256 * 1024 * 1024
 """Of Arrow data in a joined file, about; it takes three times as much memory to make one."""
-MOST_FILES: Final = 1_000
+MAX_FILES: Final = 1_000
 """Joined at once."""
 HIDDEN: Final = ".compact-"
 _AT_FDCWD, _EXCHANGE = -100, 2
@@ -36,24 +36,24 @@ Write = Callable[[Path, pa.Table], Path]
 """Writes records in the order of their sequences as a file of the lake into a directory; returns its path."""
 
 
-class Small(NamedTuple):
+class SmallFile(NamedTuple):
     """One file that may be joined with its neighbours."""
 
-    file: LakeFile
+    file: LakeFileName
     path: Path
     nbytes: int
 
 
-def groups(files: Sequence[Small], target: int = TARGET_BYTES) -> list[list[Small]]:
+def plan_compaction(files: Sequence[SmallFile], target: int = TARGET_BYTES) -> list[list[SmallFile]]:
     """Which files of a day become one: neighbours without a gap, of one log, up to the target together. A file that is larger than all it would
     be joined with is left alone until there are more of those: else each run would write the day again."""
-    found: list[list[Small]] = []
+    found: list[list[SmallFile]] = []
     for one in sorted(files):
         last = found[-1] if found else []
         joins = bool(last) and (
             last[-1].file.last + 1 == one.file.first
             and last[-1].file.tag == one.file.tag
-            and len(last) < MOST_FILES
+            and len(last) < MAX_FILES
             and sum(each.nbytes for each in last) + one.nbytes <= target
         )
         if joins:
@@ -74,11 +74,11 @@ def compact(
 
     OperatorError lake_damaged for a file that isn't what was written, lake_unwritable.
     """
-    clear(records)
+    remove_leftovers(records)
     days = [
         (day, chosen)
         for day in sorted(records.glob("day=*"))
-        if (chosen := groups(list(_files(day, instance))))
+        if (chosen := plan_compaction(list(_files(day, instance))))
     ]
     before = after = 0
     try:
@@ -87,17 +87,17 @@ def compact(
             _make_anew(records, day, chosen, write)
             before, after = before + sum(map(len, chosen)), after + len(chosen)
     except OSError as error:
-        raise unwritable(records, error) from error
+        raise unwritable_error(records, error) from error
     return before, after
 
 
-def clear(records: Path) -> None:
+def remove_leftovers(records: Path) -> None:
     """Take away what a killed run left: a day that was being made, or one that has been replaced."""
     for left in records.glob(f"{HIDDEN}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _files(day: Path, instance: str) -> Iterator[Small]:
+def _files(day: Path, instance: str) -> Iterator[SmallFile]:
     for path in day.iterdir():
         file = parse_file_name(path.name, instance)
         if file is not None:
@@ -105,12 +105,12 @@ def _files(day: Path, instance: str) -> Iterator[Small]:
                 meta = pq.read_metadata(path)
             except (pa.ArrowException, OSError) as error:
                 raise _damaged(path, str(error).splitlines()[0]) from error
-            yield Small(
+            yield SmallFile(
                 file, path, sum(meta.row_group(one).total_byte_size for one in range(meta.num_row_groups))
             )
 
 
-def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[Small]], write: Write) -> None:
+def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], write: Write) -> None:
     made = records / f"{HIDDEN}{day.name}-{uuid4().hex}"
     made.mkdir()
     try:
@@ -127,13 +127,13 @@ def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[Small]], writ
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _together(group: Sequence[Small]) -> pa.Table:
+def _together(group: Sequence[SmallFile]) -> pa.Table:
     """The records of a group in the order of their sequences, each file compared with its own checksum first."""
     parts = []
     for one in group:
         try:
             opened = pq.ParquetFile(one.path)
-            table, noted = opened.read(list(COLUMNS)), facts_of(opened)["digest"]
+            table, noted = opened.read(list(COLUMNS)), file_metadata(opened)["digest"]
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(one.path, str(error).splitlines()[0]) from error
         whole = table.num_rows == one.file.last - one.file.first + 1

@@ -15,7 +15,7 @@ BASE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JobSettings:
     """What a job needs to know of its surroundings."""
 
     log: LogPlace
@@ -43,7 +43,7 @@ def settings_from(
     archive: Path | None = None,
     lake: Path | None = None,
     master: str | None = None,
-) -> Settings:
+) -> JobSettings:
     """Settings by the installation's own variables; arguments win. Raises OperatorError bad_setting.
 
     SLUICE_HOME, SLUICE_INSTANCE, SLUICE_JOURNAL_DIRECTORY, SLUICE_ARCHIVE_DIRECTORY, SLUICE_LAKE_DIRECTORY and
@@ -70,13 +70,15 @@ def settings_from(
         and not (home / "archive").is_dir()
     ):
         shelf = None  # a copy of a journal may have none; one that is named has to be there
-    return Settings(
+    return JobSettings(
         log=LogPlace(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
         lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
-        master=master or environment.get("SPARK_MASTER") or ("" if submitted(environment) else "local[*]"),
+        master=master
+        or environment.get("SPARK_MASTER")
+        or ("" if is_spark_submit(environment) else "local[*]"),
     )
 
 
-def submitted(environment: Mapping[str, str]) -> bool:
+def is_spark_submit(environment: Mapping[str, str]) -> bool:
     """Whether spark-submit started this process: then its --master holds."""
     return "PYSPARK_GATEWAY_PORT" in environment

@@ -10,7 +10,7 @@ _spent: dict[tuple[int, int], float] = {}
 """Of each process below that was seen, by its number and when it began."""
 
 
-def note_cpu_below() -> None:
+def record_child_cpu() -> None:
     """Note what the processes below have used. Spark ends a worker a minute after its last task, and nobody waits for it: what
     it used can be asked only while it lives."""
     _spent.update(_below(os.getpid()))

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from broker_core.errors import OperatorError
-from pipeline.lakefiles import write_whole
+from pipeline.lake_files import write_whole
 from sluice_spark.log import Log, other_log
 
 FOLDER = "_manifest"
 """Spark and pyarrow ignore names that start with "_"."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class LakeManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one log's part of a directory."""
 
     version: int = 1
@@ -39,11 +39,11 @@ def manifest_path(directory: Path, instance: str) -> Path:
     return directory / FOLDER / f"{instance}.json"
 
 
-def read_manifest(directory: Path, instance: str) -> Manifest | None:
+def read_manifest(directory: Path, instance: str) -> LakeManifest | None:
     """None when there is none. OperatorError lake_damaged."""
     path = manifest_path(directory, instance)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return msgspec.json.decode(path.read_bytes(), type=LakeManifest)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -55,7 +55,7 @@ def read_manifest(directory: Path, instance: str) -> Manifest | None:
         ) from error
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
+def write_manifest(directory: Path, manifest: LakeManifest) -> None:
     """Put it in place whole. OperatorError lake_unwritable."""
     write_whole(
         manifest_path(directory, manifest.instance),
@@ -63,7 +63,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     )
 
 
-def claim(directory: Path, log: Log, tags: Sequence[str]) -> Manifest:
+def claim_directory(directory: Path, log: Log, tags: Sequence[str]) -> LakeManifest:
     """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log.
 
     `tags` are those of the files there. A log without records may have no identity, and is refused by nothing.
@@ -79,5 +79,7 @@ def claim(directory: Path, log: Log, tags: Sequence[str]) -> Manifest:
         held = f"the one that the lake holds, {foreign[0]}…," if foreign else None
         raise other_log(instance, "this one is", identity, held)
     return (
-        msgspec.structs.replace(known, log=identity) if known else Manifest(instance=instance, log=identity)
+        msgspec.structs.replace(known, log=identity)
+        if known
+        else LakeManifest(instance=instance, log=identity)
     )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.axes import Mark, Unit, amount_marks, said_amount, time_marks
+from pipeline.axes import AxisTick, Unit, amount_ticks, format_amount, time_ticks
 
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 30, 34
 ROW: Final = 16
@@ -29,10 +29,10 @@ INK: Final = "#7a7f87"
 """Letters: as far from white as from the darkest of the pages, 4.1 to 1."""
 ALONE: Final = "#718096"
 """The only line, or the only kind of bars: there is nothing to tell apart."""
-MOST_BARS: Final = 40
+MAX_BARS: Final = 40
 WIDEST_BARS: Final = 96
 """Of one label together."""
-MOST_NAME: Final = 28
+MAX_NAME: Final = 28
 
 UNTOLD: Final = "(not told)"
 """A line whose value of `by` is empty."""
@@ -40,7 +40,7 @@ UNTOLD: Final = "(not told)"
 Floats = npt.NDArray[np.float64]
 
 
-class Paper(NamedTuple):
+class PlotSize(NamedTuple):
     """What a plot is drawn on: its size, and how many moments stand below it."""
 
     width: int
@@ -50,13 +50,13 @@ class Paper(NamedTuple):
     """Of one line: more are thinned to the extremes of as many stretches."""
 
 
-WIDE: Final = Paper(760, 240, 5, 2_000)
-NARROW: Final = Paper(380, 260, 3, 400)
+WIDE: Final = PlotSize(760, 240, 5, 2_000)
+NARROW: Final = PlotSize(380, 260, 3, 400)
 """For a telephone: letters keep their size, and there is less beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class PlotSpec:
     """How a table is drawn. `x` is a time, a number, or with bars a text; `by` makes a line of each of its values; `unit` is what
     the numbers of `y` are."""
 
@@ -68,13 +68,13 @@ class Plot:
     unit: Unit = ""
 
 
-class _Line(NamedTuple):
+class _PlotLine(NamedTuple):
     name: str
     xs: Floats
     ys: Floats
 
 
-def draw(plot: Plot, table: pa.Table, paper: Paper = WIDE) -> str:
+def draw_svg(plot: PlotSpec, table: pa.Table, paper: PlotSize = WIDE) -> str:
     """The plot as an SVG document: as wide as the paper, as much higher as its legend takes."""
     top, body = _bars(plot, table, paper) if plot.kind == "bars" else _lines(plot, table, paper)
     height, title = paper.height + top - TOP, escape(plot.title)
@@ -85,7 +85,7 @@ def draw(plot: Plot, table: pa.Table, paper: Paper = WIDE) -> str:
     )
 
 
-def _lines(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
+def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     lines, of = _series(plot, table)
     if not lines:
         return TOP, _nothing(paper)
@@ -97,14 +97,14 @@ def _lines(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
     low, high = min(one.xs.min() for one in lines), max(one.xs.max() for one in lines)
     whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
     least, greatest = min(0.0, *(one.ys.min() for one in lines)), max(0.0, *(one.ys.max() for one in lines))
-    marks = amount_marks(least, greatest, plot.unit, whole)
-    across = _scale(low, high, LEFT, paper.width - RIGHT)
-    up = _scale(marks[0].at, marks[-1].at, base, top)
+    marks = amount_ticks(least, greatest, plot.unit, whole)
+    across = _LinearScale(low, high, LEFT, paper.width - RIGHT)
+    up = _LinearScale(marks[0].at, marks[-1].at, base, top)
     timed = pa.types.is_timestamp(table.schema.field(plot.x).type)
     below = (
-        time_marks(low, high, paper.moments)
+        time_ticks(low, high, paper.moments)
         if timed
-        else [one for one in amount_marks(low, high, "", False, paper.moments) if low <= one.at <= high]
+        else [one for one in amount_ticks(low, high, "", False, paper.moments) if low <= one.at <= high]
     )
     made = [legend, _grid(marks, up, paper)]
     for mark in below:
@@ -121,8 +121,8 @@ def _lines(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
     return top, "".join(made)
 
 
-def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
-    of, table = table.num_rows, table.slice(0, MOST_BARS)
+def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
+    of, table = table.num_rows, table.slice(0, MAX_BARS)
     if of == 0:
         return TOP, _nothing(paper)
     values = [[float(value or 0) for value in table.column(name).to_pylist()] for name in plot.y]
@@ -132,8 +132,8 @@ def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
     )
     base = paper.height + top - TOP - BOTTOM
     whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
-    marks = amount_marks(0.0, max(max(one) for one in values), plot.unit, whole)
-    up = _scale(marks[0].at, marks[-1].at, base, top)
+    marks = amount_ticks(0.0, max(max(one) for one in values), plot.unit, whole)
+    up = _LinearScale(marks[0].at, marks[-1].at, base, top)
     room = (paper.width - LEFT - RIGHT) / table.num_rows
     wide = min(room * 0.8, WIDEST_BARS) / len(plot.y)
     made = [legend, _grid(marks, up, paper)]
@@ -142,7 +142,7 @@ def _bars(plot: Plot, table: pa.Table, paper: Paper) -> tuple[int, str]:
         x = LEFT + room * place
         for number, (one, colour) in enumerate(zip(values, colours, strict=True)):
             y = up(one[place])
-            told = f"{label}: {said_amount(one[place], plot.unit)}"
+            told = f"{label}: {format_amount(one[place], plot.unit)}"
             made.append(
                 f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
                 f' fill="{colour}"><title>{escape(told)}</title></rect>'
@@ -157,11 +157,11 @@ def _colours(many: int) -> Sequence[str]:
 
 
 def _legend(
-    names: Sequence[tuple[str, str]], of: int, kind: Literal["lines", "bars"], paper: Paper
+    names: Sequence[tuple[str, str]], of: int, kind: Literal["lines", "bars"], paper: PlotSize
 ) -> tuple[str, int]:
     """Whose line is which, and how many aren't drawn; where the plot below it begins. One by itself has no name."""
-    most = MOST_BARS if kind == "bars" else len(names)
-    told = [(cut_name(name), colour) for name, colour in names] if len(names) > 1 else []
+    most = MAX_BARS if kind == "bars" else len(names)
+    told = [(shorten_name(name), colour) for name, colour in names] if len(names) > 1 else []
     if of > most:
         told.append((f"the first {most} of {of:,}", ""))
     made, x, y = [], float(LEFT), TOP
@@ -176,9 +176,9 @@ def _legend(
     return "".join(made), y + ROW if told else TOP
 
 
-def _series(plot: Plot, table: pa.Table) -> tuple[list[_Line], int]:
+def _series(plot: PlotSpec, table: pa.Table) -> tuple[list[_PlotLine], int]:
     """The lines that are drawn, of how many."""
-    found: list[_Line] = []
+    found: list[_PlotLine] = []
     names = [""] if not plot.by else [str(one) for one in table.column(plot.by).unique().to_pylist()]
     drawn = names[: max(len(COLOURS) // len(plot.y), 1)]
     for name in drawn:
@@ -193,7 +193,7 @@ def _series(plot: Plot, table: pa.Table) -> tuple[list[_Line], int]:
                 of = name or (UNTOLD if plot.by else "")
                 words = (of, _words(column) if len(plot.y) > 1 else "")
                 label = " ".join(word for word in words if word)
-                found.append(_Line(label or _words(column), xs[known][order], ys[known][order]))
+                found.append(_PlotLine(label or _words(column), xs[known][order], ys[known][order]))
     return found, len(found) + (len(names) - len(drawn)) * len(plot.y)
 
 
@@ -206,7 +206,7 @@ def _thinned(xs: Floats, ys: Floats, most: int) -> tuple[Floats, Floats]:
     return xs[kept], ys[kept]
 
 
-class _scale:
+class _LinearScale:
     """From a value to a place on the paper."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
@@ -217,7 +217,7 @@ class _scale:
         return self._start + (value - self._low) * self._each
 
 
-def _grid(marks: Sequence[Mark], up: _scale, paper: Paper) -> str:
+def _grid(marks: Sequence[AxisTick], up: _LinearScale, paper: PlotSize) -> str:
     made = []
     for mark in marks:
         y = up(mark.at)
@@ -232,20 +232,20 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _nothing(paper: Paper) -> str:
+def _nothing(paper: PlotSize) -> str:
     return _text(paper.width / 2, paper.height / 2, "Nothing to show", "middle")
 
 
 def _label(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%m-%d %H:%M}"
-    return cut_name(str(value), 12)
+    return shorten_name(str(value), 12)
 
 
 def _words(column: str) -> str:
     return column.replace("_", " ")
 
 
-def cut_name(text: str, most: int = MOST_NAME) -> str:
+def shorten_name(text: str, most: int = MAX_NAME) -> str:
     """Long names are cut in the middle, for they begin alike."""
     return text if len(text) <= most else f"{text[: (most - 1) // 2]}…{text[-(most // 2) :]}"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker_core.documents.jobs import JOB_OPTIONS, JobOption
 from broker_core.errors import OperatorError
-from pipeline.config import BASE, Settings
+from pipeline.config import BASE, JobSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.plots import Plot
+    from pipeline.plots import PlotSpec
 
 JOBS = {name: f"pipeline.jobs.{name.replace('-', '_')}" for name in JOB_OPTIONS}
 NEEDED = ("HELP", "add_arguments", "run")
@@ -37,14 +37,14 @@ class Reporter(Protocol):
     def note(self, sentence: str) -> None:
         """Something the operator should know."""
 
-    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         """A table of the result, kept with the run and shown on its page. `name` is its file's: small letters and _."""
 
     def page(self, html: str) -> None:
         """The result as a document, kept with the run and taken from its page."""
 
 
-class Job(Protocol):
+class JobModule(Protocol):
     """What each of the modules is."""
 
     HELP: str
@@ -52,7 +52,7 @@ class Job(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options that only this job has."""
 
-    def run(self, settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    def run(self, settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
         """Do it; returns the result as JSON-able values."""
 
 
@@ -62,7 +62,7 @@ def jobs_directory(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("SLUICE_JOBS_DIRECTORY") or home / "jobs").expanduser()
 
 
-def own_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
+def custom_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
     """An operator's own jobs: name and file."""
     directory = jobs_directory(environment)
     files = sorted(directory.glob("*.py")) if directory.is_dir() else []
@@ -74,11 +74,11 @@ def own_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
     return {name: path for name, path in found.items() if name not in JOBS and name.isascii()}
 
 
-def load_job(name: str, environment: Mapping[str, str] = os.environ) -> Job:
+def load_job(name: str, environment: Mapping[str, str] = os.environ) -> JobModule:
     """The job of this name. OperatorError bad_job for a file that isn't one."""
     if name in JOBS:
-        return cast(Job, importlib.import_module(JOBS[name]))
-    path = own_jobs(environment)[name]
+        return cast(JobModule, importlib.import_module(JOBS[name]))
+    path = custom_jobs(environment)[name]
     # Spark's workers import what a job hands them by its module's name.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -93,7 +93,7 @@ def load_job(name: str, environment: Mapping[str, str] = os.environ) -> Job:
     lacking = [one for one in NEEDED if not hasattr(found, one)]
     if lacking:
         raise _no_job(path, f"it has no {', '.join(lacking)}")
-    return cast(Job, found)
+    return cast(JobModule, found)
 
 
 def _no_job(path: Path, why: str) -> OperatorError:

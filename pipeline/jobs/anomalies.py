@@ -18,24 +18,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.plots import Plot
+from pipeline.plots import PlotSpec
 from pipeline.schemas import CLIENT_HOURS
-from pipeline.session import check_machine, spark_session, watched
+from pipeline.spark_session import check_machine, spark_session, watch_tasks
 from pipeline.transforms.features import (
     FEATURES,
     LEAST_HOURS,
     NAMES,
     Floats,
-    because,
+    baseline,
     distances,
-    inverse,
-    plain,
+    feature_row,
+    inverse_correlation,
     points_of,
-    row_of,
-    scored,
-    usual,
+    score_features,
+    to_plain,
+    top_features,
 )
 from sluice_spark.columns import MOMENT
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HELP = "clients that don't behave as they used to, with the features that say so"
-MOST_GROUPS: Final = 4
-MOST_FOUND: Final = 10_000
+MAX_GROUPS: Final = 4
+MAX_FOUND: Final = 10_000
 PLOTTED: Final = 8
 HOUR_US: Final = 3_600_000_000
 SILENT_SHARE: Final = 0.8
@@ -61,7 +61,7 @@ FOUND: Final = pa.schema(
 )
 
 
-class Client(NamedTuple):
+class JudgedClient(NamedTuple):
     """One client's judged hours beside what is usual of it."""
 
     name: str
@@ -78,24 +78,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "anomalies")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
     began = time.monotonic()
     if not 0 < arguments.recent < 24 * arguments.days <= 24 * 400:
         raise OperatorError(
             "bad_range", "The newest hours must be fewer than all.", "Give --recent and --days."
         )
-    hours = kept_hours(settings, arguments.days)
+    hours = load_hours(settings, arguments.days)
     newest = pc.max(hours.column("hour").cast(pa.int64())).as_py() // HOUR_US
     check_machine(settings)
-    clients, silent, too_new = judged(hours, newest - arguments.recent)
+    clients, silent, too_new = judge_clients(hours, newest - arguments.recent)
     with (
         spark_session(settings, "anomalies") as spark,
-        watched(spark.sparkContext, partial(reporter.progress, what="tasks")),
+        watch_tasks(spark.sparkContext, partial(reporter.progress, what="tasks")),
     ):
-        inverted = inverse(correlations(spark, clients))
-        names, groups = grouped(spark, clients)
-    found, features, scores = tell(clients, inverted, names, groups, arguments.threshold)
+        inverted = inverse_correlation(correlations(spark, clients))
+        names, groups = cluster_clients(spark, clients)
+    found, features, scores = build_tables(clients, inverted, names, groups, arguments.threshold)
     found += [{"client": name, "hour": None, "score": None, "because": "it has gone silent: it was there before, and isn't in the newest hours"}
               for name in silent]  # fmt: skip
     report(found, features, scores, groups, reporter)
@@ -109,7 +109,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     }  # fmt: skip
 
 
-def kept_hours(settings: Settings, days: int) -> pa.Table:
+def load_hours(settings: JobSettings, days: int) -> pa.Table:
     """The newest days of the lake's hours. OperatorError no_history."""
     files = sorted(settings.client_history.glob(f"day=*/{settings.log.instance}.parquet"))[-days:]
     tables = [pq.ParquetFile(path).read() for path in files]
@@ -123,7 +123,7 @@ def kept_hours(settings: Settings, days: int) -> pa.Table:
     return hours
 
 
-def judged(hours: pa.Table, edge: int) -> tuple[list[Client], list[str], int]:
+def judge_clients(hours: pa.Table, edge: int) -> tuple[list[JudgedClient], list[str], int]:
     """The clients whose hours after `edge` can be judged, those that are silent since, and how many are too new. The last hour of all
     isn't over, and isn't judged."""
     points, micros = points_of(hours), hours.column("hour").cast(pa.int64()).to_numpy() // HOUR_US
@@ -144,25 +144,25 @@ def judged(hours: pa.Table, edge: int) -> tuple[list[Client], list[str], int]:
             if len(before) >= SILENT_SHARE * known and int(micros[before].max()) == edge:
                 silent.append(name)
             continue
-        middle, spread = usual(points[before])
+        middle, spread = baseline(points[before])
         clients.append(
-            Client(name, micros[now].tolist(), points[now], middle, distances(points[now], middle, spread), distances(points[before], middle, spread))
+            JudgedClient(name, micros[now].tolist(), points[now], middle, distances(points[now], middle, spread), distances(points[before], middle, spread))
         )  # fmt: skip
     return clients, sorted(silent), too_new
 
 
-def correlations(spark: SparkSession, clients: list[Client]) -> Floats:
+def correlations(spark: SparkSession, clients: list[JudgedClient]) -> Floats:
     """MLlib's, of the features' distances in all earlier hours."""
     from pyspark.ml.stat import Correlation
 
     rows = np.concatenate([one.before for one in clients]) if clients else np.zeros((0, len(NAMES)))
     if len(rows) < 2 * len(NAMES):
         return np.eye(len(NAMES))
-    found: Floats = Correlation.corr(vectors(spark, rows), "features").collect()[0][0].toArray()
+    found: Floats = Correlation.corr(to_vectors(spark, rows), "features").collect()[0][0].toArray()
     return found
 
 
-def vectors(spark: SparkSession, rows: Floats) -> Any:
+def to_vectors(spark: SparkSession, rows: Floats) -> Any:
     """As a column of MLlib's."""
     from pyspark.ml.feature import VectorAssembler
 
@@ -172,7 +172,7 @@ def vectors(spark: SparkSession, rows: Floats) -> Any:
     )
 
 
-def grouped(spark: SparkSession, clients: list[Client]) -> tuple[list[int], Floats]:
+def cluster_clients(spark: SparkSession, clients: list[JudgedClient]) -> tuple[list[int], Floats]:
     """MLlib's BisectingKMeans over what is usual of each client: (its group, the groups' centres)."""
     from pyspark.ml.clustering import BisectingKMeans
 
@@ -181,40 +181,40 @@ def grouped(spark: SparkSession, clients: list[Client]) -> tuple[list[int], Floa
     middles = np.array([one.middle for one in clients])
     if len(clients) < 2:
         return [0], middles
-    model = BisectingKMeans(k=min(MOST_GROUPS, len(clients)), seed=1, minDivisibleClusterSize=2.0).fit(
-        vectors(spark, middles)
+    model = BisectingKMeans(k=min(MAX_GROUPS, len(clients)), seed=1, minDivisibleClusterSize=2.0).fit(
+        to_vectors(spark, middles)
     )
     centres = np.array(model.clusterCenters())
     order = np.lexsort((centres[:, 0], -centres[:, 2]))
     centres = centres[order]
-    return [nearest(one.middle, centres) for one in clients], centres
+    return [nearest_centre(one.middle, centres) for one in clients], centres
 
 
-def nearest(point: Floats, centres: Floats) -> int:
+def nearest_centre(point: Floats, centres: Floats) -> int:
     """The group that a point is most like."""
     return int(((centres - point) ** 2).sum(axis=1).argmin())
 
 
-def tell(
-    clients: list[Client], inverted: Floats, groups: list[int], centres: Floats, threshold: float
+def build_tables(
+    clients: list[JudgedClient], inverted: Floats, groups: list[int], centres: Floats, threshold: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """(odd hours, their features, all hours' scores)."""
     found: list[dict[str, Any]] = []
     features: list[dict[str, Any]] = []
     scores: list[dict[str, Any]] = []
     for one, group in zip(clients, groups, strict=True):
-        marks, shares = scored(one.z, inverted)
+        marks, shares = score_features(one.z, inverted)
         for place, hour in enumerate(one.hours):
             at, score = hour * HOUR_US, round(float(marks[place]), 2)
             scores.append({"client": one.name, "hour": at, "score": score})
             if score < threshold:
                 continue
-            why = because(one.points[place], one.middle, one.z[place], shares[place])
-            now = nearest(one.points[place], centres)
+            why = top_features(one.points[place], one.middle, one.z[place], shares[place])
+            now = nearest_centre(one.points[place], centres)
             found.append({"client": one.name, "hour": at, "score": score, "because": why,
                           "usually_like": f"group {group + 1}", "now_like": f"group {now + 1}"})  # fmt: skip
             features += [
-                {"client": one.name, "hour": at, **row_of(feature, value, middle, z, share)}
+                {"client": one.name, "hour": at, **feature_row(feature, value, middle, z, share)}
                 for feature, value, middle, z, share in zip(
                     FEATURES, one.points[place], one.middle, one.z[place], shares[place], strict=True
                 )
@@ -233,7 +233,7 @@ def report(
     """The tables and plots."""
     reporter.table(
         "odd",
-        pa.Table.from_pylist(found[:MOST_FOUND], schema=FOUND),
+        pa.Table.from_pylist(found[:MAX_FOUND], schema=FOUND),
         "Hours in which a client wasn't as it used to be",
     )
     kinds = [
@@ -243,7 +243,7 @@ def report(
     whose = [("client", pa.string()), ("hour", MOMENT)]
     reporter.table(
         "features",
-        pa.Table.from_pylist(features[:MOST_FOUND], schema=pa.schema([*whose, *kinds])),
+        pa.Table.from_pylist(features[:MAX_FOUND], schema=pa.schema([*whose, *kinds])),
         "What says so",
     )
     worst: dict[str, float] = {}
@@ -255,9 +255,9 @@ def report(
         key=lambda row: (names.index(row["client"]), row["hour"]),
     )
     reporter.table("scores", pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])), "Distance from what is usual, of the oddest clients",
-                   [Plot("Distance from what is usual", "hour", ("score",), by="client")])  # fmt: skip
+                   [PlotSpec("Distance from what is usual", "hour", ("score",), by="client")])  # fmt: skip
     columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
-    said = plain(centres)
+    said = to_plain(centres)
     columns |= {
         feature.name: [round(float(value), 3) for value in said[:, number]]
         for number, feature in enumerate(FEATURES)

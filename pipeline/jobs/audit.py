@@ -20,17 +20,17 @@ import pyarrow.parquet as pq
 from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.names import CLIENTS_TOPIC
-from pipeline.asked import check_bounds
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.lake import held
-from pipeline.lakefiles import facts_of
-from pipeline.session import check_machine, spark_context, watched
-from pipeline.tasks import gather
-from pipeline.transforms.accounts import ACCOUNTS, checked
-from pipeline.transforms.digest import Digest, digest_of
-from pipeline.transforms.lake import LakeFile, missing, parse_file_name
-from pipeline.transforms.numbering import RUNS, joined, judged, runs_of
+from pipeline.jobs.lake import covered_intervals
+from pipeline.lake_files import file_metadata
+from pipeline.log_request import check_bounds
+from pipeline.spark_session import check_machine, spark_context, watch_tasks
+from pipeline.spark_tasks import map_items
+from pipeline.transforms.accounts import ACCOUNTS, check_account_rows
+from pipeline.transforms.digest import RecordDigest, digest_of
+from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file_name
+from pipeline.transforms.publisher_sequences import RUNS, find_problems, merge_runs, sequence_runs
 from sluice_spark.columns import COLUMNS
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Log, examine
@@ -39,9 +39,9 @@ from sluice_spark.reading import Request, bounds, plan_log, read_span
 from sluice_spark.segments import Span, open_segment, read_batches
 
 HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
-MOST_RUNS: Final = 200_000
+MAX_RUNS: Final = 200_000
 """Of one span: a publisher that numbers at random has one a record."""
-MOST_FINDINGS: Final = 10_000
+MAX_FINDINGS: Final = 10_000
 SEEN: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "audit")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Findings are the result, not errors: only what can't be looked at is one. With --strict OperatorError audit_failed."""
     began = time.monotonic()
     log = examine(settings.log)
@@ -80,14 +80,14 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     with (
         leased(log.place, "audit", first, reporter.note),
         spark_context(settings, "audit") as context,
-        watched(context, partial(reporter.progress, what="tasks")),
+        watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
-        seen = gather(context, spans, partial(look, log.place), SEEN)
-        accounts = gather(context, spans, partial(accounts_of, log.place), ACCOUNTS)
+        seen = map_items(context, spans, partial(scan_span, log.place), SEEN)
+        accounts = map_items(context, spans, partial(check_accounts, log.place), ACCOUNTS)
         files = compare_lake(settings, log, first, last, reporter)
-    runs = joined(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
-    publishers, findings = judged(runs)
-    damage = damage_of(log, seen, first, last)
+    runs = merge_runs(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
+    publishers, findings = find_problems(runs)
+    damage = find_damage(log, seen, first, last)
     sums = {name: pc.sum(publishers.column(name)).as_py() or 0 for name in
             ("records", "unnumbered", "missing", "repeated", "out_of_order")}  # fmt: skip
     unlike = [row for row in files if row["verdict"] not in ("the same", "not in the log any more")]
@@ -101,12 +101,12 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         "Publishers and their numbers",
     )
     reporter.table(
-        "findings", findings.slice(0, MOST_FINDINGS), "Numbers that are missing, repeated or out of order"
+        "findings", findings.slice(0, MAX_FINDINGS), "Numbers that are missing, repeated or out of order"
     )
     wrong = accounts.filter(pc.is_valid(accounts.column("client")))
     reporter.table(
         "accounts",
-        wrong.drop_columns(["checked"]).slice(0, MOST_FINDINGS),
+        wrong.drop_columns(["checked"]).slice(0, MAX_FINDINGS),
         "Accounts of clients that don't add up",
     )
     reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "The lake's files against the log")
@@ -120,13 +120,15 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         "findings": lost + sums["repeated"] + sums["out_of_order"] + len(unlike) + wrong.num_rows,
         "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
-    reporter.note(sentence_of(told))
+    reporter.note(audit_sentence(told))
     if arguments.strict and told["findings"]:
-        raise OperatorError("audit_failed", sentence_of(told), "See the tables of an audit without --strict.")
+        raise OperatorError(
+            "audit_failed", audit_sentence(told), "See the tables of an audit without --strict."
+        )
     return told
 
 
-def sentence_of(told: dict[str, Any]) -> str:
+def audit_sentence(told: dict[str, Any]) -> str:
     """What was found, for people."""
     found = [
         f"{told[name]:,} {words}"
@@ -146,7 +148,7 @@ def sentence_of(told: dict[str, Any]) -> str:
     return f"{told['records']:,} records of {told['publishers']:,} publishers: {'; '.join(found) or 'all is well'}.{also}"
 
 
-def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+def scan_span(place: LogPlace, span: Span) -> Iterator[pa.Table]:
     """In a worker: the runs of one span's records, and what of it can't be read."""
     expected, size = span.first, 0
 
@@ -164,13 +166,13 @@ def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
             absent.append((expected, int(sequences[0]) - 1))
         absent += [(int(sequences[n]) + 1, int(sequences[n + 1]) - 1) for n in cuts]
         expected = int(sequences[-1]) + 1
-        found.append(runs_of(batch))
+        found.append(sequence_runs(batch))
     if expected <= span.last:
         absent.append((expected, span.last))
-    runs = joined(pa.concat_tables(found)) if found else RUNS.empty_table()
-    if runs.num_rows > MOST_RUNS:
+    runs = merge_runs(pa.concat_tables(found)) if found else RUNS.empty_table()
+    if runs.num_rows > MAX_RUNS:
         yield _told("cut", "", 0, runs.slice(0, 1).set_column(4, "records", pa.array([0])))
-        runs = runs.slice(0, MOST_RUNS)
+        runs = runs.slice(0, MAX_RUNS)
     if absent:
         why = _why(place, span)
         rows = [
@@ -182,7 +184,7 @@ def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         yield _told("run", "", size, runs)
 
 
-def accounts_of(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+def check_accounts(place: LogPlace, span: Span) -> Iterator[pa.Table]:
     """In a worker: what is wrong with the accounts that one span's records tell."""
     request = Request(columns=("sequence", "body"), topics=(CLIENTS_TOPIC,), skip_gaps=True)
     records = (
@@ -190,7 +192,7 @@ def accounts_of(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         for batch in read_span(place, span, request)
         for pair in zip(batch.column("sequence").to_pylist(), batch.column("body").to_pylist(), strict=True)
     )
-    yield pa.Table.from_pylist(list(checked(records)), schema=ACCOUNTS)
+    yield pa.Table.from_pylist(list(check_account_rows(records)), schema=ACCOUNTS)
 
 
 def _told(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:
@@ -216,7 +218,7 @@ def _why(place: LogPlace, span: Span) -> str:
     return "its records can't be read"
 
 
-def damage_of(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
+def find_damage(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
     """All of first to last that isn't there to be read, and why; oldest first."""
     gaps = [
         {"kind": gap.why, "why": str(gap), "first": gap.first, "last": gap.last}
@@ -227,18 +229,18 @@ def damage_of(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[str,
     rest = [
         {"kind": "unreadable", "why": row["why"], "first": begin, "last": end}
         for row in broken
-        for begin, end in missing(known, row["first"], row["last"])
+        for begin, end in missing_intervals(known, row["first"], row["last"])
     ]
-    rows = sorted([*gaps, *rest], key=lambda row: int(row["first"]))[:MOST_FINDINGS]
+    rows = sorted([*gaps, *rest], key=lambda row: int(row["first"]))[:MAX_FINDINGS]
     return [row | {"records": row["last"] - row["first"] + 1} for row in rows]
 
 
 def compare_lake(
-    settings: Settings, log: Log, first: int, last: int, reporter: Reporter
+    settings: JobSettings, log: Log, first: int, last: int, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Each of the lake's record files, with what comparing it with the log's records says."""
     instance = log.place.instance
-    found: list[tuple[LakeFile, Any]] = sorted(
+    found: list[tuple[LakeFileName, Any]] = sorted(
         (file, path)
         for path in settings.records.glob("day=*/*")
         if (file := parse_file_name(path.name, instance)) is not None
@@ -252,18 +254,18 @@ def compare_lake(
         rows.append(
             {"file": name, "records": file.last - file.first + 1, "verdict": _verdict(log, file, path)}
         )
-    if held(settings.records, instance):
+    if covered_intervals(settings.records, instance):
         return rows
     reporter.note("There is no lake yet to compare with.")
     return rows
 
 
-def _verdict(log: Log, file: LakeFile, path: Any) -> str:
+def _verdict(log: Log, file: LakeFileName, path: Any) -> str:
     if log.gaps(file.first, file.last):
         return "not in the log any more"
     if file.last > log.frontier:
         return "holds records that the log doesn't have"
-    mine = Digest()
+    mine = RecordDigest()
     try:
         for span in plan_log(log, Request(start=file.first, end=file.last)):
             for batch in read_span(log.place, span, Request()):
@@ -272,7 +274,7 @@ def _verdict(log: Log, file: LakeFile, path: Any) -> str:
         return f"the log can't be read: {error.sentence}"
     try:
         opened = pq.ParquetFile(path)
-        noted = facts_of(opened)["digest"]
+        noted = file_metadata(opened)["digest"]
         theirs = digest_of(opened.read(list(COLUMNS)))
     except (pa.ArrowException, OSError, KeyError) as error:
         return f"can't be read: {str(error).splitlines()[0]}"[:300]

@@ -39,16 +39,16 @@ from broker_core.documents.system_records import (
 )
 from broker_core.errors import OperatorError
 from broker_core.names import DECISIONS_TOPIC, TRAFFIC_TOPIC
-from pipeline.asked import asked_spans
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.plots import Plot
-from pipeline.session import check_machine, spark_context, watched
-from pipeline.tasks import gather
-from pipeline.transforms.agreement import agreement
+from pipeline.log_request import plan_spans
+from pipeline.plots import PlotSpec
+from pipeline.spark_session import check_machine, spark_context, watch_tasks
+from pipeline.spark_tasks import map_items
+from pipeline.transforms.agreement import compare_decisions
+from pipeline.transforms.backtest import backtest_policies
 from pipeline.transforms.recording import Recording
-from pipeline.transforms.replayed import try_all
-from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
 from sluice_spark.log import examine
@@ -62,7 +62,7 @@ HELP = (
 )
 POLICIES: Final = "policies"
 """The folder of the lake in which a policy is looked for by its name."""
-MOST_POLICIES: Final = 256
+MAX_POLICIES: Final = 256
 RECORDED: Final = "as recorded"
 HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
@@ -79,10 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "backtest")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """SluiceError when there is no such policy, or the log isn't whole."""
     began = time.monotonic()
-    policies = policies_of(settings, arguments)
+    policies = load_policies(settings, arguments)
     instance = settings.log.instance
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
     log = examine(settings.log, arguments.durable)
@@ -90,7 +90,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=("body",), start=start.sequence, start_at=start.at, end=end.sequence, end_at=end.at,
         durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
-    spans = asked_spans(log, request)
+    spans = plan_spans(log, request)
     check_machine(settings)
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     scratch = settings.lake / f".backtest-{uuid4().hex}"
@@ -98,26 +98,26 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         with (
             leased(log.place, "backtest", log.first, reporter.note),
             spark_context(settings, "backtest") as context,
-            watched(context, partial(reporter.progress, what="tasks")),
+            watch_tasks(context, partial(reporter.progress, what="tasks")),
         ):
             scratch.mkdir(parents=True)
-            keep = partial(keep_looks, scratch, log.place, request)
-            looks = gather(context, list(enumerate(spans)), keep, _KEPT)
-            acts = gather(context, spans, partial(acts_of, log.place, request), ACTS)
+            keep = partial(store_samples, scratch, log.place, request)
+            looks = map_items(context, list(enumerate(spans)), keep, _KEPT)
+            acts = map_items(context, spans, partial(read_decisions, log.place, request), ACTS)
             left_out = pc.sum(looks.column("left_out")).as_py() or 0
-            names = looks_in_files(scratch, ["name"]).column("name")
+            names = load_samples(scratch, ["name"]).column("name")
             pq.write_table(acts, scratch / "acts.parquet")
             numbered = list(enumerate(one for _, one in policies))
             tasks = min(len(numbered), context.defaultParallelism * TASKS_A_CORE)
             Random(0).shuffle(numbered)  # neighbours of a grid cost alike, and so does every fourth
             shares = [numbered[place::tasks] for place in range(tasks)]
-            tried = gather(context, shares, partial(try_some, scratch, memory), _TRIED)
+            tried = map_items(context, shares, partial(run_policies, scratch, memory), _TRIED)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     found = [json.loads(row["told"]) for row in tried.sort_by("policy").to_pylist()]
     if left_out:
         reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
-    return tell([name for name, _ in policies], found, names, acts, arguments.save, reporter) | {
+    return build_tables([name for name, _ in policies], found, names, acts, arguments.save, reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
 
@@ -125,21 +125,21 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
 # The policies.
 
 
-def policies_of(settings: Settings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+def load_policies(settings: JobSettings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy_error."""
     named = [word.strip() for word in arguments.policy.split(",") if word.strip()]
     found = [(Path(word).stem, read_policy(settings, word)) for word in named]
     found += [(name, changed) for name, changed in _grid(found[0][1], arguments.grid)] if found else []
-    if not 0 < len(found) <= MOST_POLICIES:
+    if not 0 < len(found) <= MAX_POLICIES:
         raise OperatorError(
-            "bad_setting", f"{len(found)} policies are too few or too many.", f"Give 1 to {MOST_POLICIES}."
+            "bad_setting", f"{len(found)} policies are too few or too many.", f"Give 1 to {MAX_POLICIES}."
         )
     for _, document in found:
         PolicyDocument.from_dict(document)
     return found
 
 
-def read_policy(settings: Settings, word: str) -> dict[str, Any]:
+def read_policy(settings: JobSettings, word: str) -> dict[str, Any]:
     """A policy by its file, or by its name in the lake's folder. OperatorError bad_setting."""
     path = Path(word) if "/" in word else settings.lake / POLICIES / f"{word}.json"
     path = path if path.is_file() or not Path(word).is_file() else Path(word)
@@ -202,33 +202,33 @@ def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...
 # In the workers.
 
 
-def keep_looks(
+def store_samples(
     scratch: Path, place: LogPlace, request: Request, share: tuple[int, Span]
 ) -> Iterator[pa.Table]:
     """The looks of one span into a file, for a day's are more than the JVM has room for; how many these are."""
     number, span = share
     looks = left_out = 0
     with pq.ParquetWriter(scratch / f"looks-{number:06d}.parquet", TRAFFIC, compression="zstd") as file:
-        for table in looks_of(place, request, span):
+        for table in read_samples(place, request, span):
             file.write_table(table.select(TRAFFIC.names).cast(TRAFFIC))
             looks += table.num_rows
             left_out += pc.sum(table.column("left_out")).as_py()
     yield pa.table({"looks": [looks], "left_out": [left_out]}, schema=_KEPT)
 
 
-def looks_in_files(scratch: Path, columns: list[str]) -> pa.Table:
-    """What `keep_looks` has kept."""
+def load_samples(scratch: Path, columns: list[str]) -> pa.Table:
+    """What `store_samples` has kept."""
     files = sorted(scratch.glob("looks-*.parquet"))
     empty = TRAFFIC.empty_table().select(columns)
     return pa.concat_tables([empty, *(pq.ParquetFile(one).read(columns) for one in files)])
 
 
-def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def read_samples(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
     """The looks of one span."""
-    yield from looks_in(_bodies(place, request, TRAFFIC_TOPIC, span))
+    yield from decode_samples(_bodies(place, request, TRAFFIC_TOPIC, span))
 
 
-def looks_in(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
+def decode_samples(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
     """Tables of many records of traffic each; what isn't one is left out."""
     whose: list[TrafficRowKey] = []
     columns = [array("q") for _ in TrafficSample._fields]
@@ -261,7 +261,7 @@ def _looks(whose: list[TrafficRowKey], columns: list[array[int]], left_out: list
     return pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
 
 
-def acts_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def read_decisions(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
     """The decisions of one span."""
     rows = []
     for body in _bodies(place, request, DECISIONS_TOPIC, span):
@@ -280,10 +280,12 @@ def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterat
         yield from batch.column("body").to_pylist()
 
 
-def try_some(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
+def run_policies(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
     """Some policies on everything that was recorded."""
     documents = [PolicyDocument.from_dict(document) for _, document in share]
-    for (number, _), tried in zip(share, try_all(documents, memory, _recorded_in(scratch)), strict=True):
+    for (number, _), tried in zip(
+        share, backtest_policies(documents, memory, _recorded_in(scratch)), strict=True
+    ):
         yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
 
 
@@ -291,13 +293,13 @@ def try_some(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]
 def _recorded_in(scratch: Path) -> Recording:
     """Made ready once for all shares that a worker has."""
     acts = pq.read_table(scratch / "acts.parquet")
-    return Recording(traces_of(looks_in_files(scratch, TRAFFIC.names), acts))
+    return Recording(build_traces(load_samples(scratch, TRAFFIC.names), acts))
 
 
 # What comes of it.
 
 
-def tell(
+def build_tables(
     names: list[str],
     found: list[dict[str, Any]],
     looks: pa.ChunkedArray,
@@ -309,7 +311,7 @@ def tell(
     recorded = acts.to_pylist()
     policies, pools, all_acts = [], [], [{"policy": RECORDED, **row} for row in recorded]
     for name, one in zip(names, found, strict=True):
-        like = agreement(recorded, one["acts"])
+        like = compare_decisions(recorded, one["acts"])
         peaks = one["peaks"].values()
         kinds = {act: {row["client"] for row in one["acts"] if row["action"] == act and row["mode"] == "enforce"}
                  for act in ("warn", "offline", "disconnect")}  # fmt: skip
@@ -327,9 +329,9 @@ def tell(
         all_acts += [{"policy": name, **row} for row in one["acts"]]
     table = pa.Table.from_pylist(policies)
     reporter.table("policies", table, "What each policy would have done",
-                   [Plot("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")])  # fmt: skip
+                   [PlotSpec("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")])  # fmt: skip
     reporter.table("acts", _timed(all_acts), "Every decision, as recorded and under each policy",
-                   [Plot("Decisions so far", "at", ("so_far",), by="policy")])  # fmt: skip
+                   [PlotSpec("Decisions so far", "at", ("so_far",), by="policy")])  # fmt: skip
     if pools:
         reporter.table("pools", pa.Table.from_pylist(pools), "Peaks of the pools")
     clients = pc.count_distinct(looks).as_py()

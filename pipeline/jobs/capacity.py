@@ -29,28 +29,28 @@ from broker_core.journal.segment import HEADER_SIZE
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
-from pipeline.asked import asked_spans
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.backtest import looks_in, read_policy
-from pipeline.plots import Plot
-from pipeline.session import check_machine, spark_context, watched
-from pipeline.tasks import gather
+from pipeline.jobs.backtest import decode_samples, read_policy
+from pipeline.log_request import plan_spans
+from pipeline.plots import PlotSpec
+from pipeline.spark_session import check_machine, spark_context, watch_tasks
+from pipeline.spark_tasks import map_items
 from pipeline.transforms.capacity import (
     DAY_S,
     ENOUGH_S,
     OTHERS,
     PERCENTS,
     SEEN,
-    Volume,
-    advice,
+    DiskVolume,
     by_topic,
-    days_to,
-    growth,
+    days_until_limit,
+    hourly_growth,
     max_share,
     percentile,
     pool_use,
-    readers,
+    reader_lag,
+    setting_advice,
 )
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
@@ -61,9 +61,9 @@ from sluice_spark.reading import Request, read_span
 from sluice_spark.segments import Span, open_segment, read_batches, summary_of
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
-MOST_TOPICS: Final = 20_000
+MAX_TOPICS: Final = 20_000
 """Of one span, topics and hours; what is smaller counts as others."""
-MOST_READERS: Final = 1_000
+MAX_READERS: Final = 1_000
 _EVENTS: Final = {"disconnect": 0, "connect": 1}
 
 
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "capacity")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """SluiceError when the log isn't whole, or there is no such policy."""
     began = time.monotonic()
     instance = settings.log.instance
@@ -89,25 +89,25 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
         end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
-    spans = asked_spans(log, request)
+    spans = plan_spans(log, request)
     check_machine(settings)
     with (
         leased(log.place, "capacity", log.first, reporter.note),
         spark_context(settings, "capacity") as context,
-        watched(context, partial(reporter.progress, what="tasks")),
+        watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
-        seen = gather(context, spans, partial(look, log.place, request), SEEN)
+        seen = map_items(context, spans, partial(scan_span, log.place, request), SEEN)
     bounds_s = seen.filter(pc.equal(seen.column("kind"), "bounds"))
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
-    kept = Kept(held_s(log), retention_s(log, arguments.retention_hours))
-    return tell(seen, document, limits, seconds, kept, volumes(settings, kept.held_s, unfilled(log)), reporter) | {
+    kept = LogAge(log_age_s(log), retention_s(log, arguments.retention_hours))
+    return build_tables(seen, document, limits, seconds, kept, disk_volumes(settings, kept.held_s, unused_preallocation(log)), reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
 
 
-class Kept(NamedTuple):
+class LogAge(NamedTuple):
     """How much of its past a log has."""
 
     held_s: float
@@ -116,7 +116,7 @@ class Kept(NamedTuple):
     """After what time records are removed; None: they aren't."""
 
 
-def held_s(log: Log) -> float:
+def log_age_s(log: Log) -> float:
     """By the moments of its first and its last record."""
     request = Request(columns=("accepted_at",), skip_gaps=True)
     ends = [log.segments[0], log.frontier]
@@ -138,7 +138,7 @@ def retention_s(log: Log, hours: float | None) -> float | None:
     return (told[-1].removed_at - told[-1].last_at) / 1e9 if told else None
 
 
-def look(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def scan_span(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
     """In a worker: one span, reduced."""
     topics: list[pa.Table] = []
     found: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def look(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
         part = pa.table({"name": batch.column("topic"), "slot": hours, "memory": sizes})
         topics.append(part.group_by(["name", "slot"]).aggregate([("name", "count"), ("memory", "sum")]))
         found += _comings(_of(batch, CLIENTS_TOPIC))
-        for table in looks_in(_of(batch, TRAFFIC_TOPIC)):
+        for table in decode_samples(_of(batch, TRAFFIC_TOPIC)):
             _add_looks(table, clients, reach)
     if edges:
         found.append({"kind": "bounds", "name": "", "slot": min(edges), "count": max(edges)})
@@ -224,7 +224,7 @@ def _reached(reach: dict[str, tuple[int, int, int]]) -> Iterator[dict[str, Any]]
 def _topics(parts: pa.Table) -> pa.Table:
     sums = parts.group_by(["name", "slot"]).aggregate([("name_count", "sum"), ("memory_sum", "sum")])
     sums = sums.sort_by([("memory_sum_sum", "descending")])
-    kept, rest = sums.slice(0, MOST_TOPICS), sums.slice(MOST_TOPICS)
+    kept, rest = sums.slice(0, MAX_TOPICS), sums.slice(MAX_TOPICS)
     rows = kept.rename_columns(["name", "slot", "count", "memory"])
     if rest.num_rows:
         others = rest.group_by("slot").aggregate([("name_count_sum", "sum"), ("memory_sum_sum", "sum")])
@@ -236,7 +236,7 @@ def _topics(parts: pa.Table) -> pa.Table:
     return rows.select(SEEN.names).cast(SEEN)
 
 
-def unfilled(log: Log) -> int:
+def unused_preallocation(log: Log) -> int:
     """Bytes of the segment that is written, a file made whole in advance, that nothing is in yet. JournalError."""
     if not log.segments or summary_of(log.place, log.segments[-1]) is not None:
         return 0
@@ -248,7 +248,7 @@ def unfilled(log: Log) -> int:
     return max(source.length - filled, 0)
 
 
-def volumes(settings: Settings, held: float, empty: int) -> list[Volume]:
+def disk_volumes(settings: JobSettings, held: float, empty: int) -> list[DiskVolume]:
     """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files take, less the `empty` bytes,
     for the seconds that it `held`, and the lake's for the days that it has. Of less than an hour nothing is concluded."""
     found: dict[int, list[Any]] = {}
@@ -268,7 +268,7 @@ def volumes(settings: Settings, held: float, empty: int) -> list[Volume]:
         one[1] += used
         filled = max(used - empty, 0) if what == "journal" else used
         one[3] += filled * DAY_S / covers if covers >= ENOUGH_S else 0.0
-    return [Volume(", ".join(names), used, free, grows) for names, used, free, grows in found.values()]
+    return [DiskVolume(", ".join(names), used, free, grows) for names, used, free, grows in found.values()]
 
 
 def _days_s(names: set[str]) -> float:
@@ -287,43 +287,45 @@ def _bytes(path: Path) -> int:
         return 0  # moved meanwhile
 
 
-def tell(
+def build_tables(
     seen: pa.Table,
     document: PolicyDocument,
     limits: dict[str, PoolLimits],
     seconds: int,
-    kept: Kept,
-    disks: list[Volume],
+    kept: LogAge,
+    disks: list[DiskVolume],
     reporter: Reporter,
 ) -> dict[str, Any]:
     """The tables, and the result."""
     topics = by_topic(seen, seconds / 3_600)
     use = pool_use(seen, {transport: one.name for transport, one in limits.items()})
     pools = _pools(use, {one.name: one for one in limits.values()}, seconds)
-    reach = readers(seen)
+    reach = reader_lag(seen)
     farthest = reach[0]["reaches_back_s"] if reach else 0.0
     largest = max_share(seen, {transport: one.memory for transport, one in limits.items()})
-    found = advice(pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest)
+    found = setting_advice(
+        pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest
+    )
     names = ("setting", "now", "recommended", "why")
     reporter.table("advice", pa.table({name: [row[name] for row in found] for name in names}, schema=pa.schema([(name, pa.string()) for name in names])), "Recommended settings")  # fmt: skip
     reporter.table("disks", _disks(disks), "Disks, and how long they last")
     reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "What clients took of the pools")
     reporter.table("use", _use(use), "Pools over time, the peak of each minute",
-                   [Plot("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
-                    Plot("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes")])  # fmt: skip
-    reporter.table("readers", pa.Table.from_pylist(reach[:MOST_READERS], schema=_READERS), "How far back clients reached",
-                   [Plot("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
+                   [PlotSpec("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
+                    PlotSpec("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes")])  # fmt: skip
+    reporter.table("readers", pa.Table.from_pylist(reach[:MAX_READERS], schema=_READERS), "How far back clients reached",
+                   [PlotSpec("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
     reporter.table(
         "topics",
         topics,
         "Growth by topic",
-        [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
+        [PlotSpec("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
     )
     reporter.table(
         "growth",
-        growth(seen, topics),
+        hourly_growth(seen, topics),
         "Bytes by hour",
-        [Plot("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
+        [PlotSpec("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
     if seconds < ENOUGH_S:
         reporter.note(
@@ -373,7 +375,7 @@ def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> 
             rows.append({
                 "pool": name, "of": of, **percents, "peak": peak, "limit": limit or 0,
                 "peak_percent": round(100 * peak / limit, 2) if limit else None,
-                "days_to_limit": days_to(limit, slots, values) if limit and len(values) else None,
+                "days_to_limit": days_until_limit(limit, slots, values) if limit and len(values) else None,
             })  # fmt: skip
     return rows
 
@@ -400,7 +402,7 @@ def _use(use: dict[str, Any]) -> pa.Table:
     )
 
 
-def _disks(disks: list[Volume]) -> pa.Table:
+def _disks(disks: list[DiskVolume]) -> pa.Table:
     rows = [{"places": one.places, "used": one.used, "free": one.free, "grows_a_day": round(one.grows),
              "days_to_full": None if one.days is None else round(one.days, 1)} for one in disks]  # fmt: skip
     kinds = [(name, pa.int64()) for name in ("used", "free", "grows_a_day")]

@@ -18,21 +18,14 @@ import pyarrow.parquet as pq
 
 from broker_core.bookmark import format_moment
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.lakefiles import one_writer, write_parquet
-from pipeline.manifest import claim, write_manifest
-from pipeline.plots import Plot
+from pipeline.lake_files import lock_lake, write_parquet
+from pipeline.manifest import claim_directory, write_manifest
+from pipeline.plots import PlotSpec
 from pipeline.schemas import CLIENT_HOURS
-from pipeline.session import check_machine, spark_session, watched
-from pipeline.transforms.client_history import (
-    EVENTS,
-    HOUR_MS,
-    MADE,
-    finished,
-    hours_of,
-    merge_hours,
-)
+from pipeline.spark_session import check_machine, spark_session, watch_tasks
+from pipeline.transforms.client_history import EVENTS, HOUR_MS, MADE, close_open_hours, hours_of, merge_hours
 from pipeline.transforms.lake import DAY_US, day_name
 from sluice_spark import journal
 from sluice_spark.columns import spark_ddl
@@ -62,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "client-history")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Make the hours from the newest written one on. SluiceError when the journal isn't whole."""
     began = time.monotonic()
     log = examine(settings.log, arguments.durable)
     check_machine(settings)
-    with one_writer(settings.client_history):
-        manifest = claim(settings.client_history, log, [])
+    with lock_lake(settings.client_history):
+        manifest = claim_directory(settings.client_history, log, [])
         newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
         request = request_from(newest, arguments)
         if not plan_log(log, request):
@@ -78,13 +71,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         with (
             leased(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
             spark_session(settings, "client-history") as spark,
-            watched(spark.sparkContext, report),
+            watch_tasks(spark.sparkContext, report),
         ):
             write_manifest(settings.client_history, manifest)
             fresh = collect_hours(spark, settings, request)
         files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
     named = fresh.filter(pc.is_valid(fresh.column("client")))
-    tell(named, reporter)
+    report_hours(named, reporter)
     unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
@@ -109,7 +102,7 @@ def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Reques
     )
 
 
-def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> pa.Table:
+def collect_hours(spark: SparkSession, settings: JobSettings, request: Request) -> pa.Table:
     """The hours of all clients; events that can't be read are counted in a row without a client."""
     from pyspark.sql import functions as F
 
@@ -129,7 +122,9 @@ def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> 
     told = frame.select("sequence", event).select("sequence", "event.*")
     told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
     told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
-    return finished(told.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE))
+    return close_open_hours(
+        told.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE)
+    )
 
 
 def client_hours(events: pa.Table) -> pa.Table:
@@ -140,15 +135,15 @@ def client_hours(events: pa.Table) -> pa.Table:
     return hours_of(events)
 
 
-def tell(hours: pa.Table, reporter: Reporter) -> None:
+def report_hours(hours: pa.Table, reporter: Reporter) -> None:
     """What this run found, by transport and hour, and the clients that fared worst."""
     sums = [(name, "sum") for name in _SUMS]
     by_hour = hours.group_by(["transport", "hour"]).aggregate([("client", "count_distinct"), *sums])
     by_hour = _renamed(by_hour).rename_columns({"client_count_distinct": "clients"})
     reporter.table(
         "transports", by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]), "By transport and hour",
-        [Plot("Messages handed over", "hour", ("delivered_messages",), by="transport"),
-         Plot("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms")],
+        [PlotSpec("Messages handed over", "hour", ("delivered_messages",), by="transport"),
+         PlotSpec("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms")],
     )  # fmt: skip
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
     worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
@@ -156,7 +151,7 @@ def tell(hours: pa.Table, reporter: Reporter) -> None:
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
     reporter.table("clients", worst.slice(0, WORST), "The clients that fared worst",
-                   [Plot("Time offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
+                   [PlotSpec("Time offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
 
 
 def _renamed(table: pa.Table) -> pa.Table:

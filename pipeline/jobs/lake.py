@@ -19,28 +19,28 @@ import msgspec
 import pyarrow as pa
 
 from broker_core.errors import OperatorError, SluiceError
-from pipeline.asked import check_bounds
-from pipeline.compaction import clear, compact
-from pipeline.config import Settings
+from pipeline.compaction import compact, remove_leftovers
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.lakefiles import ROW_GROUP, one_writer, unwritable, write_groups
-from pipeline.manifest import Manifest, claim, write_manifest
+from pipeline.lake_files import ROW_GROUP, lock_lake, unwritable_error, write_groups
+from pipeline.log_request import check_bounds
+from pipeline.manifest import LakeManifest, claim_directory, write_manifest
 from pipeline.schemas import WRITTEN
-from pipeline.session import check_machine, spark_context, watched
-from pipeline.tasks import gather
-from pipeline.transforms.digest import Digest
+from pipeline.spark_session import check_machine, spark_context, watch_tasks
+from pipeline.spark_tasks import map_items
+from pipeline.transforms.digest import RecordDigest
 from pipeline.transforms.lake import (
-    LakeFile,
+    LakeFileName,
     day_name,
     file_name,
-    missing,
+    log_tag,
+    missing_intervals,
     parse_file_name,
     sorted_parts,
-    stretches,
-    tag_of,
+    split_by_day,
 )
-from pipeline.transforms.typed import PREFIX, Fields, infer, typed
-from pipeline.typed import read_typed, write_typed
+from pipeline.transforms.typed_columns import PREFIX, Fields, infer_fields, typed_columns
+from pipeline.typed_schema import read_typed, write_typed
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
@@ -68,14 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "lake")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Write what the lake doesn't hold yet. SluiceError when a span isn't whole; what was finished stays."""
     began = time.monotonic()
     log = examine(settings.log, arguments.durable)
     check_bounds(log, arguments)
     check_machine(settings)
-    with one_writer(settings.records):
-        clear(settings.records)
+    with lock_lake(settings.records):
+        remove_leftovers(settings.records)
         manifest = claim_records(settings, log)
         work = plan_lake(settings, log, arguments)
         if not work.spans:
@@ -94,27 +94,27 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             work = replace(work, gaps=work.gaps + give_up(settings, log, work))
         for gap in work.gaps[:NAMED]:
             reporter.note(f"Not in the lake: {gap}.")
-        joined = compacted(settings, log, reporter) if arguments.compact else {}
-        write_manifest(settings.records, stated(manifest, settings, log, work.gaps))
-        version = as_table(settings, arguments.delta)
+        joined = compact_lake(settings, log, reporter) if arguments.compact else {}
+        write_manifest(settings.records, updated_manifest(manifest, settings, log, work.gaps))
+        version = update_delta(settings, arguments.delta)
     gaps = [gap.as_dict() for gap in work.gaps]
     return summary(rows, time.monotonic() - began) | {
         "log": log.place.log,
         "gaps": gaps,
-        **told_of_types(settings, rows, reporter),
+        **report_types(settings, rows, reporter),
         **joined,
         **({} if version is None else {"delta_version": version}),
     }
 
 
 def type_bodies(
-    settings: Settings, log: Log, spans: list[Span], arguments: argparse.Namespace, reporter: Reporter
+    settings: JobSettings, log: Log, spans: list[Span], arguments: argparse.Namespace, reporter: Reporter
 ) -> None:
     """See to the schema of typed columns before anything is written: inferred once, then only evolved."""
     known = read_typed(settings.records)
     if not (arguments.typed or arguments.evolve) or (known is not None and not arguments.evolve):
         return
-    fields = infer(sampled(log, spans), known)
+    fields = infer_fields(sample_bodies(log, spans), known)
     if not fields:
         reporter.note("No body is a JSON object yet: ask for typed columns again.")
     elif fields != known:
@@ -125,7 +125,7 @@ def type_bodies(
         )
 
 
-def sampled(log: Log, spans: list[Span]) -> Iterator[bytes]:
+def sample_bodies(log: Log, spans: list[Span]) -> Iterator[bytes]:
     """Bodies from the beginning of each span, and of many spans from as many that lie evenly."""
     chosen = spans[:: max(1, -(-len(spans) // SAMPLED_SPANS))]
     for span in chosen:
@@ -141,7 +141,7 @@ def sampled(log: Log, spans: list[Span]) -> Iterator[bytes]:
                 break
 
 
-def told_of_types(settings: Settings, rows: list[dict[str, Any]], reporter: Reporter) -> dict[str, Any]:
+def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Reporter) -> dict[str, Any]:
     """What of the bodies had no place in typed columns."""
     fields = read_typed(settings.records)
     if fields is None:
@@ -158,7 +158,7 @@ def told_of_types(settings: Settings, rows: list[dict[str, Any]], reporter: Repo
     }
 
 
-def compacted(settings: Settings, log: Log, reporter: Reporter) -> dict[str, int]:
+def compact_lake(settings: JobSettings, log: Log, reporter: Reporter) -> dict[str, int]:
     """Put small files together."""
 
     def write(directory: Path, table: pa.Table) -> Path:
@@ -174,18 +174,18 @@ def compacted(settings: Settings, log: Log, reporter: Reporter) -> dict[str, int
     return {"files_joined": before, "files_made": after}
 
 
-def as_table(settings: Settings, wanted: bool) -> int | None:
+def update_delta(settings: JobSettings, wanted: bool) -> int | None:
     """Bring the Delta table of the records up to date; None where there is none. Once it is a table it stays one: who reads the table
     must not fall behind the files."""
     if not (wanted or (settings.records / "_delta_log").is_dir()):
         return None
-    from pipeline.delta import publish  # the workers import this module, and need no Delta
+    from pipeline.delta_table import update_delta_table  # the workers import this module, and need no Delta
 
-    return publish(settings.records)
+    return update_delta_table(settings.records)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LakePlan:
     """What a run has to do: spans to write, and what of the log it can't have."""
 
     spans: list[Span]
@@ -193,17 +193,17 @@ class Work:
     """Told in the result and in the manifest, in the same words by a fresh lake and by an old one."""
 
 
-def plan_lake(settings: Settings, log: Log, arguments: argparse.Namespace) -> Work:
+def plan_lake(settings: JobSettings, log: Log, arguments: argparse.Namespace) -> LakePlan:
     """The spans the lake doesn't cover yet. JournalError bookmark_gone when some of them left the journal unread.
 
     What was removed before this lake began is stated and no error; what a lake that followed the log has missed is one.
     """
-    files = held(settings.records, log.place.instance)
-    given_up = held(settings.records, log.place.instance, GIVEN_UP)
+    files = covered_intervals(settings.records, log.place.instance)
+    given_up = covered_intervals(settings.records, log.place.instance, GIVEN_UP)
     covered = [(file.first, file.last) for file in (*files, *given_up)]
     last = log.frontier if arguments.end is None else arguments.end
     begun = min([log.first, *(first for first, _ in covered)])
-    absent = missing(covered, arguments.start or 1, last)
+    absent = missing_intervals(covered, arguments.start or 1, last)
     gaps = [gap for first, stop in absent for gap in log.gaps(first, stop)]
     for gap in gaps:
         before = gap.why == REMOVED and gap.last < begun and arguments.start is None
@@ -212,43 +212,48 @@ def plan_lake(settings: Settings, log: Log, arguments: argparse.Namespace) -> Wo
     spans: list[Span] = []
     for first, stop in absent:
         spans += plan_log(log, Request(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
-    return Work(spans, [*gaps, *(Gap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
+    return LakePlan(spans, [*gaps, *(Gap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
 
 
-def held(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFile]:
+def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
     """What the lake's files hold, by their names; with GIVEN_UP, what an operator gave up."""
     names = (path.name for path in directory.glob(f"{folder}/*"))
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
 
-def give_up(settings: Settings, log: Log, work: Work) -> list[Gap]:
+def give_up(settings: JobSettings, log: Log, work: LakePlan) -> list[Gap]:
     """Note what --skip-gaps skipped, so that later runs needn't skip, and report new gaps again."""
     directory, instance = settings.records, log.place.instance
     edges = [*((span.first, span.last) for span in work.spans), *((gap.first, gap.last) for gap in work.gaps)]
     if not edges:
         return []
-    covered = [(f.first, f.last) for f in (*held(directory, instance), *held(directory, instance, GIVEN_UP))]
+    covered = [
+        (f.first, f.last)
+        for f in (*covered_intervals(directory, instance), *covered_intervals(directory, instance, GIVEN_UP))
+    ]
     skipped = log.skipped()
-    absent = missing(covered, min(edges)[0], max(last for _, last in edges))
+    absent = missing_intervals(covered, min(edges)[0], max(last for _, last in edges))
     found = [part for gap in absent for part in skipped.between(*gap)]
     (directory / GIVEN_UP).mkdir(exist_ok=True)
     assert log.place.log is not None, "a log with records was claimed"
     for first, last in found:
-        (directory / GIVEN_UP / file_name(instance, first, last, tag_of(log.place.log))).touch()
+        (directory / GIVEN_UP / file_name(instance, first, last, log_tag(log.place.log))).touch()
     known = {(gap.first, gap.last) for gap in work.gaps}
     return [Gap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
 
 
-def claim_records(settings: Settings, log: Log) -> Manifest:
+def claim_records(settings: JobSettings, log: Log) -> LakeManifest:
     """The manifest of this log's records. OperatorError other_log."""
     instance, directory = log.place.instance, settings.records
-    tags = [file.tag for file in held(directory, instance)]
-    return claim(directory, log, tags)
+    tags = [file.tag for file in covered_intervals(directory, instance)]
+    return claim_directory(directory, log, tags)
 
 
-def stated(manifest: Manifest, settings: Settings, log: Log, gaps: list[Gap]) -> Manifest:
+def updated_manifest(
+    manifest: LakeManifest, settings: JobSettings, log: Log, gaps: list[Gap]
+) -> LakeManifest:
     """The manifest after a run."""
-    files = held(settings.records, log.place.instance)
+    files = covered_intervals(settings.records, log.place.instance)
     return msgspec.structs.replace(
         manifest,
         gaps=[gap.as_dict() for gap in sorted(gaps)],
@@ -260,25 +265,25 @@ def stated(manifest: Manifest, settings: Settings, log: Log, gaps: list[Gap]) ->
 
 
 def write_spans(
-    settings: Settings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+    settings: JobSettings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Have the workers write them; a row per file. SluiceError of the first that failed."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
     report = partial(reporter.progress, what="spans")
-    work = partial(written, log.place, settings.records, skip_gaps)
-    with spark_context(settings, "lake") as context, watched(context, report):
-        rows: list[dict[str, Any]] = gather(context, spans, work, WRITTEN).to_pylist()
+    work = partial(write_span_task, log.place, settings.records, skip_gaps)
+    with spark_context(settings, "lake") as context, watch_tasks(context, report):
+        rows: list[dict[str, Any]] = map_items(context, spans, work, WRITTEN).to_pylist()
     raise_first(rows)
     return rows
 
 
-def written(place: LogPlace, directory: Path, skip_gaps: bool, span: Span) -> Iterator[pa.Table]:
+def write_span_task(place: LogPlace, directory: Path, skip_gaps: bool, span: Span) -> Iterator[pa.Table]:
     """What one task does."""
-    rows = written_or_error(place, directory, span, skip_gaps)
+    rows = try_write_span(place, directory, span, skip_gaps)
     yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
 
-def written_or_error(place: LogPlace, directory: Path, span: Span, skip_gaps: bool) -> list[dict[str, Any]]:
+def try_write_span(place: LogPlace, directory: Path, span: Span, skip_gaps: bool) -> list[dict[str, Any]]:
     """A row per file. A failure of the journal is a row as well, so that it reaches the operator as itself rather
     than as a stack of Java; other exceptions are left to Spark, which tries the task again on a cluster."""
     rows: list[dict[str, Any]] = []
@@ -288,7 +293,7 @@ def written_or_error(place: LogPlace, directory: Path, span: Span, skip_gaps: bo
     except SluiceError as error:
         rows.append({"error": json.dumps(error.as_dict())})
     except OSError as error:
-        rows.append({"error": json.dumps(unwritable(directory, error).as_dict())})
+        rows.append({"error": json.dumps(unwritable_error(directory, error).as_dict())})
     return rows
 
 
@@ -299,7 +304,7 @@ def write_span(
     kept: list[pa.RecordBatch] = []
     day, size, expected = 0, 0, span.first
     for batch in read_span(place, span, Request(skip_gaps=skip_gaps)):
-        for stretch_day, part in stretches(batch):
+        for stretch_day, part in split_by_day(batch):
             first = part.column("sequence")[0].as_py()
             if kept and (stretch_day != day or first != expected or size >= MAX_FILE_BYTES):
                 yield write_file(place, directory, day, kept)
@@ -323,16 +328,16 @@ def write_records(
     place: LogPlace, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
     """The same of columns in the order of sequences, into a folder; typed as the lake's schema says. Takes the columns."""
-    digest = Digest()
+    digest = RecordDigest()
     for part in pa.table(columns).to_batches():
         digest.add(part)
     del part
     first, last = columns["sequence"][0].as_py(), columns["sequence"][-1].as_py()
     assert place.log is not None, "a log with records was claimed"
-    path = folder / file_name(place.instance, first, last, tag_of(place.log))
+    path = folder / file_name(place.instance, first, last, log_tag(place.log))
     facts = {"log": place.log, "records": str(digest.records), "digest": digest.text()}
     fields = read_typed(records)
-    told = Unfit(fields)
+    told = TypedColumnWriter(fields)
     groups = sorted_parts(columns, ROW_GROUP)
     size = write_groups(
         groups if fields is None else map(told.typed, groups), path, REPEATING, facts, COUNTING
@@ -342,7 +347,7 @@ def write_records(
     return row | told.as_row()
 
 
-class Unfit:
+class TypedColumnWriter:
     """Adds typed columns, and counts what has no place in them."""
 
     def __init__(self, fields: Fields | None) -> None:
@@ -353,7 +358,7 @@ class Unfit:
     def typed(self, table: pa.Table) -> pa.Table:
         """The table with its typed columns."""
         assert self._fields is not None
-        made = typed(table.column("topic").cast(pa.string()), table.column("body"), self._fields)
+        made = typed_columns(table.column("topic").cast(pa.string()), table.column("body"), self._fields)
         self._unfit, self._not_json = self._unfit + made.unfit, self._not_json + made.not_json
         self._new |= made.new_fields
         for field, column in zip(made.columns.schema, made.columns.columns, strict=True):

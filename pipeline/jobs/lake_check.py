@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
-from pipeline.asked import check_bounds
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.lake import GIVEN_UP, claim_records, held
-from pipeline.lakefiles import facts_of
+from pipeline.jobs.lake import GIVEN_UP, claim_records, covered_intervals
+from pipeline.lake_files import file_metadata
+from pipeline.log_request import check_bounds
 from pipeline.transforms.digest import digest_of
-from pipeline.transforms.lake import LakeFile, missing, parse_file_name
+from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file_name
 from sluice_spark.columns import COLUMNS
 from sluice_spark.log import Log, examine
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "lake-check")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log."""
     began = time.monotonic()
     log = examine(settings.log)
@@ -52,9 +52,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         reporter.progress(number, len(found), "files")
         records += check_file(log, file, path, quick=arguments.quick)
     covered = [(file.first, file.last) for file, _ in found]
-    given_up = [(file.first, file.last) for file in held(directory, instance, GIVEN_UP)]
+    given_up = [(file.first, file.last) for file in covered_intervals(directory, instance, GIVEN_UP)]
     skipped = log.skipped()
-    absent = [part for gap in missing([*covered, *given_up], first, last) for part in skipped.between(*gap)]
+    absent = [
+        part
+        for gap in missing_intervals([*covered, *given_up], first, last)
+        for part in skipped.between(*gap)
+    ]
     return {
         "log": log.place.log,
         "first": first,
@@ -66,11 +70,11 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     }
 
 
-def check_file(log: Log, file: LakeFile, path: Path, *, quick: bool) -> int:
+def check_file(log: Log, file: LakeFileName, path: Path, *, quick: bool) -> int:
     """The records of one file, as many as its name says. OperatorError lake_damaged."""
     try:
         opened = pq.ParquetFile(path)
-        rows, facts = opened.metadata.num_rows, facts_of(opened)
+        rows, facts = opened.metadata.num_rows, file_metadata(opened)
         if rows != file.last - file.first + 1 or facts["records"] != str(rows):
             raise _damaged(path, f"it holds {rows} records")
         if facts["log"] != log.place.log:

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
-from pipeline.config import Settings
+from pipeline.config import JobSettings
+from pipeline.html_page import HtmlPage
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.anomalies import kept_hours
-from pipeline.page import Page
-from pipeline.plots import Plot
-from pipeline.record import FOLDER, KeptRun, narrow
+from pipeline.jobs.anomalies import load_hours
+from pipeline.plots import PlotSpec
+from pipeline.run_record import FOLDER, StoredRun, narrow_plot_name
 
 HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
 DAY_US: Final = 86_400_000_000
@@ -42,17 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "report")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
     began = time.monotonic()
     if not 0 < arguments.days <= 92:
         raise OperatorError("bad_range", "A report is of 1 to 92 days.", "Give --days.")
-    hours = kept_hours(settings, arguments.days + 1)
+    hours = load_hours(settings, arguments.days + 1)
     micros = hours.column("hour").cast(pa.int64())
     end = pc.max(micros).as_py() + 3_600_000_000
     start = end - arguments.days * DAY_US
     hours = hours.filter(pc.greater_equal(micros, start))
-    page = Page(f"Sluice: {settings.log.instance}", f"{_day(start)} to {_day(end)} UTC")
+    page = HtmlPage(f"Sluice: {settings.log.instance}", f"{_day(start)} to {_day(end)} UTC")
     facts = _facts(hours)
     page.facts(facts)
     _clients(page, hours, reporter)
@@ -89,7 +89,7 @@ def _facts(hours: pa.Table) -> dict[str, int]:
     }
 
 
-def _clients(page: Page, hours: pa.Table, reporter: Reporter) -> None:
+def _clients(page: HtmlPage, hours: pa.Table, reporter: Reporter) -> None:
     """What all clients did by hour and transport, and those that fared worst."""
     sums = ("delivered_messages", "offline_ms", "warned", "offlined", "disconnected", "lost_messages")
     by_hour = _summed(hours, ["hour", "transport"], sums).sort_by(
@@ -102,10 +102,12 @@ def _clients(page: Page, hours: pa.Table, reporter: Reporter) -> None:
     )
     page.section("Clients")
     for plot, table in (
-        (Plot("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
-        (Plot("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
+        (PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
+        (PlotSpec("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
         (
-            Plot("Time offlined by hour, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
+            PlotSpec(
+                "Time offlined by hour, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"
+            ),
             by_hour,
         ),
     ):
@@ -115,7 +117,7 @@ def _clients(page: Page, hours: pa.Table, reporter: Reporter) -> None:
         "hours",
         by_hour,
         "By transport and hour",
-        [Plot("Messages handed over by hour", "hour", ("delivered_messages",), by="transport")],
+        [PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport")],
     )
     reporter.table("clients", worst, "Clients")
 
@@ -129,7 +131,7 @@ def _summed(hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tupl
     ).rename_columns([*keys, *sums, *peaks])
 
 
-def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
+def _runs(page: HtmlPage, settings: JobSettings, start: int) -> Iterator[str]:
     """The newest run of each job since the time began, with what it found; yields the jobs that had one."""
     shelf = settings.lake / FOLDER
     for job, title, wanted in PARTS:
@@ -144,17 +146,17 @@ def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                page.drawn(*((folder / name).read_text("utf-8") for name in (drawn, narrow(drawn))))
+                page.drawn(*((folder / name).read_text("utf-8") for name in (drawn, narrow_plot_name(drawn))))
             if not one.plots:
                 page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
         yield job
 
 
-def _newest(shelf: Path, job: str, instance: str, start: int) -> KeptRun | None:
+def _newest(shelf: Path, job: str, instance: str, start: int) -> StoredRun | None:
     names = sorted(shelf.glob(f"*-{job}-*/run.json"), reverse=True) if shelf.is_dir() else []
     for path in names:
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=KeptRun)
+            kept = msgspec.json.decode(path.read_bytes(), type=StoredRun)
         except (OSError, msgspec.DecodeError):
             continue  # removed meanwhile, or not whole
         if kept.ended_at * 1_000 < start:

@@ -15,11 +15,11 @@ import orjson
 import pyarrow as pa
 
 from broker_core.errors import OperatorError
-from pipeline.asked import asked_spans, in_order
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.session import check_machine, spark_context, watched
-from pipeline.tasks import gather
+from pipeline.log_request import check_bounds_order, plan_spans
+from pipeline.spark_session import check_machine, spark_context, watch_tasks
+from pipeline.spark_tasks import map_items
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
 from sluice_spark.log import examine
@@ -29,7 +29,7 @@ from sluice_spark.reading import Request, bounds, plan_log, read_span
 from sluice_spark.segments import Span
 
 HELP = "the last record of every key at a moment, and what changed between two"
-MOST_KEYS: Final = 1_000_000
+MAX_KEYS: Final = 1_000_000
 STATE: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "state")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """SluiceError when the log isn't whole: a state that lacks records would be a wrong one."""
     began = time.monotonic()
     if arguments.key and not arguments.key.startswith("/"):
@@ -64,13 +64,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=_COLUMNS, topics=topics, start=1 if log.first == 1 else None, end=at.sequence, end_at=at.at,
         skip_gaps=arguments.skip_gaps, durable=arguments.durable,
     )  # fmt: skip
-    spans = asked_spans(log, request)
+    spans = plan_spans(log, request)
     earlier = Request(
         columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps, durable=arguments.durable,
     )  # fmt: skip
     if since != Bound():
         bounds(log, earlier)
-        in_order(since, at, log)
+        check_bounds_order(since, at, log)
     check_machine(settings)
     if log.first > 1:
         reporter.note(
@@ -80,13 +80,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     with (
         leased(log.place, "state", log.first, reporter.note),
         spark_context(settings, "state") as context,
-        watched(context, partial(reporter.progress, what="tasks")),
+        watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
-        now = newest(gather(context, spans, work, STATE))
+        now = latest_by_key(map_items(context, spans, work, STATE))
         before: pa.Table | None = None
         if since != Bound():
-            before = newest(
-                gather(
+            before = latest_by_key(
+                map_items(
                     context,
                     plan_log(log, earlier),
                     partial(last_of_span, log.place, earlier, arguments.key),
@@ -101,7 +101,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     if before is None:
         reporter.table("state", now, f"The last record of every key at {told['at']}")
     else:
-        changes = between(before, now)
+        changes = diff_states(before, now)
         reporter.table("changes", changes, f"What changed from {arguments.since} to {told['at']}")
         kinds = changes.column("change").to_pylist()
         told |= {"since": arguments.since, "new": kinds.count("new"), "changed": kinds.count("changed"),
@@ -115,10 +115,10 @@ def last_of_span(place: LogPlace, request: Request, field: str, span: Span) -> I
     for batch in read_span(place, span, request):
         table = pa.Table.from_batches([batch])
         keys = keys_of(batch, field) if field else pa.array([""] * batch.num_rows)
-        kept = newest(
+        kept = latest_by_key(
             pa.concat_tables([kept, table.append_column("key", keys).select(STATE.names).cast(STATE)])
         )
-        if kept.num_rows > MOST_KEYS:
+        if kept.num_rows > MAX_KEYS:
             raise _too_many()
     yield kept
 
@@ -141,19 +141,19 @@ def _key(body: Any, parts: list[str]) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def newest(rows: pa.Table) -> pa.Table:
+def latest_by_key(rows: pa.Table) -> pa.Table:
     """The row with the highest sequence of each topic and key, by topic and key. OperatorError too_many_keys."""
     if rows.num_rows == 0:
         return rows
     sorted_rows = rows.sort_by([("sequence", "ascending")])
     numbered = sorted_rows.select(["topic", "key"]).append_column("row", pa.array(range(rows.num_rows)))
     last = numbered.group_by(["topic", "key"]).aggregate([("row", "max")]).column("row_max")
-    if len(last) > MOST_KEYS:
+    if len(last) > MAX_KEYS:
         raise _too_many()
     return sorted_rows.take(last).sort_by([("topic", "ascending"), ("key", "ascending")]).combine_chunks()
 
 
-def between(before: pa.Table, now: pa.Table) -> pa.Table:
+def diff_states(before: pa.Table, now: pa.Table) -> pa.Table:
     """Keys that are new, changed, or rewritten with the same body, as they are now and as they were."""
     known = {
         (row["topic"], row["key"]): row
@@ -173,6 +173,6 @@ def between(before: pa.Table, now: pa.Table) -> pa.Table:
 def _too_many() -> OperatorError:
     return OperatorError(
         "too_many_keys",
-        f"There are more than {MOST_KEYS:,} keys.",
+        f"There are more than {MAX_KEYS:,} keys.",
         "Choose topics with --topics, or another --key.",
     )

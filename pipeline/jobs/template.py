@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.jobs import Reporter
-from pipeline.plots import Plot
-from pipeline.session import spark_session
+from pipeline.plots import PlotSpec
+from pipeline.spark_session import spark_session
 from sluice_spark import journal
 
 HELP = "how many messages came on each topic in each minute"
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
 
 
-def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Tables go to the reporter; what is returned is shown as the run's result."""
     from pyspark.sql import functions as F
 
@@ -40,6 +40,6 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         minute = F.date_trunc("minute", "accepted_at").alias("minute")
         counted = records.groupBy("topic", minute).agg(F.count("*").alias("messages"))
         table = counted.orderBy("minute", "topic").toArrow()
-    plot = Plot("Messages a minute", x="minute", y=("messages",), by="topic")
+    plot = PlotSpec("Messages a minute", x="minute", y=("messages",), by="topic")
     reporter.table("messages", table, "Messages by topic and minute", [plot])
     return {"minutes": table.num_rows}

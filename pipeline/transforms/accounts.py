@@ -25,7 +25,7 @@ MOST: Final = 1_000
 """Findings of one span."""
 
 
-def checked(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, object]]:
+def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, object]]:
     """What is wrong with the accounts in these records (sequence and body) of `$SLUICE.clients`, in their order, and how many there are."""
     before: dict[str, tuple[int, ...]] = {}
     looked = found = 0

@@ -33,7 +33,7 @@ class Agreement(NamedTuple):
         return round(100.0 * self.in_time / self.both, 1) if self.both else 100.0
 
 
-def agreement(
+def compare_decisions(
     recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]], check_ms: int = CHECK_MS
 ) -> Agreement:
     """Episodes of the same client, act and mode, matched in the order of time; in time are those within `check_ms`."""

@@ -41,7 +41,7 @@ FULL_SOON_DAYS: Final = 30
 Floats = npt.NDArray[np.float64]
 
 
-class Volume(NamedTuple):
+class DiskVolume(NamedTuple):
     """A file system that directories of this installation are on. `grows` is bytes a day."""
 
     places: str
@@ -82,7 +82,7 @@ def by_topic(seen: pa.Table, hours: float) -> pa.Table:
     )
 
 
-def growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
+def hourly_growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
     """Bytes by hour of the largest topics and of all others together, for a plot."""
     largest = topics.column("topic").to_pylist()[:PLOTTED]
     sums: dict[tuple[int, int], int] = {}
@@ -133,7 +133,7 @@ def percentile(values: Floats, percent: float, seconds: int) -> float:
     return float(np.sort(values)[::-1][above]) if above < len(values) else 0.0
 
 
-def days_to(limit: float, slots: npt.NDArray[np.int64], values: Floats) -> float | None:
+def days_until_limit(limit: float, slots: npt.NDArray[np.int64], values: Floats) -> float | None:
     """Days until the daily peak reaches a limit, as it grows now; None when it doesn't, or too few days are known."""
     days = np.asarray(slots) // DAY_S
     peaks = {int(day): float(values[days == day].max()) for day in np.unique(days)}
@@ -144,7 +144,7 @@ def days_to(limit: float, slots: npt.NDArray[np.int64], values: Floats) -> float
     return round(max(0.0, (limit - newest) / slope), 1)
 
 
-def readers(seen: pa.Table) -> list[dict[str, Any]]:
+def reader_lag(seen: pa.Table) -> list[dict[str, Any]]:
     """How far back each client reached, the farthest first: the oldest it hadn't been sent, and how long it was away before it came back."""
     lags, peaks = dict[str, int](), dict[str, tuple[int, int]]()
     for row in seen.filter(pc.equal(seen.column("kind"), "reader")).to_pylist():
@@ -171,16 +171,16 @@ def max_share(seen: pa.Table, limits: Mapping[str, int]) -> float:
     )
 
 
-def advice(
+def setting_advice(
     pools: Sequence[Mapping[str, Any]],
     reach_s: float,
     held_s: float,
     retention_s: float | None,
-    volumes: Iterable[Volume],
+    volumes: Iterable[DiskVolume],
     capacity: int,
     largest: float,
 ) -> list[dict[str, str]]:
-    """Settings that what was seen speaks for: what is set, what would do, and why. `held_s` is what the log held in the end, `retention_s` after
+    """Settings that what was seen speaks for: what is set, what would do, and why. `log_age_s` is what the log held in the end, `retention_s` after
     what time records are removed, None: they aren't. `capacity` is client_max_capacity in percent,
     `largest` the largest client's share of its pool's memory in percent."""
     found = []

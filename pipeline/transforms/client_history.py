@@ -54,7 +54,7 @@ def hours_of(events: pa.Table) -> pa.Table:
     events = events.sort_by([("at", "ascending"), ("sequence", "ascending")]).combine_chunks()
     decided = pc.is_valid(events.column("action"))
     told, acts = events.filter(pc.invert(decided)), events.filter(decided)
-    rows = _Rows()
+    rows = _HourRows()
     if told.num_rows:
         _tell(told, acts, rows)
     _count_acts(told, acts, rows)
@@ -71,7 +71,7 @@ def hours_of(events: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(made, schema=MADE)
 
 
-def finished(made: pa.Table) -> pa.Table:
+def close_open_hours(made: pa.Table) -> pa.Table:
     """All clients' hours: who was still connected stays so until its hour ends, or until the newest event of all."""
     newest = pc.max(made.column("last_at")).as_py() or 0
     connected = made.column("connected_ms").to_numpy().copy()
@@ -89,7 +89,7 @@ def finished(made: pa.Table) -> pa.Table:
     )
 
 
-class _Rows:
+class _HourRows:
     """Figures by transport and hour, as they are found."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class _Rows:
             mine[name] = mine[name] + amount if how == "sum" else max(mine[name], amount)
 
 
-def _tell(told: pa.Table, acts: pa.Table, rows: _Rows) -> None:
+def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     at = told.column("at").to_numpy()
     kinds, states = _texts(told, "event"), _texts(told, "state")
     sessions = np.cumsum(kinds == "connect")
@@ -133,7 +133,7 @@ def _tell(told: pa.Table, acts: pa.Table, rows: _Rows) -> None:
     # Who was there before its first event we saw, was there when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
-    which, their, spans = spread(starts, ends)
+    which, their, spans = split_by_hour(starts, ends)
     whose = np.append(np.arange(len(at)), 0)[which]
     lead = which == len(at)
     rows.add("connected_ms", transports[whose], their, spans)
@@ -157,7 +157,7 @@ def _held(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
     return at, np.where(kinds == "disconnect", at, ends)
 
 
-def spread(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     """The intervals cut at the hours: (which of them, hour, ms) of each piece."""
     which, nothing = np.arange(len(starts)), np.zeros(0, np.int64)
     pieces = [(nothing, nothing, nothing)]
@@ -171,7 +171,7 @@ def spread(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     return places, hours, spans
 
 
-def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _Rows) -> None:
+def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _HourRows) -> None:
     """What it was handed between two events that say so, shared among the hours by time; from its logon on, if that was seen."""
     known = pc.is_valid(told.column("delivered_messages")).to_numpy(zero_copy_only=False)
     known |= _texts(told, "event") == "connect"
@@ -182,7 +182,7 @@ def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, row
     same = (sessions[before] == sessions[after]) & (at[after] > at[before])
     before, after = before[same], after[same]
     gone = at[after] - at[before]
-    which, hours, spans = spread(at[before], at[after])
+    which, hours, spans = split_by_hour(at[before], at[after])
     for name in ("delivered_messages", "delivered_bytes"):
         counts = _numbers(told, name)
         grown = np.maximum(counts[after] - counts[before], 0)
@@ -208,7 +208,7 @@ def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
     return np.array([found.get(int(number), "") for number in sessions], object)
 
 
-def _count_acts(told: pa.Table, acts: pa.Table, rows: _Rows) -> None:
+def _count_acts(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     for act in acts.select(["at", "transport", "action", "mode", "lost"]).to_pylist():
         row = rows.of(act["transport"] or "", act["at"] // HOUR_MS)
         if act["mode"] == "enforce":

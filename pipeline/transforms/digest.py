@@ -15,7 +15,7 @@ from broker_core.checksum import crc32c
 from sluice_spark.columns import COLUMNS
 
 
-class Digest:
+class RecordDigest:
     """Takes records in the order of their sequences, in any portions."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Digest:
 
 def digest_of(table: pa.Table) -> str:
     """Of a table in any order."""
-    made = Digest()
+    made = RecordDigest()
     order = np.argsort(table.column("sequence").to_numpy(), kind="stable")
     for batch in table.take(pa.array(order)).to_batches():
         made.add(batch)

@@ -41,7 +41,7 @@ NAMES: Final = tuple(one.name for one in FEATURES)
 FLOORS: Final = np.array([one.floor for one in FEATURES])
 LEAST_HOURS: Final = 12
 """So many earlier hours are needed to say what is usual."""
-MOST_Z: Final = 12.0
+MAX_Z: Final = 12.0
 """A distance in one feature counts no more than that."""
 SHRUNK: Final = 0.3
 """How much of the correlations is taken away: they are estimated, and their inverse must not make much of little."""
@@ -66,7 +66,7 @@ def points_of(hours: pa.Table) -> Floats:
     return found
 
 
-def usual(points: Floats) -> tuple[Floats, Floats]:
+def baseline(points: Floats) -> tuple[Floats, Floats]:
     """(what is usual, how far it varies) of each feature; the second never under its floor."""
     middle = np.median(points, axis=0)
     spread = 1.4826 * np.median(np.abs(points - middle), axis=0)
@@ -75,10 +75,10 @@ def usual(points: Floats) -> tuple[Floats, Floats]:
 
 def distances(points: Floats, middle: Floats, spread: Floats) -> Floats:
     """By how many usual variations each feature is off, with its sign."""
-    return np.clip((points - middle) / spread, -MOST_Z, MOST_Z)
+    return np.clip((points - middle) / spread, -MAX_Z, MAX_Z)
 
 
-def inverse(correlations: Floats) -> Floats:
+def inverse_correlation(correlations: Floats) -> Floats:
     """What Mahalanobis needs of the features' correlations; where a feature never varied it has none."""
     known = np.nan_to_num(correlations, nan=0.0)
     np.fill_diagonal(known, 1.0)
@@ -86,7 +86,7 @@ def inverse(correlations: Floats) -> Floats:
     return found
 
 
-def scored(z: Floats, inverted: Floats) -> tuple[Floats, Floats]:
+def score_features(z: Floats, inverted: Floats) -> tuple[Floats, Floats]:
     """(distance of each row, each feature's share of it in percent)."""
     parts: Floats = z * (z @ inverted)
     squares = np.maximum(parts.sum(axis=1), 0.0)
@@ -96,12 +96,12 @@ def scored(z: Floats, inverted: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(squares), shares
 
 
-def plain(values: Floats) -> Floats:
+def to_plain(values: Floats) -> Floats:
     """Features as one would say them."""
     return np.expm1(values)
 
 
-def because(values: Floats, middle: Floats, z: Floats, shares: Floats, most: int = 3) -> str:
+def top_features(values: Floats, middle: Floats, z: Floats, shares: Floats, most: int = 3) -> str:
     """The features that say so, the weightiest first."""
     told = []
     for place in np.argsort(-shares)[:most]:
@@ -110,7 +110,7 @@ def because(values: Floats, middle: Floats, z: Floats, shares: Floats, most: int
         one = FEATURES[place]
         word = "more" if z[place] > 0 else "less"
         told.append(
-            f"{one.words}: {_short(plain(values)[place])}, usually {_short(plain(middle)[place])} ({abs(z[place]):.0f} times its variation {word})"
+            f"{one.words}: {_short(to_plain(values)[place])}, usually {_short(to_plain(middle)[place])} ({abs(z[place]):.0f} times its variation {word})"
         )
     return "; ".join(told)
 
@@ -119,7 +119,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def row_of(feature: Feature, value: float, middle: float, z: float, share: float) -> dict[str, Any]:
+def feature_row(feature: Feature, value: float, middle: float, z: float, share: float) -> dict[str, Any]:
     """One feature of an hour, for a table."""
     return {
         "feature": feature.words, "value": round(float(np.expm1(value)), 3), "usually": round(float(np.expm1(middle)), 3),

@@ -23,12 +23,12 @@ Interval = tuple[int, int]
 DAY_US = 86_400_000_000
 SUFFIX = ".parquet"
 TAG_LENGTH = 8
-MOST_SMALL = 1 << 16
+MAX_SMALL = 1 << 16
 REPEATED = 8
 """How often a text has to stand in a file, on average, to be worth a dictionary of the whole of it."""
 
 
-class LakeFile(NamedTuple):
+class LakeFileName(NamedTuple):
     """What a file's name says. `tag` begins the log's identity."""
 
     first: int
@@ -36,7 +36,7 @@ class LakeFile(NamedTuple):
     tag: str
 
 
-def tag_of(log: str) -> str:
+def log_tag(log: str) -> str:
     """What of a log's identity stands in names: enough to tell logs of one instance apart at a glance."""
     return log[:TAG_LENGTH]
 
@@ -46,14 +46,14 @@ def file_name(instance: str, first: int, last: int, tag: str) -> str:
     return f"{instance}.{first:020d}-{last:020d}.{tag}{SUFFIX}"
 
 
-def parse_file_name(name: str, instance: str) -> LakeFile | None:
+def parse_file_name(name: str, instance: str) -> LakeFileName | None:
     """What a file's name says; None when the file isn't one of this instance's."""
     middle = name.removeprefix(f"{instance}.").removesuffix(SUFFIX)
     interval, _, tag = middle.partition(".")
     first, dash, last = interval.partition("-")
     if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
         return None
-    found = LakeFile(int(first), int(last), tag)
+    found = LakeFileName(int(first), int(last), tag)
     return found if tag and name == file_name(instance, *found) else None
 
 
@@ -62,7 +62,7 @@ def day_name(day: int) -> str:
     return f"day={(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()}"
 
 
-def stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(day, records) of each part of one day and unbroken sequences, in order, without a copy."""
     sequences = batch.column("sequence").to_numpy(zero_copy_only=False)
     days = batch.column("accepted_at").cast(pa.int64()).to_numpy(zero_copy_only=False) // DAY_US
@@ -84,7 +84,7 @@ def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.
     whole = {name: _compact(columns.pop(name)) for name in list(columns)}
     by_rank = pc.sort_indices(topics.dictionary)
     # Of numbers this small NumPy's sort goes by their digits, five times faster.
-    ranks = np.empty(len(by_rank), np.uint16 if len(by_rank) <= MOST_SMALL else np.uint32)
+    ranks = np.empty(len(by_rank), np.uint16 if len(by_rank) <= MAX_SMALL else np.uint32)
     ranks[by_rank.to_numpy()] = np.arange(len(ranks), dtype=ranks.dtype)
     ranked = ranks[topics.indices.to_numpy(zero_copy_only=False)]
     places = np.argsort(ranked, kind="stable").astype(np.uint32)
@@ -110,7 +110,7 @@ def _compact(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
-def missing(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:
+def missing_intervals(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:
     """The parts of first..last that no interval covers. OperatorError lake_overlap when two of them share records."""
     gaps: list[Interval] = []
     expected, before = first, 0

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from broker_core.config.rule_terms import Signal
-from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
+from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints, TraceSample
 
 STEPS: Final = 64
 """Of a window."""
@@ -38,7 +38,7 @@ OUTBOX_LEVELS: Final = 2
 """The first rows say nothing of a client that is offlined."""
 
 
-class Course(NamedTuple):
+class WindowCourse(NamedTuple):
     """A client's way through a window. Arrays have a value for the step before it, then one for each of its steps."""
 
     memory: Ints
@@ -49,9 +49,9 @@ class Course(NamedTuple):
     """The greatest of each row."""
 
 
-def course_of(memory: Ints, disk: Ints, levels: Ints) -> Course:
+def course_of(memory: Ints, disk: Ints, levels: Ints) -> WindowCourse:
     """With what follows."""
-    return Course(memory, disk, levels, levels.max(axis=1).tolist())
+    return WindowCourse(memory, disk, levels, levels.max(axis=1).tolist())
 
 
 def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:
@@ -61,22 +61,22 @@ def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints
 
 
 @dataclass(slots=True)
-class _Read:
+class _WindowSlice:
     """Some windows of a trace, from one on."""
 
     first: int
     figures: list[Ints]
-    """In the order of `Figured`."""
+    """In the order of `TraceSample`."""
     levels: Ints
     matched: Ints
     blocked: Ints
     """As at the look before, ms."""
 
 
-class Stretch:
+class TraceWindow:
     """One trace in one window, as it was recorded."""
 
-    def __init__(self, trace: Trace, read: _Read, window: Window) -> None:
+    def __init__(self, trace: ClientTrace, read: _WindowSlice, window: RecordingWindow) -> None:
         start = (window.number - read.first) * STEPS + window.skipped
         of = slice(start, start + window.steps + 1)
         self._figures = [column[of] for column in read.figures]
@@ -102,9 +102,9 @@ class Stretch:
         )
 
     @cached_property
-    def rows(self) -> list[Figured]:
+    def rows(self) -> list[TraceSample]:
         """What it was at each moment."""
-        return list(map(Figured, *(column.tolist() for column in self._figures)))
+        return list(map(TraceSample, *(column.tolist() for column in self._figures)))
 
     @cached_property
     def came(self) -> list[int]:
@@ -136,11 +136,11 @@ class Stretch:
         return self._owed
 
 
-_MEMORY, _DISK = Figured._fields.index("memory"), Figured._fields.index("disk")
+_MEMORY, _DISK = TraceSample._fields.index("memory"), TraceSample._fields.index("disk")
 _OWED: Final = LEVELS[Signal.BACKLOG_BYTES]
 
 
-class Window:
+class RecordingWindow:
     """One window of all traces, or what is left of it after some of its steps."""
 
     def __init__(self, recording: Recording, number: int, skipped: int = 0) -> None:
@@ -159,13 +159,13 @@ class Window:
             point for point in recording.points.get(number, ()) if not skipped or point[0] >= self.before
         ]
         """When something was decided, and about which trace."""
-        self._stretches: dict[int, Stretch] = {}
+        self._stretches: dict[int, TraceWindow] = {}
 
-    def after(self, step: int) -> Window:
+    def after(self, step: int) -> RecordingWindow:
         """What comes after one of its steps."""
-        return Window(self._recording, self.number, self.skipped + step)
+        return RecordingWindow(self._recording, self.number, self.skipped + step)
 
-    def of(self, trace: int) -> Stretch:
+    def of(self, trace: int) -> TraceWindow:
         """One trace, read when it is asked for."""
         found = self._stretches.get(trace)
         if found is None:
@@ -176,7 +176,7 @@ class Window:
 class Recording:
     """Traces in the order of their begin, with what is in which window."""
 
-    def __init__(self, traces: Iterable[Trace]) -> None:
+    def __init__(self, traces: Iterable[ClientTrace]) -> None:
         self.traces = sorted(traces, key=lambda one: (one.begun, one.who))
         self.origin = self.traces[0].begun if self.traces else 0
         active: dict[int, list[int]] = defaultdict(list)
@@ -190,9 +190,9 @@ class Recording:
                 points[self._reached(at)].append((at, number))
         self.active, self.begins = dict(active), dict(begins)
         self.points = {window: sorted(found) for window, found in points.items()}
-        self._read: dict[int, _Read] = {}
+        self._read: dict[int, _WindowSlice] = {}
 
-    def windows(self, busy: Callable[[], bool]) -> Iterator[Window]:
+    def windows(self, busy: Callable[[], bool]) -> Iterator[RecordingWindow]:
         """All in which there is something; others only as long as somebody is `busy`."""
         known = sorted({*self.active, *self.begins, *self.points}, reverse=True)
         number = known[-1] if known else 0
@@ -201,21 +201,21 @@ class Recording:
                 number = known[-1]
             if known and known[-1] == number:
                 known.pop()
-            yield Window(self, number)
+            yield RecordingWindow(self, number)
             number += 1
 
-    def stretch(self, number: int, window: Window) -> Stretch:
+    def stretch(self, number: int, window: RecordingWindow) -> TraceWindow:
         """One trace in a window. What is read of a trace serves some windows, and goes when a later one is asked for."""
         trace, read = self.traces[number], self._read.get(number)
         if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
             read = self._read[number] = _read(trace, window)
-        return Stretch(trace, read, window)
+        return TraceWindow(trace, read, window)
 
     def _reached(self, at: int) -> int:
         """The window of the first step that isn't before a moment."""
         return max(-((self.origin - at) // STEP_MS), 0) // STEPS
 
-    def _active(self, trace: Trace) -> list[int]:
+    def _active(self, trace: ClientTrace) -> list[int]:
         at, rests = trace.columns["at"], trace.rests
         until = np.append(at[1:], at[-1:])
         until = np.where(rests, np.minimum(at + STEP_MS, until), until) + STEP_MS
@@ -227,17 +227,17 @@ class Recording:
         return sorted({window for a, b in spans for window in range(max(a, 0), b + 1)})
 
 
-def _read(trace: Trace, window: Window) -> _Read:
+def _read(trace: ClientTrace, window: RecordingWindow) -> _WindowSlice:
     begins = window.before - window.skipped * STEP_MS
     moments = begins + STEP_MS * np.arange(STEPS * WINDOWS_AT_ONCE + 1)
     figures = trace.columns_at(moments)
-    of = dict(zip(Figured._fields, figures, strict=True))
+    of = dict(zip(TraceSample._fields, figures, strict=True))
     oldest, unacked = of["oldest_at"] // _MS, of["unacked_at"] // _MS
     since = np.where((oldest > 0) & (unacked > 0), np.minimum(oldest, unacked), np.maximum(oldest, unacked))
     amounts = [of[name] for name in ("memory", "messages", "disk", "owed_bytes", "owed_messages")]
     at = trace.columns["at"]
     place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
-    return _Read(
+    return _WindowSlice(
         window.number,
         figures,
         levels_of(moments, amounts, since, of["blocked_since"] // _MS),

@@ -64,7 +64,7 @@ _MS: Final = 1_000_000
 Ints = npt.NDArray[np.int64]
 
 
-class Figured(NamedTuple):
+class TraceSample(NamedTuple):
     """What a client was at one moment. Moments are ns."""
 
     messages: int
@@ -89,7 +89,7 @@ WAITING: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Trace:
+class ClientTrace:
     """One session of a client. Columns have one value a look, oldest first."""
 
     who: TrafficRowKey
@@ -127,14 +127,14 @@ class Trace:
 
     def at(self, column: str, now: int) -> int:
         """Between two looks on the line between them; the last look's value afterwards."""
-        return int(between(now, self.columns["at"], self.columns[column]))
+        return int(interpolate(now, self.columns["at"], self.columns[column]))
 
-    def figures(self, moments: Ints) -> list[Figured]:
+    def figures(self, moments: Ints) -> list[TraceSample]:
         """What it was at these moments."""
-        return list(map(Figured, *(column.tolist() for column in self.columns_at(moments))))
+        return list(map(TraceSample, *(column.tolist() for column in self.columns_at(moments))))
 
     def columns_at(self, moments: Ints) -> list[Ints]:
-        """The same by column, in the order of `Figured`: on the line between two looks, or as at the look before. Nothing between two spells."""
+        """The same by column, in the order of `TraceSample`: on the line between two looks, or as at the look before. Nothing between two spells."""
         at, of = self.columns["at"], self.columns
         place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
         there = ~(self.rests[place] & (moments - at[place] > STEP_MS))
@@ -142,7 +142,7 @@ class Trace:
         made += [self._moments(name, place, moments) * _MS for name in MOMENTS]
         made = [
             column * there if name in WAITING else column
-            for name, column in zip(Figured._fields, made, strict=False)
+            for name, column in zip(TraceSample._fields, made, strict=False)
         ]
         return [*made, of["lump_bytes"][place]]
 
@@ -179,10 +179,10 @@ class Trace:
 
     def matched_at(self, nbytes: float) -> int:
         """When so many bytes had come for it."""
-        return int(between(nbytes, self.columns["matched_bytes"], self.columns["at"]))
+        return int(interpolate(nbytes, self.columns["matched_bytes"], self.columns["at"]))
 
 
-def between(x: float, xs: Ints, ys: Ints) -> float:
+def interpolate(x: float, xs: Ints, ys: Ints) -> float:
     """np.interp of one number, to the last bit: for one, most of what that takes is its beginning."""
     known, values = xs.data, ys.data
     place = bisect_right(known, x) - 1
@@ -194,7 +194,7 @@ def between(x: float, xs: Ints, ys: Ints) -> float:
     return (values[place + 1] - value) / (known[place + 1] - before) * (x - before) + value
 
 
-def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
+def build_traces(looks: pa.Table, acts: pa.Table) -> list[ClientTrace]:
     """One a session, those that end it among the decisions noted."""
     if looks.num_rows == 0:
         return []
@@ -204,11 +204,11 @@ def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
     for start, stop in _sessions(rows):
         whose = rows.slice(stop - 1, 1).to_pylist()[0]
         who = TrafficRowKey(*(whose[name] for name in TrafficRowKey._fields))
-        found.append(Trace(who, {name: column[start:stop] for name, column in numbers.items()}))
+        found.append(ClientTrace(who, {name: column[start:stop] for name, column in numbers.items()}))
     by_client: dict[str, list[dict[str, Any]]] = {}
     for row in acts.to_pylist():
         by_client.setdefault(row["client"], []).append(row)
-    sessions: dict[str, list[Trace]] = {}
+    sessions: dict[str, list[ClientTrace]] = {}
     for trace in found:
         sessions.setdefault(trace.who.name, []).append(trace)
     for name, own in sessions.items():
@@ -231,7 +231,7 @@ def _sessions(rows: pa.Table) -> Iterator[tuple[int, int]]:
 FINAL: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete_durable"})
 
 
-def _complete(trace: Trace, acts: Iterable[dict[str, Any]]) -> None:
+def _complete(trace: ClientTrace, acts: Iterable[dict[str, Any]]) -> None:
     """Put what decisions observed among the looks, and learn what the client takes."""
     points = {int(at): number for number, at in enumerate(trace.columns["at"])}
     for act in acts:
@@ -267,7 +267,7 @@ def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
     return rests
 
 
-def _observed(trace: Trace, act: dict[str, Any]) -> dict[str, int]:
+def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
     """The figures that a decision tells of its client: what was observed may have passed its limit since the last look, and after the act there is
     none. Of a client of several subscriptions nobody knows which one a rule looked at."""
     known = {"memory": act["memory"], "disk": act["disk"]} if act["memory"] >= 0 else {}
@@ -281,7 +281,7 @@ def _observed(trace: Trace, act: dict[str, Any]) -> dict[str, int]:
     return known
 
 
-def _insert(trace: Trace, act: dict[str, Any], known: dict[str, int]) -> None:
+def _insert(trace: ClientTrace, act: dict[str, Any], known: dict[str, int]) -> None:
     """What a decision saw: the moment before it took effect."""
     now = act["at"]
     values = {name: trace.at(name, now) for name in trace.columns}
@@ -295,7 +295,7 @@ def _insert(trace: Trace, act: dict[str, Any], known: dict[str, int]) -> None:
         trace.columns[name] = np.insert(column, place, values[name])
 
 
-def _learn(trace: Trace) -> None:
+def _learn(trace: ClientTrace) -> None:
     """What it takes while something waits, and what a waiting byte costs."""
     of = trace.columns
     gone = np.diff(of["at"])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker_core.client import AsyncClient
-from pipeline.lakefiles import facts_of
+from pipeline.lake_files import file_metadata
 from tests.support.brokers import until
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, running_members
@@ -89,7 +89,7 @@ async def test_runs_over_different_members_journals_make_one_lake_of_one_log(tmp
         for name, number in published.items():
             assert bodies_of(tmp_path, f"load.{name}") == list(range(1, number + 1)), f"{name}\n{said}"
         logs = {
-            facts_of(pq.ParquetFile(file))["log"]
+            file_metadata(pq.ParquetFile(file))["log"]
             for file in (tmp_path / "lake" / "records").rglob("*.parquet")
         }
         assert logs == {str(a.journal.identity)}

@@ -20,8 +20,8 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE, index_path, parse_segment_path
 from broker_core.journal.segment_copies import compress_segment, copy_segment
 from broker_core.journal.segment_reader import open_source, scan_segment
-from pipeline.config import Settings, settings_from
-from pipeline.plots import Plot, draw
+from pipeline.config import JobSettings, settings_from
+from pipeline.plots import PlotSpec, draw_svg
 from sluice_spark.place import LogPlace
 
 INSTANCE = "sluice-1"
@@ -38,7 +38,7 @@ def place_in(home: Path) -> LogPlace:
     return settings_in(home).log
 
 
-def settings_in(home: Path) -> Settings:
+def settings_in(home: Path) -> JobSettings:
     """Settings of a job that works in `home` on two cores."""
     home.mkdir(parents=True, exist_ok=True)
     return settings_from({}, home=home, instance=INSTANCE, archive=home / "archive", master="local[2]")
@@ -170,10 +170,10 @@ class Told:
     def page(self, html: str) -> None:
         self.html = html
 
-    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         self.tables[name] = table.to_pylist()
         for plot in plots:
-            assert draw(plot, table).startswith("<svg")
+            assert draw_svg(plot, table).startswith("<svg")
 
 
 def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.axes import Unit, amount_marks, said_amount, time_marks
+from pipeline.axes import Unit, amount_ticks, format_amount, time_ticks
 
 DAY = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def said(low: float, high: float, unit: Unit = "", whole: bool = False) -> list[str]:
-    return [mark.said for mark in amount_marks(low, high, unit, whole)]
+    return [mark.said for mark in amount_ticks(low, high, unit, whole)]
 
 
 def micros(at: datetime) -> float:
@@ -47,7 +47,7 @@ def test_what_falls_below_zero_has_marks_there_too() -> None:
 
 
 def test_an_amount_by_itself_has_three_digits() -> None:
-    assert [said_amount(1_610_612_736, "bytes"), said_amount(1_388, "s"), said_amount(0, "ms")] == [
+    assert [format_amount(1_610_612_736, "bytes"), format_amount(1_388, "s"), format_amount(0, "ms")] == [
         "1.5 GiB",
         "23.1 min",
         "0",
@@ -60,7 +60,7 @@ def test_an_amount_by_itself_has_three_digits() -> None:
 def test_marks_enclose_what_is_drawn_and_are_few(
     low: float, high: float, unit: Unit, whole: bool, most: int
 ) -> None:
-    marks = amount_marks(low, high, unit, whole, most)
+    marks = amount_ticks(low, high, unit, whole, most)
     nearly = 1e-9 * (high - low)
     assert marks[0].at <= low + nearly
     assert marks[-1].at >= high - nearly
@@ -69,28 +69,28 @@ def test_marks_enclose_what_is_drawn_and_are_few(
 
 
 def test_a_day_has_marks_at_round_hours_and_says_its_date_once() -> None:
-    marks = time_marks(micros(DAY), micros(DAY + timedelta(hours=23)), 5)
+    marks = time_ticks(micros(DAY), micros(DAY + timedelta(hours=23)), 5)
     assert [(mark.said, mark.below) for mark in marks] == [
         ("00:00", "22 Nov, UTC"), ("06:00", ""), ("12:00", ""), ("18:00", ""),
     ]  # fmt: skip
 
 
 def test_midnight_says_the_new_day() -> None:
-    marks = time_marks(micros(DAY + timedelta(hours=20)), micros(DAY + timedelta(hours=29)), 5)
+    marks = time_ticks(micros(DAY + timedelta(hours=20)), micros(DAY + timedelta(hours=29)), 5)
     assert [(mark.said, mark.below) for mark in marks] == [
         ("21:00", "22 Nov, UTC"), ("00:00", "23 Nov"), ("03:00", ""),
     ]  # fmt: skip
 
 
 def test_weeks_have_days() -> None:
-    marks = time_marks(micros(DAY), micros(DAY + timedelta(days=6)), 5)
+    marks = time_ticks(micros(DAY), micros(DAY + timedelta(days=6)), 5)
     assert [mark.said for mark in marks] == ["23 Nov", "25 Nov", "27 Nov"]
 
 
 @pytest.mark.parametrize("length", [timedelta(0), timedelta(milliseconds=1), timedelta(seconds=40)])
 def test_a_moment_and_what_is_short_have_marks_too(length: timedelta) -> None:
     begin = DAY + timedelta(hours=3, milliseconds=700)
-    marks = time_marks(micros(begin), micros(begin + length), 5)
+    marks = time_ticks(micros(begin), micros(begin + length), 5)
     assert marks
     assert all(micros(begin) <= mark.at <= micros(begin + length) for mark in marks)
     assert marks[0].said.startswith("03:00:")
@@ -98,7 +98,7 @@ def test_a_moment_and_what_is_short_have_marks_too(length: timedelta) -> None:
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(0, 10_000_000_000_000_000), st.integers(3, 7))
 def test_times_are_within_what_is_drawn_and_few(low: int, span: int, most: int) -> None:
-    marks = time_marks(low, low + span, most)
+    marks = time_ticks(low, low + span, most)
     assert len(marks) >= 1
     assert all(low <= mark.at <= low + span for mark in marks)
     if span <= 4 * 364 * 86_400 * 1_000_000:

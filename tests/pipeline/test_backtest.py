@@ -25,12 +25,12 @@ from broker_core.documents.system_records import TrafficRowKey, TrafficSample, p
 from broker_core.errors import SluiceError
 from broker_core.names import TRAFFIC_TOPIC
 from pipeline.jobs import backtest
-from pipeline.jobs.backtest import acts_of, looks_of
-from pipeline.transforms.agreement import agreement
+from pipeline.jobs.backtest import read_decisions, read_samples
+from pipeline.transforms.agreement import compare_decisions
+from pipeline.transforms.backtest import backtest_policies
+from pipeline.transforms.backtest_guard import BacktestResult
 from pipeline.transforms.recording import Recording
-from pipeline.transforms.replayed import try_all
-from pipeline.transforms.traces import ACTS, TRAFFIC, between, traces_of
-from pipeline.transforms.trial import Tried
+from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces, interpolate
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, plan_log
@@ -50,8 +50,8 @@ def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Tabl
     log = examine(LogPlace(home / "journal", None, instance))
     request = Request(columns=("body",))
     spans = plan_log(log, request)
-    looks = [one for span in spans for one in looks_of(log.place, request, span)]
-    acts = [one for span in spans for one in acts_of(log.place, request, span)]
+    looks = [one for span in spans for one in read_samples(log.place, request, span)]
+    acts = [one for span in spans for one in read_decisions(log.place, request, span)]
     return (
         pa.concat_tables(
             [TRAFFIC.empty_table(), *(one.select(TRAFFIC.names).cast(TRAFFIC) for one in looks)]
@@ -60,8 +60,8 @@ def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Tabl
     )
 
 
-def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> Tried:
-    (found,) = try_all([policy], HOST, Recording(traces_of(looks, acts)))
+def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> BacktestResult:
+    (found,) = backtest_policies([policy], HOST, Recording(build_traces(looks, acts)))
     return found
 
 
@@ -138,7 +138,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
     newest = max(looks["at"].to_pylist())
     recorded = [row for row in acts.to_pylist() if row["at"] <= newest]
     assert {row["action"] for row in recorded} >= {"warn", "disconnect"}
-    found = agreement(recorded, predicted.acts)
+    found = compare_decisions(recorded, predicted.acts)
     # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that could foretell it: of
     # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be a mistake.
     who, foreseen = whom(recorded), whom(predicted.acts)
@@ -146,7 +146,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
     assert found.percent >= 80, (found, recorded, predicted.acts)
     assert found.in_time_percent >= 90, (found, recorded, predicted.acts)  # one late of 17 was seen
     other = replace(policy, client_policy=replace(policy.client_policy, client_message_age_limit_ms=3_000))
-    unlike = agreement(recorded, tried(other, looks, acts).acts)
+    unlike = compare_decisions(recorded, tried(other, looks, acts).acts)
     assert unlike.in_time_percent < 80, unlike
 
 
@@ -182,7 +182,7 @@ def limited(capacity: int, age_ms: int | None = None, memory: int = 1_000_000) -
     )
 
 
-def acts_of_client(found: Tried, name: str) -> list[tuple[str, int]]:
+def acts_of_client(found: BacktestResult, name: str) -> list[tuple[str, int]]:
     return [(row["action"], row["at"] - START) for row in found.acts if row["client"] == name]
 
 
@@ -297,7 +297,7 @@ def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
     last = int(xs[-1])
     near = st.one_of(st.integers(-1, last + 1), st.sampled_from(xs.tolist()), st.floats(-1, last + 1))
     for x in data.draw(st.lists(near, min_size=1, max_size=20)):
-        assert between(x, xs, ys) == np.interp(x, xs, ys)
+        assert interpolate(x, xs, ys) == np.interp(x, xs, ys)
 
 
 def test_agreement_counts_episodes_and_not_repetitions() -> None:
@@ -306,10 +306,10 @@ def test_agreement_counts_episodes_and_not_repetitions() -> None:
 
     recorded = [act("a", 0), act("a", 1_000), act("a", 60_000), act("b", 0), act("d", 0, "warn")]
     predicted = [act("a", 900), act("a", 62_000), act("c", 0), act("d", 0, "warn")]
-    found = agreement(recorded, predicted)
+    found = compare_decisions(recorded, predicted)
     assert found == (3, 1, 1, 2)
     assert (found.percent, found.in_time_percent) == (60.0, 66.7)
-    assert agreement([], []).percent == 100
+    assert compare_decisions([], []).percent == 100
 
 
 # The job, over a journal.

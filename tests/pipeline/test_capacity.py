@@ -16,7 +16,7 @@ from broker_core.journal.appender import JournalOptions
 from broker_core.journal.segment import HEADER_SIZE, segment_name
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from pipeline.jobs import capacity
-from pipeline.transforms.capacity import Volume, advice, days_to, percentile
+from pipeline.transforms.capacity import DiskVolume, days_until_limit, percentile, setting_advice
 from sluice_spark.log import examine
 from tests.pipeline.support import (
     NOON,
@@ -37,15 +37,15 @@ HOUR, DAY = 3_600, 86_400
 def test_percentiles_are_over_all_time_and_limits_are_reached_by_the_line_through_daily_peaks() -> None:
     assert [percentile(np.array([5.0, 9.0]), one, 100) for one in (50.0, 98.5, 99.0, 100.0)] == [0, 5, 5, 9]
     slots = np.array([0, DAY, 2 * DAY, 2 * DAY + 1])
-    assert days_to(100.0, slots, np.array([10.0, 20.0, 30.0, 1.0])) == pytest.approx(7.0)
-    assert days_to(100.0, slots, np.array([30.0, 20.0, 10.0, 1.0])) is None
-    assert days_to(100.0, slots[:2], np.array([10.0, 20.0])) is None
+    assert days_until_limit(100.0, slots, np.array([10.0, 20.0, 30.0, 1.0])) == pytest.approx(7.0)
+    assert days_until_limit(100.0, slots, np.array([30.0, 20.0, 10.0, 1.0])) is None
+    assert days_until_limit(100.0, slots[:2], np.array([10.0, 20.0])) is None
 
 
 def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
     pool = {"pool": "instance", "of": "memory", "peak": 95, "limit": 100, "days_to_limit": None}
-    disk = Volume("journal", 1, 10, 5.0)
-    told = advice([pool], 7_200.0, 86_400.0, 3_600.0, [disk], 50, 45.0)
+    disk = DiskVolume("journal", 1, 10, 5.0)
+    told = setting_advice([pool], 7_200.0, 86_400.0, 3_600.0, [disk], 50, 45.0)
     assert [row["setting"] for row in told] == [
         "instance: memory limit", "journal retention", "client_policy.client_max_capacity", "disk of journal",
     ]  # fmt: skip
@@ -55,11 +55,11 @@ def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
         "70 %",
     )
     assert "the log held 24.0 hours at the end" in told[1]["why"]
-    told = advice([pool], 7_200.0, 86_400.0, None, [disk], 50, 45.0)
+    told = setting_advice([pool], 7_200.0, 86_400.0, None, [disk], 50, 45.0)
     assert (told[1]["now"], told[1]["recommended"]) == ("nothing is removed", "3 hours at least")
     assert "full in 2.0 days" in told[3]["why"]
     calm = pool | {"peak": 50}
-    assert advice([calm], 0.0, 3_600.0, None, [Volume("journal", 1, 10, 0.0)], 50, 1.0) == []
+    assert setting_advice([calm], 0.0, 3_600.0, None, [DiskVolume("journal", 1, 10, 0.0)], 50, 1.0) == []
 
 
 def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
@@ -149,13 +149,13 @@ def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
     assert told.tables["topics"][0]["bytes_a_day"] is None
     assert any("The log covers 1 s" in note for note in told.notes)
     day = DAY
-    (one,) = capacity.volumes(settings, 30 * day, 0)
+    (one,) = capacity.disk_volumes(settings, 30 * day, 0)
     assert one.grows == pytest.approx(one.used / 30)
     for name in ("day=2026-10-23", "day=2026-11-21", "day=elsewhere"):
         folder = settings.lake / "records" / name
         folder.mkdir(parents=True)
         (folder / "some.parquet").write_bytes(b"x" * 8_192)
-    (both,) = capacity.volumes(settings, 2 * day, 0)
+    (both,) = capacity.disk_volumes(settings, 2 * day, 0)
     kept = both.used - one.used
     assert kept > 0 and both.grows == pytest.approx(one.used / 2 + kept / 30)
 
@@ -165,8 +165,8 @@ def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
     with opened(tmp_path, JournalOptions(segment_size=8 * 1024 * 1024, preallocated=1)) as log:
         nbytes = append(log, [("t", b"x" * 5_000)] * 100).nbytes
         (path,) = settings.log.directory.glob("*.journal")
-        empty = capacity.unfilled(examine(settings.log))
-        (one,) = capacity.volumes(settings, 2 * DAY, empty)
+        empty = capacity.unused_preallocation(examine(settings.log))
+        (one,) = capacity.disk_volumes(settings, 2 * DAY, empty)
     assert path.stat().st_size - empty == HEADER_SIZE + nbytes < 1_000_000
     assert one.grows < 1_000_000 < one.used
     last = fill(tmp_path / "sealed", [50] * 40)
@@ -175,4 +175,4 @@ def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
         settings_in(tmp_path / "sealed").log.directory
         / segment_name(sealed.place.instance, sealed.segments[-1])
     )
-    assert last and capacity.unfilled(sealed) == 0
+    assert last and capacity.unused_preallocation(sealed) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.jobs.client_history import client_hours, newest_hour, request_from, write_hours
 from pipeline.schemas import CLIENT_HOURS
-from pipeline.transforms.client_history import EVENTS, HOUR_MS, finished, hours_of
+from pipeline.transforms.client_history import EVENTS, HOUR_MS, close_open_hours, hours_of
 
 H = 1_795_262_400_000
 """2026-11-21T12:00:00Z in milliseconds."""
@@ -39,7 +39,7 @@ def events(*told: tuple[int, str | None, dict[str, Any]], client: str | None = "
 
 def test_lag_is_the_greatest_and_its_mean_is_over_time_and_not_over_events() -> None:
     told = [(H + second * 1_000, "sample", {"lag_messages": 30}) for second in range(1, 61)]
-    made = finished(
+    made = close_open_hours(
         hours_of(
             events(
                 (H, "sample", {"lag_messages": 10, "lag_bytes": 1_000, "lag_ms": 5}),
@@ -78,7 +78,7 @@ def test_rates_states_and_decisions_of_each_transport_and_who_stays_connected() 
         )
     )
     other = hours_of(events((H + 3 * HOUR_MS, "sample", {}), client="other"))
-    tcp, ws, _ = finished(pa.concat_tables([mine, other])).to_pylist()
+    tcp, ws, _ = close_open_hours(pa.concat_tables([mine, other])).to_pylist()
     assert (tcp["transport"], tcp["connected_ms"], tcp["paused_ms"]) == ("tcp", 3 * MINUTE, MINUTE)
     assert (tcp["delivered_messages"], tcp["delivered_bytes"], tcp["rate_max"]) == (6_060, 60, 100.0)
     assert (tcp["disconnected"], tcp["lost_messages"], tcp["connects"], tcp["disconnects"]) == (1, 7, 1, 1)
@@ -88,7 +88,7 @@ def test_rates_states_and_decisions_of_each_transport_and_who_stays_connected() 
 
 def test_what_a_client_was_handed_after_its_last_sample_is_told_by_its_disconnection() -> None:
     handed = {"delivered_messages": 90, "delivered_bytes": 9_000}
-    made = finished(
+    made = close_open_hours(
         hours_of(
             events(
                 (H, "connect", {}),

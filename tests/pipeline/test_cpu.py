@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pipeline.cpu import cpu_seconds, note_cpu_below
+from pipeline.cpu import cpu_seconds, record_child_cpu
 
 BUSY = """
 import sys, time
@@ -17,18 +17,18 @@ sys.stdin.read()
 
 
 def test_a_process_that_was_noted_and_has_ended_counts_once() -> None:
-    note_cpu_below()  # what other tests have left running
+    record_child_cpu()  # what other tests have left running
     before = cpu_seconds()
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as busy:
         assert busy.stdout is not None
         assert busy.stdout.readline() == b"done\n"
-        note_cpu_below()
-        note_cpu_below()
+        record_child_cpu()
+        record_child_cpu()
         assert busy.stdin is not None
         busy.stdin.close()
     spent = cpu_seconds() - before
     assert 0.39 <= spent < 0.8
-    note_cpu_below()
+    record_child_cpu()
     assert cpu_seconds() - before - spent < 0.2

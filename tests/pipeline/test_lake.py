@@ -24,11 +24,11 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from pipeline.config import Settings, settings_from
+from pipeline.config import JobSettings, settings_from
 from pipeline.jobs import Reporter, lake, lake_check
-from pipeline.lakefiles import facts_of, one_writer, write_parquet
+from pipeline.lake_files import file_metadata, lock_lake, write_parquet
 from pipeline.manifest import read_manifest
-from pipeline.transforms.lake import file_name, missing, parse_file_name, sorted_parts, tag_of
+from pipeline.transforms.lake import file_name, log_tag, missing_intervals, parse_file_name, sorted_parts
 from sluice_spark.columns import COLUMNS
 from sluice_spark.log import Log, examine
 from sluice_spark.segments import Span
@@ -68,12 +68,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the workers' part done in this process, without Spark."""
 
     def write(
-        settings: Settings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+        settings: JobSettings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
     ) -> list[dict[str, object]]:
         rows = [
             {"error": None} | row
             for span in spans
-            for row in lake.written_or_error(log.place, settings.records, span, skip_gaps)
+            for row in lake.try_write_span(log.place, settings.records, span, skip_gaps)
         ]
         lake.raise_first(rows)
         return rows
@@ -97,7 +97,7 @@ def files_of(home: Path) -> list[str]:
 
 def tag(home: Path) -> str:
     """How the names of this log's files end; nothing while logs have no identity."""
-    return tag_of(examine(place_in(home)).place.log)
+    return log_tag(examine(place_in(home)).place.log)
 
 
 def lake_of(home: Path) -> pa.Table:
@@ -145,7 +145,7 @@ def test_records_are_put_in_order_as_arrow_itself_does(
         }
     )
     chunked = pa.concat_tables([table.slice(0, len(records) // 2), table.slice(len(records) // 2)])
-    with mock.patch("pipeline.transforms.lake.MOST_SMALL", small):
+    with mock.patch("pipeline.transforms.lake.MAX_SMALL", small):
         parts = list(sorted_parts({name: chunked.column(name) for name in chunked.schema.names}, rows))
     whole = pa.concat_tables([part.cast(table.schema) for part in parts])
     assert whole.equals(table.sort_by([("topic", "ascending"), ("sequence", "ascending")]))
@@ -194,9 +194,9 @@ def test_half_written_files_are_cleared_and_one_job_writes_at_a_time(tmp_path: P
     left = directory / "day=2026-11-21" / ".tmp-dead"
     left.parent.mkdir(parents=True)
     left.touch()
-    with one_writer(directory):
+    with lock_lake(directory):
         assert not left.exists()
-        with pytest.raises(OperatorError, match="lake_busy"), one_writer(directory):
+        with pytest.raises(OperatorError, match="lake_busy"), lock_lake(directory):
             pass
 
 
@@ -349,7 +349,7 @@ def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
     found = parse_file_name(middle.name, "sluice-1")
     assert found is not None
     opened = pq.ParquetFile(middle)
-    content, facts = opened.read(), facts_of(opened)
+    content, facts = opened.read(), file_metadata(opened)
     middle.unlink()
     assert check(tmp_path, quick=True)["through"] == found.first - 1
     changed = content.set_column(8, "body", pa.array([b"x"] * content.num_rows))
@@ -364,7 +364,7 @@ def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
 
 def test_two_files_with_the_same_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="lake_overlap"):
-        missing([(1, 10), (10, 20)], 1, 20)
+        missing_intervals([(1, 10), (10, 20)], 1, 20)
 
 
 @given(
@@ -380,7 +380,7 @@ def test_what_is_missing_is_exactly_what_no_file_covers(
     covered = [(a, b - 1) for (a, b), keep in zip(pairwise(edges), held, strict=False) if keep]
     last = first + length
     wanted = set(range(first, last + 1)) - {n for a, b in covered for n in range(a, b + 1)}
-    found = missing(covered, first, last)
+    found = missing_intervals(covered, first, last)
     assert {n for a, b in found for n in range(a, b + 1)} == wanted
     assert found == sorted(found)
 
@@ -403,7 +403,7 @@ def test_files_of_others_are_no_intervals(name: str) -> None:
 def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:
     last = fill(tmp_path, [10])
     settings = settings_in(tmp_path)
-    rows = lake.written_or_error(settings.log, settings.records, Span(1, 1, last + 1), False)
+    rows = lake.try_write_span(settings.log, settings.records, Span(1, 1, last + 1), False)
     with pytest.raises(OperatorError, match="journal_short"):
         lake.raise_first([{"error": None} | row for row in rows])
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.transforms.numbering import RUNS, joined, judged, runs_of
+from pipeline.transforms.publisher_sequences import RUNS, find_problems, merge_runs, sequence_runs
 from sluice_spark.columns import record_schema
 
 RECORD = st.tuples(st.sampled_from(["a", "b"]), st.one_of(st.none(), st.integers(1, 12)))
@@ -27,9 +27,11 @@ def batch_of(records: list[tuple[str, int | None]], first: int) -> pa.RecordBatc
 def test_runs_say_what_counting_says_wherever_the_log_is_cut(
     records: list[tuple[str, int | None]], portion: int
 ) -> None:
-    parts = [runs_of(batch_of(records[n : n + portion], n + 1)) for n in range(0, len(records), portion)]
-    runs = joined(pa.concat_tables([RUNS.empty_table(), *parts]))
-    publishers, findings = judged(runs)
+    parts = [
+        sequence_runs(batch_of(records[n : n + portion], n + 1)) for n in range(0, len(records), portion)
+    ]
+    runs = merge_runs(pa.concat_tables([RUNS.empty_table(), *parts]))
+    publishers, findings = find_problems(runs)
     told = {row["publisher"]: row for row in publishers.to_pylist()}
     for name in {name for name, _ in records}:
         numbers = [number for publisher, number in records if publisher == name and number is not None]
@@ -46,7 +48,7 @@ def test_runs_say_what_counting_says_wherever_the_log_is_cut(
 
 
 def test_a_publisher_that_numbers_well_is_one_run_over_all_spans() -> None:
-    parts = [runs_of(batch_of([("a", n)], n)) for n in range(1, 50)]
-    assert joined(pa.concat_tables(parts)).to_pylist() == [
+    parts = [sequence_runs(batch_of([("a", n)], n)) for n in range(1, 50)]
+    assert merge_runs(pa.concat_tables(parts)).to_pylist() == [
         {"publisher": "a", "sequence": 1, "first": 1, "last": 49, "records": 49}
     ]

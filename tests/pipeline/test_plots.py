@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 
-from pipeline.plots import COLOURS, MOST_BARS, NARROW, WIDE, Paper, Plot, cut_name, draw
+from pipeline.plots import COLOURS, MAX_BARS, NARROW, WIDE, PlotSize, PlotSpec, draw_svg, shorten_name
 
 
-def texts(plot: Plot, table: pa.Table, paper: Paper = WIDE) -> list[str]:
-    root = ElementTree.fromstring(draw(plot, table, paper))
+def texts(plot: PlotSpec, table: pa.Table, paper: PlotSize = WIDE) -> list[str]:
+    root = ElementTree.fromstring(draw_svg(plot, table, paper))
     return [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
@@ -24,13 +24,13 @@ def lines(clients: int) -> pa.Table:
 
 
 def test_each_of_several_lines_is_named_and_one_by_itself_is_not() -> None:
-    plot = Plot("Lag", "hour", ("lag",), by="client")
+    plot = PlotSpec("Lag", "hour", ("lag",), by="client")
     assert {"client-0", "client-1"} <= set(texts(plot, lines(2)))
     assert "client-0" not in texts(plot, lines(1))
 
 
 def test_lines_that_have_no_colour_left_are_counted() -> None:
-    told = texts(Plot("Lag", "hour", ("lag",), by="client"), lines(30))
+    told = texts(PlotSpec("Lag", "hour", ("lag",), by="client"), lines(30))
     assert f"the first {len(COLOURS)} of 30" in told
     assert "client-8" not in told
 
@@ -39,12 +39,12 @@ def test_bars_of_several_columns_are_named_and_those_left_out_counted() -> None:
     table = pa.table(
         {"policy": [f"p{n}" for n in range(60)], "offlined": range(60), "disconnected": range(60)}
     )
-    told = texts(Plot("Acted on", "policy", ("offlined", "disconnected"), "bars"), table)
-    assert {"offlined", "disconnected", f"the first {MOST_BARS} of 60"} <= set(told)
+    told = texts(PlotSpec("Acted on", "policy", ("offlined", "disconnected"), "bars"), table)
+    assert {"offlined", "disconnected", f"the first {MAX_BARS} of 60"} <= set(told)
 
 
 def test_a_legend_makes_the_plot_higher_and_stays_on_narrow_paper() -> None:
-    root = ElementTree.fromstring(draw(Plot("Lag", "hour", ("lag",), by="client"), lines(8), NARROW))
+    root = ElementTree.fromstring(draw_svg(PlotSpec("Lag", "hour", ("lag",), by="client"), lines(8), NARROW))
     _, _, width, height = map(int, root.attrib["viewBox"].split())
     assert width == NARROW.width
     assert height > NARROW.height
@@ -54,12 +54,12 @@ def test_a_legend_makes_the_plot_higher_and_stays_on_narrow_paper() -> None:
 
 def test_bytes_are_told_in_binary_units() -> None:
     table = pa.table({"topic": ["a"], "bytes_a_day": [1_610_612_736]})
-    assert "1.5 GiB" in texts(Plot("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes"), table)
+    assert "1.5 GiB" in texts(PlotSpec("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes"), table)
 
 
 def test_names_that_begin_alike_stay_apart() -> None:
-    assert cut_name("carrier-board-frankfurt-gate-17-left") != cut_name(
+    assert shorten_name("carrier-board-frankfurt-gate-17-left") != shorten_name(
         "carrier-board-frankfurt-gate-18-left"
     )
-    assert len(cut_name("x" * 100)) == 28
-    assert cut_name("short") == "short"
+    assert len(shorten_name("x" * 100)) == 28
+    assert shorten_name("short") == "short"

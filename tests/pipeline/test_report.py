@@ -14,8 +14,8 @@ from django.urls import reverse
 from console.models import Instance
 from pipeline.jobs import report
 from pipeline.jobs.client_history import write_hours
-from pipeline.plots import Plot
-from pipeline.record import Recorder
+from pipeline.plots import PlotSpec
+from pipeline.run_record import RecordingReporter
 from pipeline.schemas import CLIENT_HOURS
 from tests.pipeline.support import INSTANCE, Told, settings_in
 
@@ -33,18 +33,18 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
         for number in range(200) for name in ("<b>slow", "quick")
     ]  # fmt: skip
     write_hours(place.client_history, INSTANCE, pa.Table.from_pylist(rows, schema=CLIENT_HOURS), None)
-    other = Recorder(Told(), "capacity", argparse.Namespace())
+    other = RecordingReporter(Told(), "capacity", argparse.Namespace())
     other.table(
         "growth",
         pa.table({"hour": [1, 2], "bytes": [3, 4]}),
         "Growth",
-        [Plot("Bytes by hour", "hour", ("bytes",))],
+        [PlotSpec("Bytes by hour", "hour", ("bytes",))],
     )
     other.table(
         "advice", pa.table({"setting": ["journal retention"], "why": ["a < b"]}), "Recommended settings"
     )
     assert other.keep(place, {})
-    made = Recorder(Told(), "report", argparse.Namespace(days=7))
+    made = RecordingReporter(Told(), "report", argparse.Namespace(days=7))
     result = report.run(place, argparse.Namespace(days=7), made)
     assert (result["clients"], result["clients_disconnected"], result["offline_hours"], result["parts"]) == (
         2,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from broker_core.config import PolicyDocument
 from broker_core.documents.system_records import TrafficSample
+from pipeline.transforms.backtest import PolicyBacktest, run_backtests
+from pipeline.transforms.backtest_guard import BacktestResult
 from pipeline.transforms.recording import Recording
-from pipeline.transforms.replayed import Try, tried_on
-from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
-from pipeline.transforms.trial import Tried
+from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
 from tests.support.rules import policy_with
 
 HOST = 8 * 2**30
@@ -99,7 +99,7 @@ def recorded(seed: int, clients: int) -> Recording:
     looks = [row for one in made for row in one.looks]
     acts = [row for one in made for row in one.acts]
     return Recording(
-        traces_of(pa.Table.from_pylist(looks, schema=TRAFFIC), pa.Table.from_pylist(acts, schema=ACTS))
+        build_traces(pa.Table.from_pylist(looks, schema=TRAFFIC), pa.Table.from_pylist(acts, schema=ACTS))
     )
 
 
@@ -171,9 +171,12 @@ def tight(seed: int) -> PolicyDocument:
     )
 
 
-def both(document: PolicyDocument, recording: Recording) -> list[Tried]:
+def both(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
     """With clients that rest, and without."""
-    return [tried_on(recording, [Try(document, HOST, recording.traces, rests)])[0] for rests in (True, False)]
+    return [
+        run_backtests(recording, [PolicyBacktest(document, HOST, recording.traces, rests)])[0]
+        for rests in (True, False)
+    ]
 
 
 @settings(deadline=None, max_examples=60)
@@ -200,7 +203,7 @@ def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(1, 20)
     few, all_of_them = (Counted(document, recording, rests) for rests in (True, False))
-    tried = [tried_on(recording, [one])[0].as_dict() for one in (few, all_of_them)]
+    tried = [run_backtests(recording, [one])[0].as_dict() for one in (few, all_of_them)]
     assert tried[0] == tried[1]
     assert {act["signal"] for act in tried[0]["acts"]} >= {"pool_memory", "pool_disk"}
     assert few.looks < all_of_them.looks / 4
@@ -215,14 +218,14 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
     found = []
     for rests in (True, False):
         tried = Counted(document, recording, rests)
-        found.append(tried_on(recording, [tried])[0].as_dict())
+        found.append(run_backtests(recording, [tried])[0].as_dict())
         counts.append(tried.looks)
     assert found[0] == found[1]
     assert any(max(peak) > 0 for peak in found[0]["peaks"].values())
     assert counts[0] < counts[1] / 4
 
 
-class Counted(Try):
+class Counted(PolicyBacktest):
     """Counts how often the guard is told of a client."""
 
     def __init__(self, document: PolicyDocument, recording: Recording, rests: bool) -> None:

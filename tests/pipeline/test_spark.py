@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from broker_core.journal.reader_leases import leases_path
 from broker_core.journal.segment import segment_name
-from pipeline.__main__ import spoken
+from pipeline.__main__ import to_sluice_error
 from pipeline.jobs import client_history, lake
 from sluice_spark import journal
 from tests.pipeline.support import (
@@ -176,6 +176,6 @@ def test_what_a_worker_meets_reaches_the_operator_as_itself(lent: SparkSession, 
     path.write_bytes(content)
     with pytest.raises(Exception, match="journal_damaged") as caught:
         load(lent, tmp_path).collect()
-    error = spoken(caught.value)
+    error = to_sluice_error(caught.value)
     assert error.code == "journal_damaged"
     assert error.sentence.startswith("sluice-1.00000000000000000001.journal is damaged at byte")

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError
-from pipeline import compaction, delta
+from pipeline import compaction, delta_table
 from pipeline.manifest import read_manifest
 from pipeline.transforms.lake import parse_file_name
-from pipeline.transforms.typed import PREFIX, UNFIT, infer, typed
+from pipeline.transforms.typed_columns import PREFIX, UNFIT, infer_fields, typed_columns
 from tests.pipeline.support import INSTANCE, NOON, SECOND, append, numbered, opened, settings_in
 from tests.pipeline.test_lake import here, run_here  # noqa: F401
 
@@ -44,9 +44,9 @@ OBJECTS = st.dictionaries(
 def test_columns_and_what_is_unfit_together_are_the_bodies(
     sample: list[dict[str, Any]], bodies: list[dict[str, Any]]
 ) -> None:
-    fields = infer(orjson.dumps(one) for one in sample)
+    fields = infer_fields(orjson.dumps(one) for one in sample)
     texts = [orjson.dumps(one) for one in bodies]
-    made = typed(
+    made = typed_columns(
         pa.chunked_array([["t"] * len(bodies)], pa.string()), pa.chunked_array([texts], pa.binary()), fields
     )
     assert len({name.lower() for name in made.columns.column_names}) == len(fields) + 1
@@ -172,7 +172,7 @@ def test_readers_of_the_delta_table_keep_what_they_had_listed(
     assert DeltaTable(directory, version=before).to_pyarrow_table(columns=["sequence"]).num_rows == last
     names = sorted(settings_in(tmp_path).records.glob(".versions/*/*"))
     assert len(names) == 7
-    monkeypatch.setattr(delta, "KEPT_S", -1)
+    monkeypatch.setattr(delta_table, "KEPT_S", -1)
     run_here(tmp_path)
     (kept,) = settings_in(tmp_path).records.glob(".versions/*/*")
     assert kept.samefile(next(settings_in(tmp_path).records.glob("day=*/*.parquet")))
@@ -181,14 +181,14 @@ def test_readers_of_the_delta_table_keep_what_they_had_listed(
 
 
 def test_a_large_file_isnt_written_again_for_each_small_one() -> None:
-    def files(*sizes: int) -> list[compaction.Small]:
+    def files(*sizes: int) -> list[compaction.SmallFile]:
         return [
-            compaction.Small(compaction.LakeFile(n, n, "t"), Path(str(n)), size)
+            compaction.SmallFile(compaction.LakeFileName(n, n, "t"), Path(str(n)), size)
             for n, size in enumerate(sizes, 1)
         ]
 
     def shape(*sizes: int) -> list[int]:
-        return [len(group) for group in compaction.groups(files(*sizes), 100)]
+        return [len(group) for group in compaction.plan_compaction(files(*sizes), 100)]
 
     assert [
         shape(90, 1),
@@ -199,7 +199,7 @@ def test_a_large_file_isnt_written_again_for_each_small_one() -> None:
         shape(1),
     ] == [[], [], [5], [], [2, 2], []]
     apart = [one for one in files(1, 1, 1, 1) if one.file.first != 2]
-    assert [[one.file.first for one in group] for group in compaction.groups(apart, 100)] == [[3, 4]]
+    assert [[one.file.first for one in group] for group in compaction.plan_compaction(apart, 100)] == [[3, 4]]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline.session import start_session
+from pipeline.spark_session import start_session
 from sluice_spark import register
 
 

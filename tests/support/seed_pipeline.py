@@ -12,8 +12,8 @@ from django.conf import settings
 
 from broker_core.errors import JournalError
 from pipeline.config import settings_from
-from pipeline.plots import Plot
-from pipeline.record import Recorder
+from pipeline.plots import PlotSpec
+from pipeline.run_record import RecordingReporter
 
 
 class _Silent:
@@ -39,22 +39,22 @@ def seed_runs_of_jobs() -> None:
     hours = [datetime(2026, 11, 22, hour, tzinfo=UTC) for hour in range(24)]
     grown = pa.table({"hour": hours * 2, "topic": ["flights.UA"] * 24 + ["flights.DL"] * 24, "bytes": [(2 + hour % 7) * 2**24 for hour in range(48)]})  # fmt: skip
     topics = pa.table({"topic": ["flights.UA", "flights.DL"], "bytes_a_day": [1_610_612_736, 1_543_503_872]})
-    record = Recorder(SILENT, "capacity", argparse.Namespace(days=7))
+    record = RecordingReporter(SILENT, "capacity", argparse.Namespace(days=7))
     record.note("The log grows by 2.94 GiB a day: its disk is full in 23 days.")
     record.table(
         "topics",
         topics,
         "Growth by topic",
-        [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
+        [PlotSpec("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes")],
     )
     record.table(
         "hours",
         grown,
         "Growth by hour",
-        [Plot("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
+        [PlotSpec("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
     record.keep(home, {"records": 2_811_904, "topics": 2, "disk_full_in_days": 23.1})
-    failed = Recorder(SILENT, "audit", argparse.Namespace(strict=True))
+    failed = RecordingReporter(SILENT, "audit", argparse.Namespace(strict=True))
     failed.keep(
         home, {}, JournalError("journal_short", "Records 840,001 to 840,417 can't be read.", "See journals.")
     )

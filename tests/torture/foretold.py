@@ -35,9 +35,9 @@ from broker_core.broker import Broker, BrokerPaths
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.protocols.native import encode_command
-from pipeline.jobs.backtest import RECORDED, looks_of
-from pipeline.transforms.agreement import CHECK_MS, agreement
-from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from pipeline.jobs.backtest import RECORDED, read_samples
+from pipeline.transforms.agreement import CHECK_MS, compare_decisions
+from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, plan_log
@@ -220,7 +220,7 @@ def foretell(home: Path) -> dict[str, Any]:
     told = acts.set_column(acts.schema.get_field_index("at"), "at", moments).to_pylist()
     period = check_period(home)
     recorded = [one for one in told if one["policy"] == RECORDED]
-    found = agreement(recorded, [one for one in told if one["policy"] != RECORDED], period)
+    found = compare_decisions(recorded, [one for one in told if one["policy"] != RECORDED], period)
     return row | {"recorded": recorded, "period": period, "in_period": found.in_time_percent}
 
 
@@ -229,9 +229,9 @@ def check_period(home: Path) -> int:
     log = examine(LogPlace(home / "journal", None, INSTANCE))
     request = Request(columns=("body",))
     looks = pa.concat_tables(
-        one for span in plan_log(log, request) for one in looks_of(log.place, request, span)
+        one for span in plan_log(log, request) for one in read_samples(log.place, request, span)
     )
-    gaps = [gap for one in traces_of(looks.select(TRAFFIC.names).cast(TRAFFIC), ACTS.empty_table())
+    gaps = [gap for one in build_traces(looks.select(TRAFFIC.names).cast(TRAFFIC), ACTS.empty_table())
             for gap in np.diff(one.columns["at"])[~one.rests[:-1]].tolist()]  # fmt: skip
     return max(CHECK_MS, int(np.percentile(gaps, 95)))
 

@@ -18,7 +18,7 @@ from console.services.actions import planner, run_requests
 from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.jobs import lake
-from pipeline.manifest import Manifest, write_manifest
+from pipeline.manifest import LakeManifest, write_manifest
 from sluice_spark.log import examine
 from sluice_spark.reading import Request, plan_log
 from tests.support.journal_broker import JournalBroker
@@ -215,8 +215,8 @@ def lake_up_to(tmp_path: Path, instance: str, last: int) -> Path:
     )
     log = examine(settings.log)
     for span in plan_log(log, Request(end=last)):
-        assert lake.written_or_error(log.place, settings.records, span, False)
-    write_manifest(settings.records, Manifest(instance=instance, log=log.place.log))
+        assert lake.try_write_span(log.place, settings.records, span, False)
+    write_manifest(settings.records, LakeManifest(instance=instance, log=log.place.log))
     return max(settings.records.glob("day=*/*.parquet"))
 
 

@@ -22,8 +22,8 @@ from console.models import ActionRun, Instance
 from console.services import drafts, runs
 from console.services.actors import Actor
 from pipeline.config import settings_from
-from pipeline.plots import Plot
-from pipeline.record import Recorder
+from pipeline.plots import PlotSpec
+from pipeline.run_record import RecordingReporter
 from tests.pipeline.support import Told
 from tests.support.control_plane import person
 
@@ -36,9 +36,9 @@ def lake(tmp_path: Path, settings: Any) -> Path:
     return tmp_path / "lake"
 
 
-def keep(lake: Path, table: pa.Table, *plots: Plot) -> str:
+def keep(lake: Path, table: pa.Table, *plots: PlotSpec) -> str:
     """As a job's own process does at its end."""
-    record = Recorder(Told(), "capacity", argparse.Namespace(start=5, strict=False))
+    record = RecordingReporter(Told(), "capacity", argparse.Namespace(start=5, strict=False))
     record.note("Three <b>topics</b>.")
     record.table("topics", table, "Topics", plots)
     assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"records": 12})
@@ -51,7 +51,7 @@ TOPICS = pa.table({"topic": ["a", "=b()", "<script>"], "messages": [3, 4, 5]})
 def test_a_run_is_a_page_with_tables_and_plots_to_take_away(
     browser: Client, instance: Instance, lake: Path
 ) -> None:
-    name = keep(lake, TOPICS, Plot("Messages", "topic", ("messages",), "bars"))
+    name = keep(lake, TOPICS, PlotSpec("Messages", "topic", ("messages",), "bars"))
     assert name in browser.get("/pipeline/").content.decode()
     text = browser.get(f"/pipeline/{name}/").content.decode()
     assert "Three &lt;b&gt;topics&lt;/b&gt;." in text
@@ -180,7 +180,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
-    record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
+    record = RecordingReporter(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
     assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
     for where in (page, f"{page}runs/"):  # without loading the page anew, too

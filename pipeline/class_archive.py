@@ -35,7 +35,7 @@ _CLASS_PATH: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "S
 _MAKING: Final = ".making"
 
 
-class Archive:
+class JvmClassArchive:
     """What a JVM is to be given, and what is to be done when it has ended."""
 
     def __init__(self, options: str = "", made: Path | None = None, key: str = "") -> None:
@@ -58,11 +58,11 @@ class Archive:
 
 
 @contextmanager
-def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> Iterator[Archive]:
+def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> Iterator[JvmClassArchive]:
     """The archive for this Java and this Spark; without one there yet, the order to make it, given to one job at a time."""
     folder = _folder(environment)
     with ExitStack() as held:
-        found = Archive()
+        found = JvmClassArchive()
         if folder is not None:
             with contextlib.suppress(OSError):
                 found = _found(folder, _key(java, environment), held)
@@ -91,14 +91,14 @@ def _key(java: Path, environment: Mapping[str, str]) -> str:
     return f"classes-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
-def _found(folder: Path, key: str, held: ExitStack) -> Archive:
+def _found(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = sorted(folder.glob(f"{key}-*.jsa"))
     for path in kept:
         if _is_whole(path):
             with contextlib.suppress(OSError):  # somebody else's may be read
                 os.utime(path)
-            return Archive(f'"-XX:SharedArchiveFile={path}" {_SILENT}')
+            return JvmClassArchive(f'"-XX:SharedArchiveFile={path}" {_SILENT}')
     lock = held.enter_context((folder / ".lock").open("a"))
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: another job makes it
     for left in [*folder.glob(f"*{_MAKING}"), *kept]:
@@ -109,7 +109,7 @@ def _found(folder: Path, key: str, held: ExitStack) -> Archive:
     # A name of its own: the JVM of a job that was killed may still be writing to another.
     made = folder / f"{key}.{uuid4().hex}{_MAKING}"
     held.callback(_remove, made)
-    return Archive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, key)
+    return JvmClassArchive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, key)
 
 
 def _remove(path: Path) -> None:

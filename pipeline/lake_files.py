@@ -76,7 +76,7 @@ def write_groups(
     return size
 
 
-def facts_of(file: pq.ParquetFile) -> dict[str, str]:
+def file_metadata(file: pq.ParquetFile) -> dict[str, str]:
     """What `write_parquet` was given as facts."""
     told = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()
             if key.startswith(FACT.encode())}  # fmt: skip
@@ -95,10 +95,10 @@ def write_whole(path: Path, text: bytes) -> None:
         temporary.rename(path)
         sync_directory(path.parent)
     except OSError as error:
-        raise unwritable(path.parent.parent, error) from error
+        raise unwritable_error(path.parent.parent, error) from error
 
 
-def unwritable(directory: Path, error: OSError) -> OperatorError:
+def unwritable_error(directory: Path, error: OSError) -> OperatorError:
     """The error for a lake that can't be written to."""
     return OperatorError(
         "lake_unwritable",
@@ -118,7 +118,7 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def one_writer(directory: Path) -> Iterator[None]:
+def lock_lake(directory: Path) -> Iterator[None]:
     """Hold a directory of the lake for one job, and clear what a killed one left.
 
     OperatorError lake_busy, lake_unwritable.
@@ -127,7 +127,7 @@ def one_writer(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         opened = (directory / ".lock").open("a")
     except OSError as error:
-        raise unwritable(directory, error) from error
+        raise unwritable_error(directory, error) from error
     with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ DISK: Final = 1
 KINDS: Final = (MEMORY, DISK)
 
 
-class Row(NamedTuple):
+class IdleUsage(NamedTuple):
     """What one client holds at each moment."""
 
     number: int
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """From this step on it rests no more."""
 
 
-class Rows(NamedTuple):
+class IdleUsages(NamedTuple):
     """The same of several who rest through the window."""
 
     numbers: Ints
@@ -43,20 +43,20 @@ class Rows(NamedTuple):
     """By kind, row and moment."""
 
 
-def rows_of(rows: Sequence[Row], moments: int) -> Rows:
+def stack_usages(rows: Sequence[IdleUsage], moments: int) -> IdleUsages:
     """Nothing from where one rests no more."""
     memory, disk = np.zeros((2, len(rows), moments), np.int64)
     for place, row in enumerate(rows):
         memory[place, : row.until] = row.memory[: row.until]
         disk[place, : row.until] = row.disk[: row.until]
     numbers = np.array([row.number for row in rows], np.int64)
-    return Rows(numbers, np.array([row.pool for row in rows], np.int64), (memory, disk))
+    return IdleUsages(numbers, np.array([row.pool for row in rows], np.int64), (memory, disk))
 
 
-class Held:
+class IdleTotals:
     """The sums over those who rest in a window."""
 
-    def __init__(self, rows: Sequence[Rows], pools: int, moments: int) -> None:
+    def __init__(self, rows: Sequence[IdleUsages], pools: int, moments: int) -> None:
         self.rows = [one for one in rows if len(one.numbers)]
         self.used: Ints = np.zeros((2, pools, moments), np.int64)
         """By kind, pool and moment."""
@@ -71,10 +71,10 @@ class Held:
         """The most that can come together on the way to any of the steps, by kind and pool, in whatever order they move."""
 
 
-class Queue:
+class IdleClients:
     """Those who rest in a window, in the order of their moves from one step to the next. A place is one's in it."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: IdleTotals) -> None:
         self._held = held
         numbers = np.concatenate([_NOBODY, *(rows.numbers for rows in held.rows)])
         order = np.argsort(numbers)

@@ -19,7 +19,7 @@ def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
         raise _nothing(log, f"it begins with record {log.first}, and up to {last} was asked for")
 
 
-def asked_spans(log: Log, request: Request) -> list[Span]:
+def plan_spans(log: Log, request: Request) -> list[Span]:
     """The plan of a request that holds a record at least. OperatorError bad_range."""
     spans = plan_log(log, request)
     one = replace(request, columns=("sequence",), topics=(), filter="", skip_gaps=True)
@@ -30,7 +30,7 @@ def asked_spans(log: Log, request: Request) -> list[Span]:
     return spans
 
 
-def in_order(since: Bound, at: Bound, log: Log) -> None:
+def check_bounds_order(since: Bound, at: Bound, log: Log) -> None:
     """OperatorError bad_range where one moment is known to come after the other."""
     later = log.frontier if at == Bound() else at.sequence
     if (since.sequence is not None and later is not None and since.sequence > later) or (

@@ -26,8 +26,8 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from broker_core.errors import OperatorError
-from pipeline.transforms.typed import schema_of
-from pipeline.typed import read_typed
+from pipeline.transforms.typed_columns import schema_of
+from pipeline.typed_schema import read_typed
 from sluice_spark.columns import COLUMNS
 
 DAY: Final = "day"
@@ -35,13 +35,13 @@ SCHEMA: Final = pa.schema([*COLUMNS.items(), (DAY, pa.string())])
 _DELTA: Final = {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
 VERSIONS: Final = ".versions"
 """The folder of the table's names for the files. Spark and pyarrow ignore names that start with a dot."""
-KEPT_S: Final = 7 * 24 * 3_600
+RETENTION_S: Final = 7 * 24 * 3_600
 """For how long a file that isn't the table's any more stays readable, from when it was taken out of its day."""
 STATED: Final = ("sequence", "accepted_at")
 """Columns whose least and greatest values stand in the table's log, so that readers skip files."""
 
 
-def publish(records: Path) -> int:
+def update_delta_table(records: Path) -> int:
     """Make the table what the directory is; returns its version. Whoever calls it is the lake's one writer. OperatorError lake_unwritable."""
     try:
         if not DeltaTable.is_deltatable(str(records)):
@@ -68,7 +68,7 @@ def publish(records: Path) -> int:
         actions += [_add(records, name, there[name], now) for name in new]
         if actions:
             _commit(table, actions)
-        _forget(records, there, time.time() - KEPT_S)
+        _forget(records, there, time.time() - RETENTION_S)
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(

@@ -22,24 +22,28 @@ from broker_core.config.rule_terms import Signal
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.rule_state import quiet_limit
 from broker_core.slow_clients.rules.rule import UNLIMITED
-from pipeline.transforms.carried import Session
-from pipeline.transforms.gaps import Gaps
-from pipeline.transforms.recording import OUTBOX_LEVELS, Course, Recording, Stretch, Window
-from pipeline.transforms.resting import DISK, MEMORY, Held, Queue, Row, rows_of
-from pipeline.transforms.traces import STEP_MS, Ints, Trace
-from pipeline.transforms.trial import Trial, Tried
+from pipeline.transforms.backtest_guard import BacktestGuard, BacktestResult
+from pipeline.transforms.idle_clients import DISK, MEMORY, IdleClients, IdleTotals, IdleUsage, stack_usages
+from pipeline.transforms.recording import OUTBOX_LEVELS, Recording, RecordingWindow, TraceWindow, WindowCourse
+from pipeline.transforms.recording_gaps import RecordingGaps
+from pipeline.transforms.simulated_client import SimulatedClient
+from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints
 
 QUIET: Final = 3
 """Steps without anything to remember, in which what was decided for the next tick has come."""
 _MS: Final = 1_000_000
 
 
-def try_all(policies: Iterable[PolicyDocument], host_memory: int, recording: Recording) -> list[Tried]:
+def backtest_policies(
+    policies: Iterable[PolicyDocument], host_memory: int, recording: Recording
+) -> list[BacktestResult]:
     """Several policies on a recording, side by side, so that what is read of it serves all of them."""
-    return tried_on(recording, [Try(policy, host_memory, recording.traces) for policy in policies])
+    return run_backtests(
+        recording, [PolicyBacktest(policy, host_memory, recording.traces) for policy in policies]
+    )
 
 
-def tried_on(recording: Recording, tries: Sequence[Try]) -> list[Tried]:
+def run_backtests(recording: Recording, tries: Sequence[PolicyBacktest]) -> list[BacktestResult]:
     """What came of each, in their order."""
     for window in recording.windows(lambda: any(one.busy for one in tries)):
         for one in tries:
@@ -47,14 +51,14 @@ def tried_on(recording: Recording, tries: Sequence[Try]) -> list[Tried]:
     return [one.end() for one in tries]
 
 
-class Try:
+class PolicyBacktest:
     """One policy on all traces: who rests in a window and who is awake, and the moves of both from step to step."""
 
     def __init__(
-        self, document: PolicyDocument, host_memory: int, traces: Sequence[Trace], rests: bool = True
+        self, document: PolicyDocument, host_memory: int, traces: Sequence[ClientTrace], rests: bool = True
     ) -> None:
         """`traces` as a `Recording` has them."""
-        self._trial = Trial(document, host_memory, self._summon, self._forget)
+        self._trial = BacktestGuard(document, host_memory, self._summon, self._forget)
         self._pools = list(self._trial.pools.values())
         self._numbers = {name: number for number, name in enumerate(self._trial.pools)}
         self._spare = np.array([self._interest(pool.name) for pool in self._pools]).T
@@ -62,19 +66,19 @@ class Try:
         self._rests = rests
         self._next = 0
         """The trace that begins next."""
-        self._awake: dict[int, Session] = {}
+        self._awake: dict[int, SimulatedClient] = {}
         """Those that the guard looks at, by the numbers of their traces, as below."""
-        self._resting: dict[int, Session] = {}
+        self._resting: dict[int, SimulatedClient] = {}
         """Those that have parted, are looked at window by window, and rest."""
-        self._asleep: list[tuple[int, int, Session]] = []
+        self._asleep: list[tuple[int, int, SimulatedClient]] = []
         """Those that have parted and take all that comes, and until when that is known."""
         self._serial = count()
-        self._gaps = Gaps(len(traces), [*self._trial.pools])
+        self._gaps = RecordingGaps(len(traces), [*self._trial.pools])
         """Those that have parted and of whom nothing is recorded for a while."""
-        self._window: Window
-        self._held: Held
+        self._window: RecordingWindow
+        self._held: IdleTotals
         """What those that rest hold of each pool."""
-        self._queue: Queue | None = None
+        self._queue: IdleClients | None = None
         """Those that rest, in a step in which the guard knows what they hold together."""
         self._turns: list[int] = []
         """Who is awake and hasn't moved to it yet, as a heap."""
@@ -96,7 +100,7 @@ class Try:
         """Whether anybody is to be looked at also where nothing is recorded."""
         return bool(self._awake or self._resting or self._gaps.sessions)
 
-    def end(self) -> Tried:
+    def end(self) -> BacktestResult:
         """What came of it. The decisions of a moment are in the order of the clients' names."""
         for session in list(self._trial.present.values()):
             self._trial.end(session)
@@ -106,13 +110,13 @@ class Try:
 
     # Through a window.
 
-    def through(self, window: Window) -> None:
+    def through(self, window: RecordingWindow) -> None:
         """The guard's decisions from its first step to its last."""
-        following: Window | None = window
+        following: RecordingWindow | None = window
         while following is not None:
             following = self._through(following)
 
-    def _through(self, window: Window) -> Window | None:
+    def _through(self, window: RecordingWindow) -> RecordingWindow | None:
         """Up to its end, or to where those whom the guard has asked for may rest again: what is left of it."""
         self._window, self._summoned = window, 0
         due, queue = self._plan() if self._rests else self._plan_nothing()
@@ -149,15 +153,15 @@ class Try:
             self._settle(window.steps)
         return None
 
-    def _plan(self) -> tuple[dict[int, list[Session]], Queue | None]:
+    def _plan(self) -> tuple[dict[int, list[SimulatedClient]], IdleClients | None]:
         """Who is to be roused at which step (those who are so at once are awake already), and those who rest in the order of
         their moves if a pool may come above what is of interest to its rules."""
         window = self._window
         leaving, staying = self._gaps.through(window.moments, window.active)
         for number in leaving:
             self._resting[number] = self._gaps.leave(number, window.before)
-        due: dict[int, list[Session]] = {}
-        rows: list[Row] = []
+        due: dict[int, list[SimulatedClient]] = {}
+        rows: list[IdleUsage] = []
         most: Ints = np.zeros((2, len(self._pools)), np.int64)
         for session in list(self._coming()):
             stretch = window.of(session.number)
@@ -169,19 +173,21 @@ class Try:
                 self._rouse_at_once(session)
                 continue
             pool = self._numbers[session.use.pool_name]
-            rows.append(Row(session.number, pool, course.memory, course.disk, step))
+            rows.append(IdleUsage(session.number, pool, course.memory, course.disk, step))
             if step <= window.steps:
                 due.setdefault(step, []).append(session)
                 most[:, pool] += session.most(stretch)
         most += self._most_of_others()
-        self._held = Held([*staying, rows_of(rows, window.steps + 1)], len(self._pools), window.steps + 1)
+        self._held = IdleTotals(
+            [*staying, stack_usages(rows, window.steps + 1)], len(self._pools), window.steps + 1
+        )
         if not self._holding() and (self._held.most + most <= self._spare).all():
             return due, None
-        return due, Queue(self._held)
+        return due, IdleClients(self._held)
 
-    def _plan_nothing(self) -> tuple[dict[int, list[Session]], None]:
+    def _plan_nothing(self) -> tuple[dict[int, list[SimulatedClient]], None]:
         """Everybody is awake."""
-        self._held = Held([], len(self._pools), self._window.steps + 1)
+        self._held = IdleTotals([], len(self._pools), self._window.steps + 1)
         return {}, None
 
     def _most_of_others(self) -> Ints:
@@ -192,7 +198,7 @@ class Try:
             most[:, pool] += session.most(self._window.of(session.number))
         for number in self._window.begins:
             if number >= self._next:
-                fresh = Session.fresh(number, self._traces[number])
+                fresh = SimulatedClient.fresh(number, self._traces[number])
                 pool = self._numbers[self._trial.guard.pool_of(fresh.trace.who.transport).name]
                 most[:, pool] += fresh.most(self._window.of(number))
         return most
@@ -201,7 +207,7 @@ class Try:
         """Whether a pool's rules remember anything."""
         return any(pool.holds for pool in self._pools)
 
-    def _coming(self) -> Iterator[Session]:
+    def _coming(self) -> Iterator[SimulatedClient]:
         """Those who rest and of whom there is anything in the window, in the order of their traces."""
         while self._asleep and self._asleep[0][0] <= self._window.last:
             self._look_after(heappop(self._asleep)[2])
@@ -214,7 +220,7 @@ class Try:
         for number in sorted({*followers, *self._resting}):
             yield present[number]
 
-    def _look_after(self, session: Session) -> None:
+    def _look_after(self, session: SimulatedClient) -> None:
         """It slept, or is looked after already."""
         known = (self._awake, self._resting, self._gaps.sessions)
         if session.gone or any(session.number in these for these in known):
@@ -223,7 +229,7 @@ class Try:
         session.matched = int(self._window.of(session.number).matched[0])
         self._resting[session.number] = session
 
-    def _stirs(self, session: Session, stretch: Stretch, course: Course) -> int:
+    def _stirs(self, session: SimulatedClient, stretch: TraceWindow, course: WindowCourse) -> int:
         """The step from which on the guard is to look at it, 0 for at once; more than it has: it may rest through the window."""
         calm, use = session.calm, session.use
         if stretch.eventful or (
@@ -247,11 +253,11 @@ class Try:
 
     # Who wakes and who rests.
 
-    def _rouse_at_once(self, session: Session) -> None:
+    def _rouse_at_once(self, session: SimulatedClient) -> None:
         self._trial.catch_up(int(self._window.moments[1]))
         self._rouse(session, 0)
 
-    def _wake(self, session: Session, step: int) -> None:
+    def _wake(self, session: SimulatedClient, step: int) -> None:
         """Its rules may see something from a step on."""
         if session.gone or session.number in self._awake:
             return
@@ -261,7 +267,7 @@ class Try:
             self._trial.catch_up(int(self._window.moments[step]))
             self._rouse(session, step - 1)
 
-    def _rouse(self, session: Session, moment: int) -> None:
+    def _rouse(self, session: SimulatedClient, moment: int) -> None:
         """Have the guard look at it as of one of the window's moments; it moves on from there with the others."""
         number, window = session.number, self._window
         stretch = window.of(number)
@@ -294,7 +300,7 @@ class Try:
                 self._resting[session.number] = session
                 self._leave_alone(session)
 
-    def _leave_alone(self, session: Session) -> None:
+    def _leave_alone(self, session: SimulatedClient) -> None:
         """Where nothing is recorded of it for a while, and where it takes all that comes then, it needn't be looked after."""
         if session.waiting or session.use.offlined:
             if self._gaps.enter(session):
@@ -303,14 +309,14 @@ class Try:
             del self._resting[session.number]
             heappush(self._asleep, (until, next(self._serial), session))
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: SimulatedClient) -> None:
         """It has gone."""
         for known in (self._awake, self._resting, self._gaps.sessions):
             known.pop(session.number, None)
 
     # Where a pool may pass its limit.
 
-    def _show(self, queue: Queue, step: int) -> None:
+    def _show(self, queue: IdleClients, step: int) -> None:
         """The guard knows what those who rest hold together as of the step before; they are about to move to this one."""
         self._trial.catch_up(int(self._window.moments[step]))
         queue.begin(step)
@@ -377,7 +383,7 @@ class Try:
                 memory = disk = 0  # are lent to the pool
             trial.note_peak(pool.name, pool.memory_used + memory, pool.disk_used + disk)
 
-    def _move_all(self, queue: Queue, step: int) -> None:
+    def _move_all(self, queue: IdleClients, step: int) -> None:
         """One after the other; of those who rest only who takes a pool over its limit is moved by the guard."""
         self._turns = sorted(self._awake)
         while True:

@@ -25,30 +25,30 @@ import msgspec
 import pyarrow as pa
 
 from broker_core.errors import SluiceError
-from pipeline.config import Settings
+from pipeline.config import JobSettings
 from pipeline.cpu import cpu_seconds
 from pipeline.jobs import Reporter
-from pipeline.lakefiles import write_parquet
-from pipeline.plots import NARROW, Plot, draw
+from pipeline.lake_files import write_parquet
+from pipeline.plots import NARROW, PlotSpec, draw_svg
 
 FOLDER: Final = "runs"
 KEPT: Final = 500
 """Runs; older ones go when a new one is kept."""
-MOST_ROWS: Final = 1_000_000
+MAX_ROWS: Final = 1_000_000
 """Of one table."""
-MOST_LINES: Final = 1_000
+MAX_LINES: Final = 1_000
 PAGE: Final = "page.html"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PLAIN = (str, int, float, bool, type(None))
 _LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
 
 
-def narrow(plot: str) -> str:
+def narrow_plot_name(plot: str) -> str:
     """The file of the same plot for a telephone."""
     return f"{plot.removesuffix('.svg')}.narrow.svg"
 
 
-class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
+class StoredTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table of a result. `rows` is how many it has; with `cut` there were more."""
 
     name: str
@@ -61,7 +61,7 @@ class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
     captions: list[str] = []
 
 
-class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
     version: int = 1
@@ -82,7 +82,7 @@ class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any]
     result: dict[str, Any]
     error: dict[str, Any] | None = None
-    tables: list[KeptTable] = []
+    tables: list[StoredTable] = []
     lines: list[str] = []
     """What it said."""
     page: bool = False
@@ -90,14 +90,14 @@ class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class _Table:
-    kept: KeptTable
+class _RecordedTable:
+    kept: StoredTable
     table: pa.Table
-    plots: Sequence[Plot]
+    plots: Sequence[PlotSpec]
 
 
 @dataclass(slots=True)
-class Recorder:
+class RecordingReporter:
     """A reporter that passes everything on and keeps it for the record."""
 
     to: Reporter
@@ -105,7 +105,7 @@ class Recorder:
     arguments: argparse.Namespace
     began: float = field(default_factory=time.time)
     lines: list[str] = field(default_factory=list)
-    tables: list[_Table] = field(default_factory=list)
+    tables: list[_RecordedTable] = field(default_factory=list)
     id: str = ""
     html: str = ""
 
@@ -116,20 +116,20 @@ class Recorder:
         self.to.progress(done, total, what)
 
     def note(self, sentence: str) -> None:
-        if len(self.lines) < MOST_LINES:
+        if len(self.lines) < MAX_LINES:
             self.lines.append(sentence)
         self.to.note(sentence)
 
-    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         """Keep a table of the result. ValueError for a name that can't be a file's."""
         if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
             raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
-        cut = table.num_rows > MOST_ROWS
-        kept = KeptTable(
-            name=name, title=title, columns=table.schema.names, rows=min(table.num_rows, MOST_ROWS), cut=cut,
+        cut = table.num_rows > MAX_ROWS
+        kept = StoredTable(
+            name=name, title=title, columns=table.schema.names, rows=min(table.num_rows, MAX_ROWS), cut=cut,
             plots=[f"{name}.{number}.svg" for number in range(len(plots))], captions=[plot.title for plot in plots],
         )  # fmt: skip
-        self.tables.append(_Table(kept, table.slice(0, MOST_ROWS), plots))
+        self.tables.append(_RecordedTable(kept, table.slice(0, MAX_ROWS), plots))
         self.to.table(name, table, title, plots)
 
     def page(self, html: str) -> None:
@@ -137,11 +137,11 @@ class Recorder:
         self.html = html
         self.to.page(html)
 
-    def keep(self, settings: Settings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
+    def keep(self, settings: JobSettings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
         """Write the record. False for a failure before there was a lake; what the disk refuses is said, and is no failure."""
         if error is not None and not settings.lake.is_dir():
             return False
-        run = KeptRun(
+        run = StoredRun(
             id=self.id, job=self.job, instance=settings.log.instance, log=result.get("log"),
             state="failed" if error else "succeeded", by=os.environ.get("SLUICE_ACTOR") or _whoever(), master=settings.master,
             started_at=int(self.began * 1000), ended_at=int(time.time() * 1000), cpu_s=round(cpu_seconds(), 2),
@@ -161,7 +161,7 @@ class Recorder:
         return True
 
 
-def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table], html: str) -> None:
+def _write(shelf: Path, run: StoredRun, tables: Sequence[_RecordedTable], html: str) -> None:
     """The folder appears whole: made under another name, renamed."""
     making = shelf / f".making-{run.id}"
     making.mkdir(parents=True)
@@ -169,8 +169,8 @@ def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table], html: str) -> No
         for one in tables:
             write_parquet(one.table, making / f"{one.kept.name}.parquet", [])
             for name, plot in zip(one.kept.plots, one.plots, strict=True):
-                (making / name).write_text(draw(plot, one.table), "utf-8")
-                (making / narrow(name)).write_text(draw(plot, one.table, NARROW), "utf-8")
+                (making / name).write_text(draw_svg(plot, one.table), "utf-8")
+                (making / narrow_plot_name(name)).write_text(draw_svg(plot, one.table, NARROW), "utf-8")
         if run.page:
             (making / PAGE).write_text(html, "utf-8")
         (making / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))

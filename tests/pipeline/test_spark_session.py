@@ -11,9 +11,9 @@ import pytest
 
 from broker_core.errors import OperatorError
 from pipeline.__main__ import main
-from pipeline.classes import class_archive
+from pipeline.class_archive import class_archive
 from pipeline.config import settings_from
-from pipeline.session import java_version, require_java
+from pipeline.spark_session import java_version, require_java
 from tests.pipeline.support import fill
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_core.config.rule_terms import Signal
-from pipeline.transforms.carried import Session
+from pipeline.transforms.idle_clients import IdleUsages
 from pipeline.transforms.recording import LEVELS
-from pipeline.transforms.resting import Rows
+from pipeline.transforms.simulated_client import SimulatedClient
 from pipeline.transforms.traces import STEP_MS, Ints
 
 Floats = npt.NDArray[np.float64]
@@ -34,15 +34,15 @@ _ROW: Final = np.dtype(
 )  # fmt: skip
 
 
-class Gaps:
+class RecordingGaps:
     """Who is in a gap, by the numbers of their traces."""
 
     def __init__(self, traces: int, pools: Sequence[str]) -> None:
         self._rows = np.zeros(traces, _ROW)
         self._pools = {name: number for number, name in enumerate(pools)}
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, SimulatedClient] = {}
 
-    def enter(self, session: Session) -> bool:
+    def enter(self, session: SimulatedClient) -> bool:
         """Take it in as of its last step, if it is in a gap and its rules ask nothing that can't be told here."""
         trace, use, calm = session.trace, session.use, session.calm
         at, matched = trace.columns["at"], trace.columns["matched_bytes"]
@@ -78,7 +78,7 @@ class Gaps:
         self.sessions[session.number] = session
         return True
 
-    def leave(self, number: int, moment: int) -> Session:
+    def leave(self, number: int, moment: int) -> SimulatedClient:
         """Out of here as of a step."""
         session, row = self.sessions.pop(number), self._rows[number]
         matched = int(_matched(row, moment))
@@ -87,7 +87,7 @@ class Gaps:
         session.moved, session.matched = moment, matched
         return session
 
-    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[Rows]]:
+    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[IdleUsages]]:
         """Who has to leave before a window, and what the others hold in it, who stay for all of it."""
         left = {number for number in active if number in self.sessions}
         numbers = np.array([number for number in self.sessions if number not in left], np.int64)
@@ -110,7 +110,7 @@ class Gaps:
             np.floor(waits * rows[name][:, None]).astype(np.int64) if rows[name].any() else nothing
             for name in ("memory", "disk")
         )
-        return sorted(left), [Rows(numbers, rows["pool"], (memory, disk))]
+        return sorted(left), [IdleUsages(numbers, rows["pool"], (memory, disk))]
 
 
 def _matched(row: Any, moments: Any) -> Any:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_core.errors import OperatorError
-from pipeline.classes import END_SECONDS, Archive, class_archive
-from pipeline.config import BASE, Settings
-from pipeline.cpu import note_cpu_below
+from pipeline.class_archive import END_SECONDS, JvmClassArchive, class_archive
+from pipeline.config import BASE, JobSettings
+from pipeline.cpu import record_child_cpu
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -57,7 +57,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(found)
 
 
-def check_machine(settings: Settings) -> None:
+def check_machine(settings: JobSettings) -> None:
     """What can be known before anything is made: Java is there and the master can be reached.
 
     OperatorError java_missing, bad_setting, master_unreachable.
@@ -100,7 +100,7 @@ def _unreachable(master: str, problem: str) -> OperatorError:
 
 def _not_started(master: str, error: Exception) -> OperatorError:
     """Who has no cluster to reach is told of the machine that Spark was to start on."""
-    problem = first_line(str(error))
+    problem = error_line(str(error))
     if not master.startswith("local") and getattr(error, "getCondition", lambda: "")() != _NO_JVM:
         return _unreachable(master, problem)
     return OperatorError(
@@ -127,7 +127,7 @@ def _no_java(why: str) -> OperatorError:
 
 
 @contextmanager
-def spark_context(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkContext]:
+def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> Iterator[SparkContext]:
     """Spark for one job, without its SQL, ended with it. OperatorError java_missing before anything is started.
 
     `heavy`: the JVM itself has much to do, as it hasn't where the work is done in the Python workers. Then its better compiler
@@ -153,7 +153,7 @@ def spark_context(settings: Settings, name: str, *, heavy: bool = False) -> Iter
                 with suppress(Exception):  # of a gain of time for later jobs, which this one needn't fail for
                     _load_sql(context)
         finally:
-            note_cpu_below()
+            record_child_cpu()
             context.stop()
             if archive.awaited:
                 # When all is told: nobody's result waits for classes.
@@ -161,7 +161,7 @@ def spark_context(settings: Settings, name: str, *, heavy: bool = False) -> Iter
 
 
 @contextmanager
-def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
+def spark_session(settings: JobSettings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
     """The same with SQL."""
     with spark_context(settings, name, heavy=heavy) as context:
         yield _session_of(context)
@@ -178,7 +178,7 @@ def _load_sql(context: SparkContext) -> None:
     _session_of(context).range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
 
 
-def _leave_classes(archive: Archive, held: ExitStack) -> None:
+def _leave_classes(archive: JvmClassArchive, held: ExitStack) -> None:
     with held, suppress(KeyboardInterrupt):
         if _jvm_ended():
             archive.keep()
@@ -200,7 +200,7 @@ def _jvm_ended() -> bool:
         return False
 
 
-def first_line(text: str) -> str:
+def error_line(text: str) -> str:
     """What a stack of Java begins with that says something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = next(
@@ -260,7 +260,7 @@ def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
 
 
 @contextmanager
-def watched(context: SparkContext, report: Callable[[int, int], None]) -> Iterator[None]:
+def watch_tasks(context: SparkContext, report: Callable[[int, int], None]) -> Iterator[None]:
     """While the block runs, report (tasks done, tasks known) when it changes, from a thread of its own."""
     context.setJobGroup(_GROUP, "a pipeline job", interruptOnCancel=True)
     ended = threading.Event()
@@ -269,7 +269,7 @@ def watched(context: SparkContext, report: Callable[[int, int], None]) -> Iterat
         seen, noted = (0, 0), time.monotonic()
         while not ended.wait(PROGRESS_SECONDS):
             if time.monotonic() - noted >= CPU_SECONDS:
-                note_cpu_below()
+                record_child_cpu()
                 noted = time.monotonic()
             tracker = context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_GROUP)]

@@ -17,9 +17,9 @@ from broker_core.config import PolicyDocument
 from broker_core.config.rule_terms import FINAL_ACTIONS, EnforcementMode, PolicyAction
 from broker_core.slow_clients.accounts.guard import SlowClientGuard, Summon
 from broker_core.slow_clients.evaluate.decision import Decision
-from pipeline.transforms.carried import UNSEEN, Session, calm_of
-from pipeline.transforms.recording import Stretch
-from pipeline.transforms.traces import STEP_MS, Trace
+from pipeline.transforms.recording import TraceWindow
+from pipeline.transforms.simulated_client import UNSEEN, SimulatedClient, quiet_limits
+from pipeline.transforms.traces import STEP_MS, ClientTrace
 
 SLACK_MS: Final = 2_000
 """An act that comes so near to the recorded one is the same act."""
@@ -27,7 +27,7 @@ _MS: Final = 1_000_000
 
 
 @dataclass(slots=True)
-class Tried:
+class BacktestResult:
     """What a policy would have done."""
 
     acts: list[dict[str, Any]] = field(default_factory=list)
@@ -48,39 +48,43 @@ class Tried:
         }  # fmt: skip
 
 
-class Trial:
+class BacktestGuard:
     """The guard with the clients that are there, by name and by the numbers of their traces."""
 
     def __init__(
-        self, document: PolicyDocument, host_memory: int, summon: Summon, ended: Callable[[Session], None]
+        self,
+        document: PolicyDocument,
+        host_memory: int,
+        summon: Summon,
+        ended: Callable[[SimulatedClient], None],
     ) -> None:
         """`summon` as the guard has it; `ended` is told who has gone."""
         self.guard = SlowClientGuard(document, host_memory, None, "/nowhere", summon=summon)
         self.pools = {name: pool for name, (pool, _) in self.guard.pools().items()}
-        self.tried = Tried(unjudged=unjudged(document))
-        self.present: dict[int, Session] = {}
+        self.tried = BacktestResult(unjudged=unsupported_rules(document))
+        self.present: dict[int, SimulatedClient] = {}
         self._ended = ended
-        self._by_name: dict[str, Session] = {}
+        self._by_name: dict[str, SimulatedClient] = {}
         self.now = self._ticked = 0
 
     # Who comes, moves and goes.
 
-    def begin(self, number: int, trace: Trace) -> Session:
+    def begin(self, number: int, trace: ClientTrace) -> SimulatedClient:
         """Another one of its name ends."""
         before = self._by_name.get(trace.who.name)
         if before is not None:
             self.end(before)
-        session = Session.fresh(number, trace)
+        session = SimulatedClient.fresh(number, trace)
         session.use = self.guard.register(
             trace.who.name, trace.who.transport, session.backlog, trace.who.user
         )
         if trace.who.topic:
             self.guard.subscribe(session.use, session.backlog)
-        session.calm = calm_of(session.use)
+        session.calm = quiet_limits(session.use)
         self._by_name[trace.who.name] = self.present[number] = session
         return session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: SimulatedClient) -> None:
         """It goes, for whatever reason."""
         self._ended(session)
         self._live_again(session)
@@ -91,7 +95,7 @@ class Trial:
         self._by_name.pop(session.trace.who.name, None)
         self.present.pop(session.number, None)
 
-    def move(self, session: Session, stretch: Stretch, step: int | None) -> None:
+    def move(self, session: SimulatedClient, stretch: TraceWindow, step: int | None) -> None:
         """What it is at this moment: `step` of the window; None: between two."""
         if not session.free and self._parts(session):
             session.part(self.now)
@@ -108,7 +112,7 @@ class Trial:
             self._tell(session, *session.follow(seen))
         session.quiet = 0 if session.use.holds or session.use.closing else session.quiet + 1
 
-    def rouse(self, session: Session, stretch: Stretch, moment: int) -> None:
+    def rouse(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
         """The guard looks at it again, and knows what it was at one of the window's moments, by which nothing had come of it."""
         memory, disk = session.show() if session.free else session.follow(stretch.rows[moment])
         session.backlog.outbox_bytes = memory
@@ -131,7 +135,7 @@ class Trial:
         for decision in self.guard.tick_part(now * _MS):
             self._carry_out(decision)
 
-    def look_at(self, trace: Trace) -> None:
+    def look_at(self, trace: ClientTrace) -> None:
         """The broker looked at it now, whenever its turn is here."""
         session = self._by_name.get(trace.who.name)
         if session is not None and session.trace is trace and not session.use.closing:
@@ -145,18 +149,18 @@ class Trial:
 
     # As it was recorded, or not.
 
-    def _parts(self, session: Session) -> bool:
+    def _parts(self, session: SimulatedClient) -> bool:
         """Whether what was done then and what is done now have become two things."""
         trace, now = session.trace, self.now
         if session.use.offlined:
             return not (trace.offlined_near(now, SLACK_MS) or self._came_back(session))
         return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
 
-    def _came_back(self, session: Session) -> bool:
+    def _came_back(self, session: SimulatedClient) -> bool:
         """Whether it is offlined here, and the recorded episode that this is has ended."""
         return session.trace.came_back(session.offlined_since, self.now, SLACK_MS)
 
-    def _tell(self, session: Session, memory: int, disk: int) -> None:
+    def _tell(self, session: SimulatedClient, memory: int, disk: int) -> None:
         """Tell the guard, as the broker does at the end of a turn, and do what it decides at once."""
         use, guard, now = session.use, self.guard, self.now * _MS
         session.backlog.outbox_bytes = memory
@@ -179,7 +183,7 @@ class Trial:
             if decision is not None:
                 self._carry_out(decision)
 
-    def _live_again(self, session: Session) -> None:
+    def _live_again(self, session: SimulatedClient) -> None:
         if session.offlined_since:
             session.offlined_ms += self.now - session.offlined_since
             session.offlined_since = 0
@@ -223,7 +227,7 @@ class Trial:
             self.tried.lost += int(dropped / session.trace.size)
 
 
-def unjudged(document: PolicyDocument) -> list[str]:
+def unsupported_rules(document: PolicyDocument) -> list[str]:
     """What of a policy is told by figures that aren't recorded."""
     told = [f"rule {rule.name} on {rule.signal.value}" for rule in document.rules if rule.signal in UNSEEN]
     return told + (["ActiveMQ's slow consumers, told by their prefetch windows"] if document.activemq else [])

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from broker_core.errors import OperatorError
-from pipeline.lakefiles import write_whole
-from pipeline.transforms.typed import TYPES
+from pipeline.lake_files import write_whole
+from pipeline.transforms.typed_columns import TYPES
 
 FOLDER = "_typed"
 """Spark and pyarrow ignore names that start with "_"."""

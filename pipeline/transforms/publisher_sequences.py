@@ -50,7 +50,7 @@ FINDINGS: Final = pa.schema(
 """`sequence` is the log's, where it shows."""
 
 
-def runs_of(batch: pa.RecordBatch) -> pa.Table:
+def sequence_runs(batch: pa.RecordBatch) -> pa.Table:
     """The runs in records with the columns sequence, publisher, publisher_sequence, in the order of the log."""
     if batch.num_rows == 0:
         return RUNS.empty_table()
@@ -77,7 +77,7 @@ def runs_of(batch: pa.RecordBatch) -> pa.Table:
     ).cast(RUNS)
 
 
-def joined(runs: pa.Table) -> pa.Table:
+def merge_runs(runs: pa.Table) -> pa.Table:
     """Runs that go on where the one before them of their publisher ends, as one."""
     rows: list[dict[str, Any]] = []
     open_runs: dict[tuple[str, bool], dict[str, Any]] = {}
@@ -93,7 +93,7 @@ def joined(runs: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RUNS)
 
 
-class Finding(NamedTuple):
+class SequenceFinding(NamedTuple):
     """A row of FINDINGS, but for the publisher."""
 
     what: str
@@ -106,7 +106,7 @@ class Finding(NamedTuple):
         return self.last - self.first + 1
 
 
-def judged(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
+def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
     """(PUBLISHERS, FINDINGS) of all runs of a log, whichever way they were cut."""
     publishers: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] = []
@@ -135,22 +135,22 @@ def judged(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
     )
 
 
-def _late(runs: list[dict[str, Any]]) -> Iterator[Finding]:
+def _late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
     """Records whose number is lower than one that the log had before."""
     highest = 0
     for row in runs:
         if row["first"] <= highest:
-            yield Finding("out_of_order", row["first"], min(row["last"], highest), row["sequence"])
+            yield SequenceFinding("out_of_order", row["first"], min(row["last"], highest), row["sequence"])
         highest = max(highest, row["last"])
 
 
-def _between(runs: list[dict[str, Any]]) -> Iterator[Finding]:
+def _between(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
     """Numbers that no record has, and numbers that more than one has."""
     highest: int | None = None
     for row in sorted(runs, key=lambda one: (one["first"], one["sequence"])):
         first, last = row["first"], row["last"]
         if highest is not None and first > highest + 1:
-            yield Finding("missing", highest + 1, first - 1, row["sequence"])
+            yield SequenceFinding("missing", highest + 1, first - 1, row["sequence"])
         if highest is not None and first <= highest:
-            yield Finding("repeated", first, min(last, highest), row["sequence"])
+            yield SequenceFinding("repeated", first, min(last, highest), row["sequence"])
         highest = last if highest is None else max(highest, last)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.plots import NARROW, Plot, draw
+from pipeline.plots import NARROW, PlotSpec, draw_svg
 
-MOST_CELL: Final = 200
+MAX_CELL: Final = 200
 _STYLE: Final = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1d2126;background:#fff}"
     "h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .4rem;border-bottom:1px solid #d5d9de;padding-bottom:.2rem}"
@@ -27,7 +27,7 @@ _STYLE: Final = (
 )
 
 
-class Page:
+class HtmlPage:
     """Filled from the top; `html` is the whole of it."""
 
     def __init__(self, title: str, sub: str) -> None:
@@ -50,9 +50,9 @@ class Page:
         """A paragraph."""
         self._parts.append(f"<p>{escape(sentence)}</p>")
 
-    def plot(self, plot: Plot, table: pa.Table) -> None:
+    def plot(self, plot: PlotSpec, table: pa.Table) -> None:
         """Draw a table."""
-        self.drawn(draw(plot, table), draw(plot, table, NARROW))
+        self.drawn(draw_svg(plot, table), draw_svg(plot, table, NARROW))
 
     def drawn(self, wide: str, narrow: str) -> None:
         """A plot that `plots.draw` has drawn, on both papers; the room there is chooses. ValueError for anything else."""
@@ -108,4 +108,4 @@ def _said(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return text if len(text) <= MOST_CELL else f"{text[: MOST_CELL - 1]}…"
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"

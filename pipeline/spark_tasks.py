@@ -19,7 +19,7 @@ Answer = tuple[str, bytes]
 exceptions are left to Spark, which tries the task again on a cluster."""
 
 
-def gather(
+def map_items(
     context: SparkContext,
     items: Sequence[Item],
     work: Callable[[Item], Iterator[pa.Table]],

@@ -16,8 +16,8 @@ from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.evaluate.rule_state import quiet_limit
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from broker_core.slow_clients.rules.rule import UNLIMITED
-from pipeline.transforms.recording import LEVELS, Course, Stretch, course_of, levels_of
-from pipeline.transforms.traces import STEP_MS, Figured, Ints, Trace
+from pipeline.transforms.recording import LEVELS, TraceWindow, WindowCourse, course_of, levels_of
+from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints, TraceSample
 
 UNSEEN: Final = frozenset(
     {
@@ -39,10 +39,10 @@ _MS: Final = 1_000_000
 _BOUNDLESS: Final = 1 << 50
 
 
-class Remembered:
+class SimulatedBacklog:
     """A client's backlog at a moment of the try. The guard reads it as a session's; it also is its only subscription."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: ClientTrace) -> None:
         self.id = "only"
         self.topic = trace.who.topic
         self.name = ""
@@ -69,7 +69,7 @@ class Remembered:
     def look(self) -> None:
         """It was looked at when it was set."""
 
-    def show(self, seen: Figured) -> None:
+    def show(self, seen: TraceSample) -> None:
         """It is as it was recorded."""
         (
             self.messages, self.owed_messages, self.owed_bytes, self.taken_bytes, self.unjournaled, self.lump_bytes,
@@ -80,7 +80,7 @@ class Remembered:
         return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
 
 
-class Calm(NamedTuple):
+class QuietLimits(NamedTuple):
     """Up to what nothing of a client is of interest to any of its rules, while these remember nothing."""
 
     levels: tuple[int, ...]
@@ -90,7 +90,7 @@ class Calm(NamedTuple):
     """A rule on a rate looks at what was taken before, too: it has nothing to see where nothing waits."""
 
 
-def calm_of(use: ClientUsage) -> Calm:
+def quiet_limits(use: ClientUsage) -> QuietLimits:
     """By the rules of a client and its subscriptions, in any mode."""
     levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
     for rule in chain(use.rules, *(one.rules for one in use.narrow.values())):
@@ -101,20 +101,20 @@ def calm_of(use: ClientUsage) -> Calm:
             spool_age = min(spool_age, quiet_limit(rule))
         elif rule.signal not in UNSEEN:
             rated = True
-    return Calm(tuple(levels), spool_age, rated)
+    return QuietLimits(tuple(levels), spool_age, rated)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class SimulatedClient:
     """One trace under the policy."""
 
     number: int
-    trace: Trace
-    backlog: Remembered
+    trace: ClientTrace
+    backlog: SimulatedBacklog
     until: int
     """Afterwards nothing is known of it."""
     use: ClientUsage = field(init=False)
-    calm: Calm = field(init=False)
+    calm: QuietLimits = field(init=False)
     free: bool = False
     """It has parted from its recording."""
     waiting: int = 0
@@ -134,9 +134,9 @@ class Session:
     gone: bool = False
 
     @classmethod
-    def fresh(cls, number: int, trace: Trace) -> Session:
+    def fresh(cls, number: int, trace: ClientTrace) -> SimulatedClient:
         """One that the guard doesn't know yet."""
-        return cls(number, trace, Remembered(trace), max(trace.ended, trace.final))
+        return cls(number, trace, SimulatedBacklog(trace), max(trace.ended, trace.final))
 
     def part(self, now: int) -> None:
         """From now on it is carried on by what it was seen to take."""
@@ -156,11 +156,11 @@ class Session:
 
     def carry_on(self, now: int, matched: int) -> None:
         """To a moment by which so much has come for it in all."""
-        room = room_of(self.trace, now - self.moved) if now > self.moved else 0
-        self.waiting = left(self.waiting, matched - self.matched, room)
+        room = capacity_bytes(self.trace, now - self.moved) if now > self.moved else 0
+        self.waiting = remaining_bytes(self.waiting, matched - self.matched, room)
         self.moved, self.matched = now, matched
 
-    def follow(self, seen: Figured) -> tuple[int, int]:
+    def follow(self, seen: TraceSample) -> tuple[int, int]:
         """It is as it was recorded; bytes of memory and disk."""
         self.backlog.show(seen)
         return seen.memory, seen.disk
@@ -189,9 +189,9 @@ class Session:
     @property
     def room(self) -> int:
         """Bytes that it can take from a step to the next."""
-        return room_of(self.trace, STEP_MS)
+        return capacity_bytes(self.trace, STEP_MS)
 
-    def course(self, stretch: Stretch, moments: Ints) -> tuple[Course, list[int]]:
+    def course(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
         """Its way through a window if nothing is decided: that of `carry_on` and `show`, and what waits at each step."""
         trace = self.trace
         waiting = self.waits_through(stretch)
@@ -204,14 +204,14 @@ class Session:
         levels = levels_of(moments, amounts, since.astype(np.int64) * something, stretch.blocked * something)
         return course_of(memory, disk, levels), waiting
 
-    def waits_through(self, stretch: Stretch) -> list[int]:
+    def waits_through(self, stretch: TraceWindow) -> list[int]:
         """What waits at the step before a window and at each of its steps, if nothing is decided."""
         room, waiting = self.room, [self.waiting]
         for came in stretch.came:
-            waiting.append(left(waiting[-1], came, room))
+            waiting.append(remaining_bytes(waiting[-1], came, room))
         return waiting
 
-    def most(self, stretch: Stretch) -> tuple[int, int]:
+    def most(self, stretch: TraceWindow) -> tuple[int, int]:
         """Bytes of memory and disk that it may come to in a window, whatever is decided about it: what waits for one that has
         parted doesn't depend on that, unless some of it is dropped."""
         trace = self.trace
@@ -223,12 +223,12 @@ class Session:
         return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
 
 
-def room_of(trace: Trace, ms: int) -> int:
+def capacity_bytes(trace: ClientTrace, ms: int) -> int:
     """Bytes that it was seen to take in so much time. Whole ones, so that sums come out the same in any order."""
     found = trace.capacity * ms / 1_000
     return round(found) if found < _BOUNDLESS else _BOUNDLESS
 
 
-def left(waiting: int, came: int, room: int) -> int:
+def remaining_bytes(waiting: int, came: int, room: int) -> int:
     """What waits when so much has come, and so much could be taken."""
     return max(waiting + came - room, 0)

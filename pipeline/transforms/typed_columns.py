@@ -15,8 +15,8 @@ import pyarrow as pa
 
 PREFIX: Final = "json_"
 UNFIT: Final = "unfit_json"
-MOST_FIELDS: Final = 200
-MOST_NAME: Final = 64
+MAX_FIELDS: Final = 200
+MAX_NAME: Final = 64
 TYPES: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "long": pa.int64(),
@@ -30,7 +30,7 @@ Fields = Mapping[str, str]
 _EXACT: Final = 2**53
 
 
-class Typed(NamedTuple):
+class TypedColumns(NamedTuple):
     """What became of some bodies."""
 
     columns: pa.Table
@@ -46,7 +46,7 @@ def schema_of(fields: Fields) -> pa.Schema:
     return pa.schema([*((PREFIX + name, TYPES[kind]) for name, kind in fields.items()), (UNFIT, pa.string())])
 
 
-def infer(bodies: Iterable[bytes], known: Fields | None = None) -> dict[str, str]:
+def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[str, str]:
     """The fields of those that are JSON objects, most frequent first, after the known ones, whose types stay. What is only ever null has no type yet."""
     kinds: dict[str, set[str]] = {}
     counts: dict[str, int] = {}
@@ -58,13 +58,13 @@ def infer(bodies: Iterable[bytes], known: Fields | None = None) -> dict[str, str
     fields = dict(known or {})
     taken = {name.lower() for name in fields}  # Spark tells columns apart without regard to case
     for name in sorted(counts, key=lambda one: (-counts[one], one)):
-        if name.lower() not in taken and len(fields) < MOST_FIELDS:
+        if name.lower() not in taken and len(fields) < MAX_FIELDS:
             fields[name] = _joined(kinds[name])
             taken.add(name.lower())
     return fields
 
 
-def typed(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> Typed:
+def typed_columns(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> TypedColumns:
     """The typed columns of these bodies. The broker's own topics, which begin with $, are left alone."""
     columns: dict[str, list[Any]] = {name: [] for name in fields}
     rest: list[str | None] = []
@@ -91,7 +91,7 @@ def typed(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> T
         rest.append(orjson.dumps(left).decode() if left else None)
     schema = schema_of(fields)
     arrays = [pa.array(values, schema.field(PREFIX + name).type) for name, values in columns.items()]
-    return Typed(
+    return TypedColumns(
         pa.Table.from_arrays([*arrays, pa.array(rest, pa.string())], schema=schema),
         unfit,
         not_json,
@@ -108,7 +108,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
 
 
 def _column(name: str) -> bool:
-    return len(name) <= MOST_NAME and name.isascii() and name.replace("_", "a").isalnum()
+    return len(name) <= MAX_NAME and name.isascii() and name.replace("_", "a").isalnum()
 
 
 def _kind(value: Any) -> str:
