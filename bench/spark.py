@@ -101,13 +101,13 @@ def _make_journal(directory: Path, records: int, size: int) -> None:
 
 def _make_text(data: Data) -> None:
     """The same as lines of JSON, as a consumer that writes files would leave it."""
-    from sluice_spark.place import LogPlace
-    from sluice_spark.reading import Request, plan, read_span
+    from sluice_spark.arrow_reader import ReadRequest, plan_read, read_span
+    from sluice_spark.location import LogLocation
 
     data.text.mkdir()
-    place = LogPlace(data.raw, None, INSTANCE)
-    request = Request()
-    for number, span in enumerate(plan(place, request)):
+    place = LogLocation(data.raw, None, INSTANCE)
+    request = ReadRequest()
+    for number, span in enumerate(plan_read(place, request)):
         with (data.text / f"part-{number:03d}.json").open("wb") as file:
             for batch in read_span(place, span, request):
                 for row in batch.to_pylist():
@@ -145,14 +145,14 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
     """As many rows of the same columns from a source that hands over one Arrow batch, made once, again and again."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+    from sluice_spark.arrow_reader import ReadRequest, plan_read, read_span
     from sluice_spark.columns import record_schema, spark_ddl
-    from sluice_spark.place import LogPlace
-    from sluice_spark.reading import Request, plan, read_span
+    from sluice_spark.location import LogLocation
 
-    place = LogPlace(data.raw, None, INSTANCE)
-    spans = plan(place, Request())
+    place = LogLocation(data.raw, None, INSTANCE)
+    spans = plan_read(place, ReadRequest())
     shares = [span.last - span.first + 1 for span in spans]
-    sample = next(read_span(place, spans[0], Request()))
+    sample = next(read_span(place, spans[0], ReadRequest()))
     kept = pa.BufferOutputStream()
     with pa.ipc.new_stream(kept, sample.schema) as stream:
         stream.write_batch(sample)
@@ -177,9 +177,9 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
             return [Share(share) for share in shares]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            from sluice_spark.worker import settle_worker
+            from sluice_spark.worker_setup import tune_worker
 
-            settle_worker()
+            tune_worker()
             batch = next(iter(pa.ipc.open_stream(image)))
             left = int(partition.value)
             while left > 0:

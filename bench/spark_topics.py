@@ -14,9 +14,9 @@ import numpy as np
 from rich.table import Table
 
 from bench.spark_logs import INSTANCE, Published, compress, make_log
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan, read_spans
-from sluice_spark.tasks import join
+from sluice_spark.arrow_reader import ReadRequest, plan_read, read_spans
+from sluice_spark.location import LogLocation
+from sluice_spark.tasks import merge_spans
 
 TOPICS = 10_000
 RARE, RARE_SHARE = "t.rare", 0.0001
@@ -51,11 +51,11 @@ def _make(directory: Path, records: int, size: int) -> None:
     make_log(directory, records, size, publish)
 
 
-def cost(directory: Path, request: Request) -> tuple[float, int]:
+def cost(directory: Path, request: ReadRequest) -> tuple[float, int]:
     """(CPU seconds, records) of planning and reading."""
     began, rows = time.process_time(), 0
-    place = LogPlace(directory, None, INSTANCE)
-    for part in join(plan(place, request), request.split_bytes):
+    place = LogLocation(directory, None, INSTANCE)
+    for part in merge_spans(plan_read(place, request), request.split_bytes):
         for batch in read_spans(place, part.spans, request):
             rows += batch.num_rows
     return time.process_time() - began, rows
@@ -64,7 +64,7 @@ def cost(directory: Path, request: Request) -> tuple[float, int]:
 def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
     """Each choice once a run, one after the other."""
     home = log_in(directory, records, size)
-    everything, rare, eighteen = Request(), Request(topics=(RARE,)), Request(topics=(EIGHTEEN,))
+    everything, rare, eighteen = ReadRequest(), ReadRequest(topics=(RARE,)), ReadRequest(topics=(EIGHTEEN,))
     table = Table(title=f"{records:,} records of {TOPICS:,} topics in batches of {size}, {runs} runs, no JVM")
     for head in ("", "records", "CPU s", "least", "of all records", "wanted"):
         table.add_column(head, justify="right" if head else "left")
@@ -72,7 +72,7 @@ def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
         asked = {
             f"{form}, all": everything,
             f"{form}, topic with 0.01 %": rare,
-            f"{form}, a pattern, 0.01 %": Request(topics=("t.rare.>", RARE)),
+            f"{form}, a pattern, 0.01 %": ReadRequest(topics=("t.rare.>", RARE)),
             f"{form}, topic of 18 records": eighteen,
         }
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in asked}

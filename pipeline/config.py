@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
-from sluice_spark.place import LogPlace
+from sluice_spark.location import LogLocation
 
 BASE = Path(__file__).resolve().parent.parent
 """The project's directory: Spark's workers import `pipeline` and `broker_core` from it."""
@@ -18,7 +18,7 @@ BASE = Path(__file__).resolve().parent.parent
 class JobSettings:
     """What a job needs to know of its surroundings."""
 
-    log: LogPlace
+    log: LogLocation
     lake: Path
     master: str
     """Spark's master URL; `local[*]` uses this machine's cores; "" leaves it to spark-submit, which started this process."""
@@ -71,7 +71,7 @@ def settings_from(
     ):
         shelf = None  # a copy of a journal may have none; one that is named has to be there
     return JobSettings(
-        log=LogPlace(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
+        log=LogLocation(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
         lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
         master=master
         or environment.get("SPARK_MASTER")

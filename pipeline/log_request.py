@@ -6,20 +6,20 @@ import argparse
 from dataclasses import replace
 
 from broker_core.errors import OperatorError
-from sluice_spark.log import Log
-from sluice_spark.options import Bound
-from sluice_spark.reading import Request, bounds, plan_log, read_span
-from sluice_spark.segments import Span
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span, sequence_bounds
+from sluice_spark.log import LogSnapshot
+from sluice_spark.options import RangeBound
+from sluice_spark.segments import SegmentSpan
 
 
-def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
+def check_bounds(log: LogSnapshot, arguments: argparse.Namespace) -> None:
     """OperatorError bad_range for sequences that hold nothing."""
-    first, last = bounds(log, Request(start=arguments.start, end=arguments.end))
+    first, last = sequence_bounds(log, ReadRequest(start=arguments.start, end=arguments.end))
     if last < first and log.segments:
         raise _nothing(log, f"it begins with record {log.first}, and up to {last} was asked for")
 
 
-def plan_spans(log: Log, request: Request) -> list[Span]:
+def plan_spans(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
     """The plan of a request that holds a record at least. OperatorError bad_range."""
     spans = plan_log(log, request)
     one = replace(request, columns=("sequence",), topics=(), filter="", skip_gaps=True)
@@ -30,16 +30,16 @@ def plan_spans(log: Log, request: Request) -> list[Span]:
     return spans
 
 
-def check_bounds_order(since: Bound, at: Bound, log: Log) -> None:
+def check_bounds_order(since: RangeBound, at: RangeBound, log: LogSnapshot) -> None:
     """OperatorError bad_range where one moment is known to come after the other."""
-    later = log.frontier if at == Bound() else at.sequence
+    later = log.frontier if at == RangeBound() else at.sequence
     if (since.sequence is not None and later is not None and since.sequence > later) or (
         since.at is not None and at.at is not None and since.at > at.at
     ):
         raise OperatorError("bad_range", "--since comes after --at.", "Swap them.")
 
 
-def _nothing(log: Log, why: str) -> OperatorError:
+def _nothing(log: LogSnapshot, why: str) -> OperatorError:
     return OperatorError(
         "bad_range", f"The range holds nothing of the log of {log.place.instance}: {why}.", "Give another range.",
         first=log.first, last=log.frontier,

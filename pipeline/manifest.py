@@ -15,7 +15,7 @@ import msgspec
 
 from broker_core.errors import OperatorError
 from pipeline.lake_files import write_whole
-from sluice_spark.log import Log, other_log
+from sluice_spark.log import LogSnapshot, other_log_error
 
 FOLDER = "_manifest"
 """Spark and pyarrow ignore names that start with "_"."""
@@ -63,8 +63,8 @@ def write_manifest(directory: Path, manifest: LakeManifest) -> None:
     )
 
 
-def claim_directory(directory: Path, log: Log, tags: Sequence[str]) -> LakeManifest:
-    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log.
+def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> LakeManifest:
+    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log_error.
 
     `tags` are those of the files there. A log without records may have no identity, and is refused by nothing.
     """
@@ -72,12 +72,14 @@ def claim_directory(directory: Path, log: Log, tags: Sequence[str]) -> LakeManif
     known = read_manifest(directory, instance)
     if known is not None and known.log is not None:
         if known.log != identity and (identity is not None or log.segments):
-            raise other_log(instance, "this one is", identity, f"the one that the lake holds, {known.log},")
+            raise other_log_error(
+                instance, "this one is", identity, f"the one that the lake holds, {known.log},"
+            )
         return known
     foreign = sorted({tag for tag in tags if not (identity or "").startswith(tag)})
     if foreign or (identity is None and log.segments):
         held = f"the one that the lake holds, {foreign[0]}…," if foreign else None
-        raise other_log(instance, "this one is", identity, held)
+        raise other_log_error(instance, "this one is", identity, held)
     return (
         msgspec.structs.replace(known, log=identity)
         if known

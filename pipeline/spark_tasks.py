@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 
 from broker_core.errors import OperatorError, SluiceError
-from sluice_spark.worker import settle_worker
+from sluice_spark.worker_setup import tune_worker
 
 Item = TypeVar("Item")
 Answer = tuple[str, bytes]
@@ -42,7 +42,7 @@ def _worker(
     items: list[Item], work: Callable[[Item], Iterator[pa.Table]], schema: pa.Schema
 ) -> Callable[[Iterable[int]], Iterable[Answer]]:
     def run(numbers: Iterable[int]) -> Iterable[Answer]:
-        settle_worker()
+        tune_worker()
         for number in numbers:
             try:
                 for made in work(items[number]):

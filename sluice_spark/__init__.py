@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from sluice_spark import standins
+from sluice_spark import fallbacks
 
-standins.install()  # before anything that needs them is imported
+fallbacks.install_fallbacks()  # before anything that needs them is imported
 
-from sluice_spark.log import Gap, examine  # noqa: E402
+from sluice_spark.arrow_reader import check_log  # noqa: E402
+from sluice_spark.log import LogGap, examine_log  # noqa: E402
 from sluice_spark.options import read_options  # noqa: E402
-from sluice_spark.reading import check_log  # noqa: E402
-from sluice_spark.worker import with_fix  # noqa: E402
+from sluice_spark.worker_setup import show_fix_in_errors  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,19 +79,19 @@ def journal(
         "partition_mb": partition_mb,
     }  # fmt: skip
     options = {name: str(value) for name, value in given.items() if value not in (None, "")}
-    with with_fix():
+    with show_fix_in_errors():
         asked = read_options(options)
-        check_log(examine(asked.place, asked.request.durable), asked.request)
+        check_log(examine_log(asked.place, asked.request.durable), asked.request)
     register(spark)
     return spark.read.format("sluice").options(**options).load()
 
 
-def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[Gap]:
+def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[LogGap]:
     """What the log lacks of all that was ever in it, removed or missing, oldest first."""
     given = {"path": path, "archive": archive, "instance": instance}
-    with with_fix():
+    with show_fix_in_errors():
         asked = read_options({name: str(value) for name, value in given.items() if value is not None})
-        log = examine(asked.place)
+        log = examine_log(asked.place)
         return log.gaps(1, log.frontier)
 
 

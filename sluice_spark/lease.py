@@ -15,16 +15,16 @@ from contextlib import contextmanager
 
 from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, release_lease, remove_expired_leases, write_lease
-from sluice_spark.place import LogPlace
+from sluice_spark.location import LogLocation
 
 TERM_S = 120.0
 RENEW_S = 20.0
 
 
-class Hold:
+class LeaseHolder:
     """A lease that is kept alive. `move` lets go of what is before a sequence."""
 
-    def __init__(self, place: LogPlace, name: str, owner: str, sequence: int, term_s: float) -> None:
+    def __init__(self, place: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
         self._place = place
         self._name = name
         self._owner = owner
@@ -51,16 +51,16 @@ class Hold:
 
 
 @contextmanager
-def leased(
-    place: LogPlace, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
-) -> Iterator[Hold]:
+def hold_lease(
+    place: LogLocation, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
+) -> Iterator[LeaseHolder]:
     """Hold everything from `sequence` on for the block, and renew meanwhile from a thread of its own.
 
     Where the journal can't be written to the job goes on without, and says so: what it reads may be removed under it,
     which is a named error then.
     """
     host = socket.gethostname()
-    hold = Hold(
+    hold = LeaseHolder(
         place,
         f"{what}.{host[:30]}.{os.getpid()}",
         f"{what} on {host} (process {os.getpid()})",

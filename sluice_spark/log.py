@@ -19,21 +19,21 @@ from broker_core.journal.frontier_file import frontier_path
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_segment_path
 from broker_core.journal.segment_replacer import RemovalRecord, read_removals
 from broker_core.sequence_set import SequenceSet
-from sluice_spark.identity import log_of
-from sluice_spark.place import LogPlace
+from sluice_spark.location import LogLocation
+from sluice_spark.log_identity import read_log_id
 from sluice_spark.segments import (
     durable_sequence,
     first_sequences,
     open_segment,
+    sidecar_summary,
     skipped_before,
-    summary_of,
 )
 
 REMOVED, MISSING = "removed", "missing"
 _NAMED = 5
 
 
-class Gap(NamedTuple):
+class LogGap(NamedTuple):
     """Records `first` to `last` that the log doesn't hold. `removed_at` (ns UTC) is the receipt's, 0 without one."""
 
     first: int
@@ -56,10 +56,10 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogSnapshot:
     """One look at a log. `place.log` is its identity."""
 
-    place: LogPlace
+    place: LogLocation
     segments: tuple[int, ...]
     frontier: int
     """The newest sequence that may be read; 0 when nothing may."""
@@ -70,7 +70,7 @@ class Log:
         """The oldest record held; one behind the frontier when there is none."""
         return self.segments[0] if self.segments else self.frontier + 1
 
-    def gaps(self, first: int, last: int) -> list[Gap]:
+    def gaps(self, first: int, last: int) -> list[LogGap]:
         """What of an interval the log doesn't hold, oldest first, as far as it is known without reading records."""
         found = [*self._before(), *self._between()]
         cut = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in found]
@@ -84,30 +84,30 @@ class Log:
             for begin, end in skipped.between(gap.first, gap.last)
         ]
 
-    def _before(self) -> Iterable[Gap]:
+    def _before(self) -> Iterable[LogGap]:
         expected, end = 1, self.first - 1
         for removal in self.removals:
             if removal.first > expected and expected <= end:
-                yield Gap(expected, min(removal.first - 1, end), MISSING)
+                yield LogGap(expected, min(removal.first - 1, end), MISSING)
             first, last = max(removal.first, expected), min(removal.last, end)
             if first <= last:
-                yield Gap(first, last, REMOVED, removal.removed_at)
+                yield LogGap(first, last, REMOVED, removal.removed_at)
                 expected = last + 1
         if expected <= end:
-            yield Gap(expected, end, MISSING)
+            yield LogGap(expected, end, MISSING)
 
-    def _between(self) -> Iterable[Gap]:
+    def _between(self) -> Iterable[LogGap]:
         for segment, following in pairwise(self.segments):
-            known = summary_of(self.place, segment)
+            known = sidecar_summary(self.place, segment)
             if known is not None and known.last_sequence + 1 < following:
-                yield Gap(known.last_sequence + 1, following - 1, MISSING)
+                yield LogGap(known.last_sequence + 1, following - 1, MISSING)
 
     def end_of(self, number: int) -> int:
         """Return the last sequence that the segment at this place may hold: up to the next one, or to the
         frontier."""
         if number + 1 == len(self.segments):
             return self.frontier
-        following, known = self.segments[number + 1], summary_of(self.place, self.segments[number])
+        following, known = self.segments[number + 1], sidecar_summary(self.place, self.segments[number])
         if known is not None and known.last_sequence + 1 == following:
             return following - 1
         return (skipped_before(self.place, following) or following) - 1
@@ -124,8 +124,8 @@ class Log:
         return found
 
 
-def examine(place: LogPlace, durable: int | None = None) -> Log:
-    """Look at a log. OperatorError no_journal when there is none; other_log when it isn't the one that `place` names.
+def examine_log(place: LogLocation, durable: int | None = None) -> LogSnapshot:
+    """Look at a log. OperatorError no_journal when there is none; other_log_error when it isn't the one that `place` names.
 
     `durable` is the frontier, when the caller knows it better than the broker's file.
     """
@@ -142,16 +142,16 @@ def examine(place: LogPlace, durable: int | None = None) -> Log:
         )
     identity = _identity(place, segments)
     if None not in (identity, place.log) and identity != place.log:
-        raise other_log(place.instance, f"the log in {place.directory} is", identity, place.log)
+        raise other_log_error(place.instance, f"the log in {place.directory} is", identity, place.log)
     found = replace(place, log=identity or place.log)
     frontier = durable_sequence(found) if durable is None else durable
-    return Log(found, segments, frontier, tuple(read_removals(place.directory, place.instance)))
+    return LogSnapshot(found, segments, frontier, tuple(read_removals(place.directory, place.instance)))
 
 
 _UNREADABLE = "one whose identity can't be read"
 
 
-def other_log(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
+def other_log_error(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
     """The error for two logs of one name."""
     return OperatorError(
         "other_log",
@@ -162,7 +162,7 @@ def other_log(instance: str, what: str, found: str | None, expected: str | None)
     )
 
 
-def refuse_gap(gap: Gap, log: Log) -> JournalError:
+def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
     """The error for a gap that nobody has allowed."""
     return JournalError(
         "bookmark_gone",
@@ -175,7 +175,7 @@ def refuse_gap(gap: Gap, log: Log) -> JournalError:
     )
 
 
-def _check_directories(place: LogPlace) -> None:
+def _check_directories(place: LogLocation) -> None:
     for what, option, directory in (
         ("journal", "path", place.directory),
         ("archive", "archive", place.archive),
@@ -188,7 +188,7 @@ def _check_directories(place: LogPlace) -> None:
             )
 
 
-def _instances(place: LogPlace) -> list[str]:
+def _instances(place: LogLocation) -> list[str]:
     """Whose segments stand in the journal's directory instead, a few of them."""
     names: set[str] = set()
     for path in place.directory.iterdir():
@@ -200,11 +200,11 @@ def _instances(place: LogPlace) -> list[str]:
     return sorted(names)[:_NAMED]
 
 
-def _identity(place: LogPlace, segments: tuple[int, ...]) -> str | None:
+def _identity(place: LogLocation, segments: tuple[int, ...]) -> str | None:
     """Return the log's identity, by its newest segments; None when no header can be read."""
     for segment in reversed(segments[-2:]):
         try:
-            return log_of(open_segment(replace(place, log=None), segment))
+            return read_log_id(open_segment(replace(place, log=None), segment))
         except JournalError as error:
             if error.code != "journal_damaged":
                 raise

@@ -15,8 +15,8 @@ from broker_core.bookmark import AfterBookmarks, AtTime, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_segment_path
 from broker_core.names import is_name
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import SPLIT_BYTES, Request
+from sluice_spark.arrow_reader import SPLIT_BYTES, ReadRequest
+from sluice_spark.location import LogLocation
 
 Mode = Literal["error", "note"]
 MB: Final = 1024 * 1024
@@ -35,7 +35,7 @@ MAX_LEASE_HOURS: Final = 7 * 24
 READ_ONLY: Final = "A journal is written by its broker alone: publish to it, or write in another format."
 
 
-class Bound(NamedTuple):
+class RangeBound(NamedTuple):
     """One end of a range: a sequence or a moment in ns UTC; both None leaves it open."""
 
     sequence: int | None = None
@@ -53,15 +53,15 @@ class StreamLimits:
     lease_s: float = 24 * 3_600.0
 
 
-class Asked(NamedTuple):
+class ReadOptions(NamedTuple):
     """All that the options say."""
 
-    place: LogPlace
-    request: Request
+    place: LogLocation
+    request: ReadRequest
     limits: StreamLimits
 
 
-def read_options(options: Mapping[str, str]) -> Asked:
+def read_options(options: Mapping[str, str]) -> ReadOptions:
     """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, filter_error, bad_bookmark."""
     given = {key.lower(): value for key, value in options.items() if value is not None}
     unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
@@ -82,7 +82,7 @@ def read_options(options: Mapping[str, str]) -> Asked:
     gaps = given.get("gaps", "error").lower()
     if gaps not in ("error", "note"):
         raise _bad(f"gaps is {gaps!r}.", "Give error or note.")
-    request = Request(
+    request = ReadRequest(
         columns=tuple(_list(given.get("columns", ""))) or None,
         topics=tuple(_list(given.get("topics", ""))),
         start=start.sequence,
@@ -105,10 +105,10 @@ def read_options(options: Mapping[str, str]) -> Asked:
     limits = StreamLimits(
         _number(given, "max_rows", 1), _number(given, "max_bytes", 1), reader, hours * 3_600.0
     )
-    return Asked(place, request, limits)
+    return ReadOptions(place, request, limits)
 
 
-def check_batch(options: Mapping[str, str]) -> None:
+def check_batch_options(options: Mapping[str, str]) -> None:
     """OperatorError bad_setting for what says nothing of a batch: whoever gives it expects something of it."""
     for name in options:
         if name.lower() in OF_STREAMS:
@@ -118,7 +118,7 @@ def check_batch(options: Mapping[str, str]) -> None:
             )
 
 
-def _place(given: Mapping[str, str]) -> LogPlace:
+def _place(given: Mapping[str, str]) -> LogLocation:
     if not given.get("path"):
         raise _bad("No journal is named.", "Give its directory as path, in option() or load().")
     directory = Path(given["path"]).expanduser().absolute()
@@ -133,7 +133,7 @@ def _place(given: Mapping[str, str]) -> LogPlace:
     instance = given.get("instance") or _only_instance(directory)
     if not is_name(instance):
         raise _bad(f"{instance[:80]!r} can't be an instance's name.", "Check the option instance.")
-    return LogPlace(directory, archive, instance)
+    return LogLocation(directory, archive, instance)
 
 
 def _only_instance(directory: Path) -> str:
@@ -182,15 +182,15 @@ def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 
 
-def read_bound(text: str, name: str, instance: str) -> Bound:
+def read_bound(text: str, name: str, instance: str) -> RangeBound:
     """A sequence, a bookmark, a moment as bookmarks write it, or an ISO 8601 time (UTC unless it says otherwise)."""
     text = text.strip()
     if not text or text == "0":
-        return Bound()
+        return RangeBound()
     if text.isascii() and text.isdigit() and len(text) < 19:
-        return Bound(sequence=int(text))
+        return RangeBound(sequence=int(text))
     if _ISO.fullmatch(text):
-        return Bound(at=_iso(text, name))
+        return RangeBound(at=_iso(text, name))
     try:
         match parse_bookmark(text):
             case AfterBookmarks((one,)) if one.origin != instance:
@@ -199,9 +199,9 @@ def read_bound(text: str, name: str, instance: str) -> Bound:
                     f"Read the journal of {one.origin}.",
                 )  # fmt: skip
             case AfterBookmarks((one,)):
-                return Bound(sequence=one.sequence)
+                return RangeBound(sequence=one.sequence)
             case AtTime(at):
-                return Bound(at=at)
+                return RangeBound(at=at)
     except ClientError as error:
         raise _bad(
             f"{name}: {error.sentence}", "Give a bookmark, 2026-11-21T13:45:00Z, or a number."

@@ -36,8 +36,8 @@ from broker_core.journal.segment_reader import (
     read_header,
     scan_batches,
 )
-from sluice_spark.identity import check_log
-from sluice_spark.place import LogPlace
+from sluice_spark.location import LogLocation
+from sluice_spark.log_identity import check_log
 
 CHUNK = 256 * 1024
 """Bytes of one read: large enough that calls cost little, small enough to stay in the processor's cache, and to be memory that
@@ -49,7 +49,7 @@ _TRIES = 20
 _PAUSE_SECONDS = 0.05
 
 
-class Choice(NamedTuple):
+class SidecarHint(NamedTuple):
     """What a segment's sidecar says of a request."""
 
     topics: tuple[str, ...]
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
     """The topics of the segment that are wanted, if all are known and they are few; else none."""
 
 
-class Span(NamedTuple):
+class SegmentSpan(NamedTuple):
     """The records `first` to `last`, both included, of one segment. What a worker is given: never a path."""
 
     segment: int
@@ -69,11 +69,11 @@ class Span(NamedTuple):
     last: int
     nbytes: int = 0
     """Raw bytes, about; for sharing the work out."""
-    choice: Choice | None = None
+    choice: SidecarHint | None = None
     """What of it has to be read, where few stretches do; None: that is for the reader to find out."""
 
 
-def first_sequences(place: LogPlace) -> list[int]:
+def first_sequences(place: LogLocation) -> list[int]:
     """The first sequence of every segment there is, ascending. JournalError journal_failed."""
     try:
         found = find_segment_files(place.directory, place.instance, place.archive)
@@ -82,9 +82,9 @@ def first_sequences(place: LogPlace) -> list[int]:
     return sorted({file.first_sequence for file in found})
 
 
-def size_of(place: LogPlace, segment: int) -> int:
+def segment_size(place: LogLocation, segment: int) -> int:
     """A segment's raw bytes: by its sidecar, or its file's size while it has none."""
-    known = summary_of(place, segment)
+    known = sidecar_summary(place, segment)
     if known is not None:
         return known.end
     for directory in (place.directory, place.archive):
@@ -98,10 +98,10 @@ def size_of(place: LogPlace, segment: int) -> int:
     return 0
 
 
-def open_segment(place: LogPlace, segment: int) -> SegmentSource:
+def open_segment(place: LogLocation, segment: int) -> SegmentSource:
     """Open a segment in whichever form it has, and check that it is of this log.
 
-    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log.
+    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log_error.
     """
     directories = [directory for directory in (place.directory, place.archive) if directory is not None]
     for attempt in range(_TRIES):
@@ -127,7 +127,7 @@ def open_segment(place: LogPlace, segment: int) -> SegmentSource:
     )
 
 
-def skipped_before(place: LogPlace, segment: int) -> int:
+def skipped_before(place: LogLocation, segment: int) -> int:
     """Return the first of the numbers right before a segment that name no record (journal/segment.py), or 0
     for none."""
     try:
@@ -136,7 +136,7 @@ def skipped_before(place: LogPlace, segment: int) -> int:
         return 0
 
 
-def open_index(place: LogPlace, segment: int, source: SegmentSource) -> SegmentIndex | None:
+def open_index(place: LogLocation, segment: int, source: SegmentSource) -> SegmentIndex | None:
     """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
     same."""
     found = _sidecar(place, segment, load_sidecar)
@@ -146,18 +146,18 @@ def open_index(place: LogPlace, segment: int, source: SegmentSource) -> SegmentI
         return None
 
 
-def summary_of(place: LogPlace, segment: int) -> SegmentIndex | None:
+def sidecar_summary(place: LogLocation, segment: int) -> SegmentIndex | None:
     """The same without its entries: one small read."""
     return _sidecar(place, segment, load_summary)
 
 
-def places_of(place: LogPlace, segment: int) -> SegmentIndex | None:
+def sidecar_positions(place: LogLocation, segment: int) -> SegmentIndex | None:
     """The same with the entries' places alone: nothing is inflated and parsed."""
     return _sidecar(place, segment, load_positions)
 
 
 def _sidecar(
-    place: LogPlace, segment: int, way: Callable[[Path, str, int], SegmentIndex | None]
+    place: LogLocation, segment: int, way: Callable[[Path, str, int], SegmentIndex | None]
 ) -> SegmentIndex | None:
     for directory in (place.directory, place.archive):
         if directory is not None:
@@ -169,7 +169,7 @@ def _sidecar(
     return None
 
 
-def durable_sequence(place: LogPlace) -> int:
+def durable_sequence(place: LogLocation) -> int:
     """The newest sequence that may be read; 0 when nothing may.
 
     Behind it stand records that the broker has written and not yet synced: after a power loss their sequences can
@@ -180,7 +180,7 @@ def durable_sequence(place: LogPlace) -> int:
     return last_sequence(place) if noted is None else noted
 
 
-def last_sequence(place: LogPlace) -> int:
+def last_sequence(place: LogLocation) -> int:
     """The last sequence before the log's first torn or damaged batch, looking at its newest segment; 0 if empty."""
     for segment in reversed(first_sequences(place)):
         source, offset, last = open_segment(place, segment), HEADER_SIZE, segment - 1
@@ -192,8 +192,8 @@ def last_sequence(place: LogPlace) -> int:
 
 
 def read_batches(
-    place: LogPlace,
-    span: Span,
+    place: LogLocation,
+    span: SegmentSpan,
     source: SegmentSource,
     *,
     at: IndexedRange | None = None,
@@ -234,29 +234,29 @@ def read_batches(
         raise _short(place, span, expected, span.last)
 
 
-def _start(place: LogPlace, source: SegmentSource, span: Span, at: IndexedRange | None) -> int:
+def _start(place: LogLocation, source: SegmentSource, span: SegmentSpan, at: IndexedRange | None) -> int:
     """An offset at or before the span's first record, by the sidecar if it tells the truth."""
     if at is not None and _begins(source, at.offset, at.first, span):
         return at.offset
-    if span.first > span.segment and (index := places_of(place, span.segment)) is not None:
+    if span.first > span.segment and (index := sidecar_positions(place, span.segment)) is not None:
         offset, sequence = index.find(span.first)
         if _begins(source, offset, sequence, span):
             return offset
     return HEADER_SIZE  # the sidecar belongs to other bytes; walking from the start finds the place as well
 
 
-def _begins(source: SegmentSource, offset: int, sequence: int, span: Span) -> bool:
+def _begins(source: SegmentSource, offset: int, sequence: int, span: SegmentSpan) -> bool:
     try:
         return read_batch_header(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first
     except (ClientError, JournalError):
         return False
 
 
-def _behind_damage(place: LogPlace, source: SegmentSource, offset: int, expected: int) -> int | None:
+def _behind_damage(place: LogLocation, source: SegmentSource, offset: int, expected: int) -> int | None:
     return find_next_batch(source, offset, source.length, hash64(place.instance), expected - 1)
 
 
-def _short(place: LogPlace, span: Span, first: int, last: int) -> JournalError:
+def _short(place: LogLocation, span: SegmentSpan, first: int, last: int) -> JournalError:
     return JournalError(
         "journal_short",
         f"Records {first} to {last} should be in segment {segment_name(place.instance, span.segment)} and aren't.",

@@ -22,13 +22,13 @@ from pyspark.sql.datasource import (
 )
 
 from broker_core.errors import OperatorError
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_spans
 from sluice_spark.columns import record_schema, spark_ddl
-from sluice_spark.log import examine
-from sluice_spark.options import READ_ONLY, check_batch, read_options
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan_log, read_spans
-from sluice_spark.tasks import Part, share_out
-from sluice_spark.worker import one_sentence, settle_worker
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
+from sluice_spark.options import READ_ONLY, check_batch_options, read_options
+from sluice_spark.tasks import SpanGroup, plan_tasks
+from sluice_spark.worker_setup import hide_tracebacks, tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 SOURCE = "sluice"
 
 
-class PartPartition(InputPartition):
+class SpanPartition(InputPartition):
     """One task's share: spans, never paths, because the broker may move a file before the task starts."""
 
-    def __init__(self, place: LogPlace, part: Part) -> None:
+    def __init__(self, place: LogLocation, part: SpanGroup) -> None:
         super().__init__(None)
         self.place = place
         self.part = part
@@ -50,8 +50,8 @@ class SluiceSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        settle_worker()
-        with one_sentence():
+        tune_worker()
+        with hide_tracebacks():
             self.asked = read_options(options)
 
     @classmethod
@@ -62,8 +62,8 @@ class SluiceSource(DataSource):
         return spark_ddl(record_schema(self.asked.request.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with one_sentence():
-            check_batch(self.options)
+        with hide_tracebacks():
+            check_batch_options(self.options)
             self._check_schema(schema)
         return JournalReader(self.asked.place, self.asked.request)
 
@@ -80,11 +80,11 @@ class SluiceSource(DataSource):
         return JournalStream(*self.asked, refused)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        with one_sentence():
+        with hide_tracebacks():
             raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        with one_sentence():
+        with hide_tracebacks():
             raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
 
     def _check_schema(self, schema: StructType) -> None:
@@ -101,28 +101,28 @@ class SluiceSource(DataSource):
 class JournalReader(DataSourceReader):
     """Plans on the driver, reads in the workers."""
 
-    def __init__(self, place: LogPlace, request: Request) -> None:
+    def __init__(self, place: LogLocation, request: ReadRequest) -> None:
         self.place = place
         self.request = request
 
     def partitions(self) -> list[InputPartition]:
-        settle_worker()
-        with one_sentence():
-            log = examine(self.place, self.request.durable)
+        tune_worker()
+        with hide_tracebacks():
+            log = examine_log(self.place, self.request.durable)
             spans = plan_log(log, self.request)
             return [
-                PartPartition(log.place, part)
-                for part in share_out(log.place, spans, self.request.split_bytes)
+                SpanPartition(log.place, part)
+                for part in plan_tasks(log.place, spans, self.request.split_bytes)
             ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The partition's records. Spark calls once with None when there are no partitions at all."""
-        if isinstance(partition, PartPartition):
-            yield from read_part(partition, self.request)
+        if isinstance(partition, SpanPartition):
+            yield from read_partition(partition, self.request)
 
 
-def read_part(partition: PartPartition, request: Request) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: SpanPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """What one task does."""
-    settle_worker()
-    with one_sentence():
+    tune_worker()
+    with hide_tracebacks():
         yield from read_spans(partition.place, partition.part.spans, request)

@@ -30,15 +30,15 @@ from pyspark.sql.streaming.datasource import (
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, parse_bookmark
 from broker_core.errors import OperatorError
 from broker_core.safe_text import say
-from sluice_spark.lease import Hold
-from sluice_spark.log import Log, examine, other_log, refuse_gap
+from sluice_spark.arrow_reader import ReadRequest, plan_log, sequence_bounds
+from sluice_spark.lease import LeaseHolder
+from sluice_spark.location import LogLocation
+from sluice_spark.log import LogSnapshot, examine_log, gap_error, other_log_error
 from sluice_spark.options import StreamLimits
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log
-from sluice_spark.segments import places_of, size_of, summary_of
-from sluice_spark.source import PartPartition, read_part
-from sluice_spark.tasks import share_out
-from sluice_spark.worker import one_sentence
+from sluice_spark.segments import segment_size, sidecar_positions, sidecar_summary
+from sluice_spark.source import SpanPartition, read_partition
+from sluice_spark.tasks import plan_tasks
+from sluice_spark.worker_setup import hide_tracebacks
 
 BRIEF_LEASE_S = 600.0
 """Of a stream without a name of its own: it is renewed as long as it runs."""
@@ -50,7 +50,11 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets and partitions are made in one process that lives as long as the query; workers get a copy for `read`."""
 
     def __init__(
-        self, place: LogPlace, request: Request, limits: StreamLimits, refused: OperatorError | None = None
+        self,
+        place: LogLocation,
+        request: ReadRequest,
+        limits: StreamLimits,
+        refused: OperatorError | None = None,
     ) -> None:
         """`refused` is what is raised where first something is asked."""
         self.place = place
@@ -64,28 +68,28 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record that was asked for. JournalError bookmark_gone."""
-        with one_sentence():
+        with hide_tracebacks():
             log = self._log()
-            first, _ = bounds(log, self.request)
+            first, _ = sequence_bounds(log, self.request)
             for gap in log.gaps(self.request.start or 1, first) if not self.request.skip_gaps else []:
                 if self.request.start is not None or gap.why != "removed":
-                    raise refuse_gap(gap, log)
+                    raise gap_error(gap, log)
             if self.request.start is None and self.request.start_at is not None:
                 first = self._reaching(log, self.request.start_at)
             self._hold(first)
             return self._offset(log, max(first, log.first) - 1)
 
-    def _reaching(self, log: Log, moment: int) -> int:
+    def _reaching(self, log: LogSnapshot, moment: int) -> int:
         """The first record of the first segment that reaches a moment; rows before it are left out when they are read."""
         for segment in log.segments:
-            known = summary_of(log.place, segment)
+            known = sidecar_summary(log.place, segment)
             if known is None or known.last_at >= moment:
                 return segment
         return log.frontier + 1
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes."""
-        with one_sentence():
+        with hide_tracebacks():
             log = self._log(start)
             done = self._done(start)
             self._hold(done + 1)
@@ -96,7 +100,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 last = self._limited(log, done + 1, last, limit)
             return self._offset(log, max(done, last))
 
-    def _limited(self, log: Log, first: int, last: int, limit: ReadLimit) -> int:
+    def _limited(self, log: LogSnapshot, first: int, last: int, limit: ReadLimit) -> int:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.limits.rows
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
         first = max(first, log.first)
@@ -115,20 +119,20 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The frontier, for the query's progress."""
-        with one_sentence():
+        with hide_tracebacks():
             log = self._log()
             return self._offset(log, log.frontier)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes later isn't read by this run."""
-        with one_sentence():
+        with hide_tracebacks():
             self.final = self._log().frontier
 
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The records behind `start` up to `end`. JournalError bookmark_gone."""
-        with one_sentence():
+        with hide_tracebacks():
             first, last = self._done(start) + 1, self._done(end)
             if first > last:
                 return []
@@ -139,13 +143,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for gap in log.gaps(first, last):
                     say(f"sluice: {gap}", sys.stderr)
             return [
-                PartPartition(log.place, part) for part in share_out(log.place, spans, request.split_bytes)
+                SpanPartition(log.place, part) for part in plan_tasks(log.place, spans, request.split_bytes)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
-        assert isinstance(partition, PartPartition)
-        return read_part(partition, self.request)
+        assert isinstance(partition, SpanPartition)
+        return read_partition(partition, self.request)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark never asks for anything up to `end` again: retention may have it."""
@@ -161,16 +165,16 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Helpers.
 
-    def _log(self, offset: dict[str, Any] | None = None) -> Log:
+    def _log(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
         if self.refused is not None:
             raise self.refused
-        log = examine(self.place, self.request.durable)
+        log = examine_log(self.place, self.request.durable)
         told = (offset or {}).get(log.place.instance, {}).get("log", "")
         if told and log.place.log and told != log.place.log:
-            raise other_log(log.place.instance, "the checkpoint belongs to", str(told), log.place.log)
+            raise other_log_error(log.place.instance, "the checkpoint belongs to", str(told), log.place.log)
         return log
 
-    def _offset(self, log: Log, done: int) -> dict[str, Any]:
+    def _offset(self, log: LogSnapshot, done: int) -> dict[str, Any]:
         """Spark compares offsets as text: always the same keys in the same order."""
         instance = log.place.instance
         return {instance: {"bookmark": f"{instance}|{done}|", "log": log.place.log or ""}}
@@ -189,11 +193,11 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return one.sequence
         raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
 
-    def _lease(self, sequence: int) -> Hold:
+    def _lease(self, sequence: int) -> LeaseHolder:
         host, named = socket.gethostname(), self.limits.reader
         name = named or f"stream.{host[:30]}.{os.getpid()}"
         owner = f"stream {named}" if named else f"stream on {host} (process {os.getpid()})"
-        return Hold(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
+        return LeaseHolder(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
 
     def _hold(self, sequence: int) -> None:
         try:
@@ -202,17 +206,17 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             say(f"sluice: the log can't be held: {error}", sys.stderr)
 
 
-def _within(log: Log, first: int, last: int, nbytes: int) -> int:
+def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
     """The last record so that `first` to it are about `nbytes` raw, one stretch of the index at least."""
     left = nbytes
     for number, segment in enumerate(log.segments):
         end = log.end_of(number)
         if end < first:
             continue
-        index = places_of(log.place, segment)
+        index = sidecar_positions(log.place, segment)
         if index is None:
             # Not sealed yet: nothing is known but how large it may become.
-            size = max(size_of(log.place, segment), 1)
+            size = max(segment_size(log.place, segment), 1)
             rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * left // size)
             return min(last, max(first, segment) + rows - 1)
         sequences, offsets, _ = index.places(MAX_SEQUENCE)

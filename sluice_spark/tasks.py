@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker_core.bookmark import MAX_SEQUENCE
-from sluice_spark.place import LogPlace
-from sluice_spark.segments import Span, places_of, size_of, summary_of
+from sluice_spark.location import LogLocation
+from sluice_spark.segments import SegmentSpan, segment_size, sidecar_positions, sidecar_summary
 
 FEW_TASKS: Final = 4
 LEAST_BYTES: Final = 8 * 1024 * 1024
@@ -15,35 +15,37 @@ LEAST_BYTES: Final = 8 * 1024 * 1024
 each more costs some 5 ms of the driver's time."""
 
 
-class Part(NamedTuple):
+class SpanGroup(NamedTuple):
     """What one task reads: spans, in order."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[SegmentSpan, ...]
 
 
-def share_out(place: LogPlace, spans: Sequence[Span], most: int, least: int = LEAST_BYTES) -> list[Part]:
+def plan_tasks(
+    place: LogLocation, spans: Sequence[SegmentSpan], most: int, least: int = LEAST_BYTES
+) -> list[SpanGroup]:
     """The tasks that read these spans, each of about `most` raw bytes, or of fewer where one or two would read it all."""
     whole = sum(span.nbytes for span in spans)
     tasks = min(FEW_TASKS, whole // least)
     size = min(most, -(-whole // tasks)) if tasks else most
-    return join([part for span in spans for part in part_span(place, span, size)], size)
+    return merge_spans([part for span in spans for part in split_span(place, span, size)], size)
 
 
-def join(spans: Iterable[Span], size: int) -> list[Part]:
+def merge_spans(spans: Iterable[SegmentSpan], size: int) -> list[SpanGroup]:
     """Small spans put together until they come to about `size` bytes."""
-    made: list[Part] = []
-    held: list[Span] = []
+    made: list[SpanGroup] = []
+    held: list[SegmentSpan] = []
     nbytes = 0
     for span in spans:
         if held and nbytes + span.nbytes > size:
-            made.append(Part(tuple(held)))
+            made.append(SpanGroup(tuple(held)))
             held, nbytes = [], 0
         held.append(span)
         nbytes += span.nbytes
-    return [*made, Part(tuple(held))] if held else made
+    return [*made, SpanGroup(tuple(held))] if held else made
 
 
-def part_span(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
+def split_span(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[SegmentSpan]:
     """A span in parts of about `size` raw bytes, as far as it is known where it can be parted."""
     if span.nbytes <= size:
         yield span
@@ -53,20 +55,20 @@ def part_span(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
         yield from _by_stretches(span, size)
 
 
-def measured(place: LogPlace, span: Span) -> Span:
+def with_size(place: LogLocation, span: SegmentSpan) -> SegmentSpan:
     """The span with its raw bytes: by its segment's sidecar, or its file's size while it has none."""
-    known = summary_of(place, span.segment)
-    nbytes = size_of(place, span.segment)
+    known = sidecar_summary(place, span.segment)
+    nbytes = segment_size(place, span.segment)
     if known is not None and (span.first > span.segment or span.last < known.last_sequence):
-        index = places_of(place, span.segment)
+        index = sidecar_positions(place, span.segment)
         if index is not None:
             _, offsets = _inside(span, *index.places(MAX_SEQUENCE)[:2], known.end)
             nbytes = offsets[-1] - offsets[0]
     return span._replace(nbytes=nbytes)
 
 
-def _by_index(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
-    index = places_of(place, span.segment)
+def _by_index(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[SegmentSpan]:
+    index = sidecar_positions(place, span.segment)
     if index is None:
         yield span
         return
@@ -74,13 +76,13 @@ def _by_index(place: LogPlace, span: Span, size: int) -> Iterator[Span]:
     first, before = span.first, offsets[0]
     for sequence, offset in zip(sequences[1:], offsets[1:-1], strict=True):
         if offset - before >= size:
-            yield Span(span.segment, first, sequence - 1, offset - before)
+            yield SegmentSpan(span.segment, first, sequence - 1, offset - before)
             first, before = sequence, offset
-    yield Span(span.segment, first, span.last, offsets[-1] - before)
+    yield SegmentSpan(span.segment, first, span.last, offsets[-1] - before)
 
 
 def _inside(
-    span: Span, sequences: Sequence[int], offsets: Sequence[int], end: int
+    span: SegmentSpan, sequences: Sequence[int], offsets: Sequence[int], end: int
 ) -> tuple[list[int], list[int]]:
     """The sequences with which the span's stretches begin, the first of them perhaps before it, and their offsets with the end
     of the last behind them."""
@@ -96,7 +98,7 @@ def _inside(
     return [one[0] for one in found], [*(one[1] for one in found), found[-1][2]]
 
 
-def _by_stretches(span: Span, size: int) -> Iterator[Span]:
+def _by_stretches(span: SegmentSpan, size: int) -> Iterator[SegmentSpan]:
     assert span.choice is not None
     held: list[int] = []
     nbytes = 0

@@ -31,12 +31,12 @@ from pipeline.transforms.accounts import ACCOUNTS, check_account_rows
 from pipeline.transforms.digest import RecordDigest, digest_of
 from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file_name
 from pipeline.transforms.publisher_sequences import RUNS, find_problems, merge_runs, sequence_runs
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span, sequence_bounds
 from sluice_spark.columns import COLUMNS
-from sluice_spark.lease import leased
-from sluice_spark.log import REMOVED, Log, examine
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
-from sluice_spark.segments import Span, open_segment, read_batches
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import REMOVED, LogSnapshot, examine_log
+from sluice_spark.segments import SegmentSpan, open_segment, read_batches
 
 HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
 MAX_RUNS: Final = 200_000
@@ -71,14 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Findings are the result, not errors: only what can't be looked at is one. With --strict OperatorError audit_failed."""
     began = time.monotonic()
-    log = examine(settings.log)
+    log = examine_log(settings.log)
     check_bounds(log, arguments)
     check_machine(settings)
-    request = Request(start=arguments.start, end=arguments.end, skip_gaps=True)
-    first, last = bounds(log, request)
+    request = ReadRequest(start=arguments.start, end=arguments.end, skip_gaps=True)
+    first, last = sequence_bounds(log, request)
     spans = plan_log(log, request)
     with (
-        leased(log.place, "audit", first, reporter.note),
+        hold_lease(log.place, "audit", first, reporter.note),
         spark_context(settings, "audit") as context,
         watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
@@ -148,7 +148,7 @@ def audit_sentence(told: dict[str, Any]) -> str:
     return f"{told['records']:,} records of {told['publishers']:,} publishers: {'; '.join(found) or 'all is well'}.{also}"
 
 
-def scan_span(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+def scan_span(place: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
     """In a worker: the runs of one span's records, and what of it can't be read."""
     expected, size = span.first, 0
 
@@ -157,7 +157,7 @@ def scan_span(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         size += batch.nbytes
 
     found: list[pa.Table] = []
-    request = Request(columns=("sequence", "publisher", "publisher_sequence"), skip_gaps=True)
+    request = ReadRequest(columns=("sequence", "publisher", "publisher_sequence"), skip_gaps=True)
     absent: list[tuple[int, int]] = []
     for batch in read_span(place, span, request, met):
         sequences = batch.column("sequence").to_numpy()
@@ -184,9 +184,9 @@ def scan_span(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         yield _told("run", "", size, runs)
 
 
-def check_accounts(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+def check_accounts(place: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
     """In a worker: what is wrong with the accounts that one span's records tell."""
-    request = Request(columns=("sequence", "body"), topics=(CLIENTS_TOPIC,), skip_gaps=True)
+    request = ReadRequest(columns=("sequence", "body"), topics=(CLIENTS_TOPIC,), skip_gaps=True)
     records = (
         pair
         for batch in read_span(place, span, request)
@@ -208,7 +208,7 @@ def _told(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:
     ).cast(SEEN)
 
 
-def _why(place: LogPlace, span: Span) -> str:
+def _why(place: LogLocation, span: SegmentSpan) -> str:
     """What reading without leave to skip says."""
     try:
         for _ in read_batches(place, span, open_segment(place, span.segment)):
@@ -218,7 +218,7 @@ def _why(place: LogPlace, span: Span) -> str:
     return "its records can't be read"
 
 
-def find_damage(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
+def find_damage(log: LogSnapshot, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
     """All of first to last that isn't there to be read, and why; oldest first."""
     gaps = [
         {"kind": gap.why, "why": str(gap), "first": gap.first, "last": gap.last}
@@ -236,7 +236,7 @@ def find_damage(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[st
 
 
 def compare_lake(
-    settings: JobSettings, log: Log, first: int, last: int, reporter: Reporter
+    settings: JobSettings, log: LogSnapshot, first: int, last: int, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Each of the lake's record files, with what comparing it with the log's records says."""
     instance = log.place.instance
@@ -260,15 +260,15 @@ def compare_lake(
     return rows
 
 
-def _verdict(log: Log, file: LakeFileName, path: Any) -> str:
+def _verdict(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
     if log.gaps(file.first, file.last):
         return "not in the log any more"
     if file.last > log.frontier:
         return "holds records that the log doesn't have"
     mine = RecordDigest()
     try:
-        for span in plan_log(log, Request(start=file.first, end=file.last)):
-            for batch in read_span(log.place, span, Request()):
+        for span in plan_log(log, ReadRequest(start=file.first, end=file.last)):
+            for batch in read_span(log.place, span, ReadRequest()):
                 mine.add(batch)
     except JournalError as error:
         return f"the log can't be read: {error.sentence}"

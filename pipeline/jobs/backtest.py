@@ -49,13 +49,13 @@ from pipeline.transforms.agreement import compare_decisions
 from pipeline.transforms.backtest import backtest_policies
 from pipeline.transforms.recording import Recording
 from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
+from sluice_spark.arrow_reader import ReadRequest, read_span
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import leased
-from sluice_spark.log import examine
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
 from sluice_spark.options import read_bound
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, read_span
-from sluice_spark.segments import Span
+from sluice_spark.segments import SegmentSpan
 
 HELP = (
     "try other policies on the recorded traffic: who would have been warned, offlined, disconnected, and when"
@@ -85,8 +85,8 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     policies = load_policies(settings, arguments)
     instance = settings.log.instance
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
-    log = examine(settings.log, arguments.durable)
-    request = Request(
+    log = examine_log(settings.log, arguments.durable)
+    request = ReadRequest(
         columns=("body",), start=start.sequence, start_at=start.at, end=end.sequence, end_at=end.at,
         durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     scratch = settings.lake / f".backtest-{uuid4().hex}"
     try:
         with (
-            leased(log.place, "backtest", log.first, reporter.note),
+            hold_lease(log.place, "backtest", log.first, reporter.note),
             spark_context(settings, "backtest") as context,
             watch_tasks(context, partial(reporter.progress, what="tasks")),
         ):
@@ -203,7 +203,7 @@ def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...
 
 
 def store_samples(
-    scratch: Path, place: LogPlace, request: Request, share: tuple[int, Span]
+    scratch: Path, place: LogLocation, request: ReadRequest, share: tuple[int, SegmentSpan]
 ) -> Iterator[pa.Table]:
     """The looks of one span into a file, for a day's are more than the JVM has room for; how many these are."""
     number, span = share
@@ -223,7 +223,7 @@ def load_samples(scratch: Path, columns: list[str]) -> pa.Table:
     return pa.concat_tables([empty, *(pq.ParquetFile(one).read(columns) for one in files)])
 
 
-def read_samples(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def read_samples(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
     """The looks of one span."""
     yield from decode_samples(_bodies(place, request, TRAFFIC_TOPIC, span))
 
@@ -261,7 +261,7 @@ def _looks(whose: list[TrafficRowKey], columns: list[array[int]], left_out: list
     return pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
 
 
-def read_decisions(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def read_decisions(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
     """The decisions of one span."""
     rows = []
     for body in _bodies(place, request, DECISIONS_TOPIC, span):
@@ -275,7 +275,7 @@ def read_decisions(place: LogPlace, request: Request, span: Span) -> Iterator[pa
     yield pa.Table.from_pylist(rows, schema=ACTS)
 
 
-def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterator[bytes]:
+def _bodies(place: LogLocation, request: ReadRequest, topic: str, span: SegmentSpan) -> Iterator[bytes]:
     for batch in read_span(place, span, replace(request, topics=(topic,))):
         yield from batch.column("body").to_pylist()
 

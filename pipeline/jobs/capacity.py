@@ -52,13 +52,13 @@ from pipeline.transforms.capacity import (
     reader_lag,
     setting_advice,
 )
+from sluice_spark.arrow_reader import ReadRequest, read_span
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import leased
-from sluice_spark.log import Log, examine
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import LogSnapshot, examine_log
 from sluice_spark.options import read_bound
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, read_span
-from sluice_spark.segments import Span, open_segment, read_batches, summary_of
+from sluice_spark.segments import SegmentSpan, open_segment, read_batches, sidecar_summary
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
 MAX_TOPICS: Final = 20_000
@@ -84,15 +84,15 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = resolve_pools(document, memory, None, "/nowhere")
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
-    log = examine(settings.log, arguments.durable)
-    request = Request(
+    log = examine_log(settings.log, arguments.durable)
+    request = ReadRequest(
         columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
         end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
     spans = plan_spans(log, request)
     check_machine(settings)
     with (
-        leased(log.place, "capacity", log.first, reporter.note),
+        hold_lease(log.place, "capacity", log.first, reporter.note),
         spark_context(settings, "capacity") as context,
         watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
@@ -116,21 +116,21 @@ class LogAge(NamedTuple):
     """After what time records are removed; None: they aren't."""
 
 
-def log_age_s(log: Log) -> float:
+def log_age_s(log: LogSnapshot) -> float:
     """By the moments of its first and its last record."""
-    request = Request(columns=("accepted_at",), skip_gaps=True)
+    request = ReadRequest(columns=("accepted_at",), skip_gaps=True)
     ends = [log.segments[0], log.frontier]
     moments = [
         batch.column("accepted_at").cast(pa.int64())[0].as_py()
         for end in ends
         for batch in read_span(
-            log.place, Span(max(one for one in log.segments if one <= end), end, end), request
+            log.place, SegmentSpan(max(one for one in log.segments if one <= end), end, end), request
         )
     ]
     return (max(moments) - min(moments)) / 1e6 if moments else 0.0
 
 
-def retention_s(log: Log, hours: float | None) -> float | None:
+def retention_s(log: LogSnapshot, hours: float | None) -> float | None:
     """As set; or the age of the newest record that was removed, when that was done."""
     if hours is not None:
         return hours * 3_600
@@ -138,7 +138,7 @@ def retention_s(log: Log, hours: float | None) -> float | None:
     return (told[-1].removed_at - told[-1].last_at) / 1e9 if told else None
 
 
-def scan_span(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+def scan_span(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
     """In a worker: one span, reduced."""
     topics: list[pa.Table] = []
     found: list[dict[str, Any]] = []
@@ -236,12 +236,12 @@ def _topics(parts: pa.Table) -> pa.Table:
     return rows.select(SEEN.names).cast(SEEN)
 
 
-def unused_preallocation(log: Log) -> int:
+def unused_preallocation(log: LogSnapshot) -> int:
     """Bytes of the segment that is written, a file made whole in advance, that nothing is in yet. JournalError."""
-    if not log.segments or summary_of(log.place, log.segments[-1]) is not None:
+    if not log.segments or sidecar_summary(log.place, log.segments[-1]) is not None:
         return 0
     source = open_segment(log.place, log.segments[-1])
-    span = Span(log.segments[-1], log.segments[-1], log.frontier)
+    span = SegmentSpan(log.segments[-1], log.segments[-1], log.frontier)
     filled = HEADER_SIZE + sum(
         batch.nbytes for batch in read_batches(log.place, span, source, skip_gaps=True)
     )

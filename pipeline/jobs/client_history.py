@@ -28,10 +28,10 @@ from pipeline.spark_session import check_machine, spark_session, watch_tasks
 from pipeline.transforms.client_history import EVENTS, HOUR_MS, MADE, close_open_hours, hours_of, merge_hours
 from pipeline.transforms.lake import DAY_US, day_name
 from sluice_spark import journal
+from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.columns import spark_ddl
-from sluice_spark.lease import leased
-from sluice_spark.log import examine
-from sluice_spark.reading import Request, plan_log
+from sluice_spark.lease import hold_lease
+from sluice_spark.log import examine_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Make the hours from the newest written one on. SluiceError when the journal isn't whole."""
     began = time.monotonic()
-    log = examine(settings.log, arguments.durable)
+    log = examine_log(settings.log, arguments.durable)
     check_machine(settings)
     with lock_lake(settings.client_history):
         manifest = claim_directory(settings.client_history, log, [])
@@ -69,7 +69,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
         report = partial(reporter.progress, what="tasks")
         with (
-            leased(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
+            hold_lease(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
             spark_session(settings, "client-history") as spark,
             watch_tasks(spark.sparkContext, report),
         ):
@@ -91,9 +91,9 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     }
 
 
-def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Request:
+def request_from(newest_us: int | None, arguments: argparse.Namespace) -> ReadRequest:
     """What to read of the journal to make the hours from `newest_us` on."""
-    return Request(
+    return ReadRequest(
         columns=("sequence", "body"),
         topics=(CLIENTS_TOPIC, DECISIONS_TOPIC),
         start_at=None if newest_us is None else newest_us * 1_000 - LEAD_MS * 1_000_000,
@@ -102,7 +102,7 @@ def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Reques
     )
 
 
-def collect_hours(spark: SparkSession, settings: JobSettings, request: Request) -> pa.Table:
+def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadRequest) -> pa.Table:
     """The hours of all clients; events that can't be read are counted in a row without a client."""
     from pyspark.sql import functions as F
 

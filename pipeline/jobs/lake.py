@@ -41,11 +41,11 @@ from pipeline.transforms.lake import (
 )
 from pipeline.transforms.typed_columns import PREFIX, Fields, infer_fields, typed_columns
 from pipeline.typed_schema import read_typed, write_typed
-from sluice_spark.lease import leased
-from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan_log, read_span
-from sluice_spark.segments import Span
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import REMOVED, LogGap, LogSnapshot, examine_log, gap_error
+from sluice_spark.segments import SegmentSpan
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
 MAX_FILE_BYTES = 96 * 1024 * 1024
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Write what the lake doesn't hold yet. SluiceError when a span isn't whole; what was finished stays."""
     began = time.monotonic()
-    log = examine(settings.log, arguments.durable)
+    log = examine_log(settings.log, arguments.durable)
     check_bounds(log, arguments)
     check_machine(settings)
     with lock_lake(settings.records):
@@ -81,11 +81,11 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         if not work.spans:
             reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
             rows: list[dict[str, Any]] = []
-            type_bodies(settings, log, plan_log(log, Request(skip_gaps=True)), arguments, reporter)
+            type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
         else:
-            with leased(log.place, "lake", work.spans[0].first, reporter.note):
+            with hold_lease(log.place, "lake", work.spans[0].first, reporter.note):
                 # Looked at once more now that nothing can go any longer.
-                log = examine(settings.log, log.frontier)
+                log = examine_log(settings.log, log.frontier)
                 work = plan_lake(settings, log, arguments)
                 write_manifest(settings.records, manifest)
                 type_bodies(settings, log, work.spans, arguments, reporter)
@@ -108,7 +108,11 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
 
 def type_bodies(
-    settings: JobSettings, log: Log, spans: list[Span], arguments: argparse.Namespace, reporter: Reporter
+    settings: JobSettings,
+    log: LogSnapshot,
+    spans: list[SegmentSpan],
+    arguments: argparse.Namespace,
+    reporter: Reporter,
 ) -> None:
     """See to the schema of typed columns before anything is written: inferred once, then only evolved."""
     known = read_typed(settings.records)
@@ -125,12 +129,12 @@ def type_bodies(
         )
 
 
-def sample_bodies(log: Log, spans: list[Span]) -> Iterator[bytes]:
+def sample_bodies(log: LogSnapshot, spans: list[SegmentSpan]) -> Iterator[bytes]:
     """Bodies from the beginning of each span, and of many spans from as many that lie evenly."""
     chosen = spans[:: max(1, -(-len(spans) // SAMPLED_SPANS))]
     for span in chosen:
         left = SAMPLED // len(chosen)
-        for batch in read_span(log.place, span, Request(columns=("topic", "body"), skip_gaps=True)):
+        for batch in read_span(log.place, span, ReadRequest(columns=("topic", "body"), skip_gaps=True)):
             for topic, body in zip(
                 *(batch.column(name).slice(0, left).to_pylist() for name in ("topic", "body")), strict=True
             ):
@@ -158,7 +162,7 @@ def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Re
     }
 
 
-def compact_lake(settings: JobSettings, log: Log, reporter: Reporter) -> dict[str, int]:
+def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) -> dict[str, int]:
     """Put small files together."""
 
     def write(directory: Path, table: pa.Table) -> Path:
@@ -188,12 +192,12 @@ def update_delta(settings: JobSettings, wanted: bool) -> int | None:
 class LakePlan:
     """What a run has to do: spans to write, and what of the log it can't have."""
 
-    spans: list[Span]
-    gaps: list[Gap]
+    spans: list[SegmentSpan]
+    gaps: list[LogGap]
     """Told in the result and in the manifest, in the same words by a fresh lake and by an old one."""
 
 
-def plan_lake(settings: JobSettings, log: Log, arguments: argparse.Namespace) -> LakePlan:
+def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Namespace) -> LakePlan:
     """The spans the lake doesn't cover yet. JournalError bookmark_gone when some of them left the journal unread.
 
     What was removed before this lake began is stated and no error; what a lake that followed the log has missed is one.
@@ -208,11 +212,11 @@ def plan_lake(settings: JobSettings, log: Log, arguments: argparse.Namespace) ->
     for gap in gaps:
         before = gap.why == REMOVED and gap.last < begun and arguments.start is None
         if not before and not arguments.skip_gaps:
-            raise refuse_gap(gap, log)
-    spans: list[Span] = []
+            raise gap_error(gap, log)
+    spans: list[SegmentSpan] = []
     for first, stop in absent:
-        spans += plan_log(log, Request(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
-    return LakePlan(spans, [*gaps, *(Gap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
+        spans += plan_log(log, ReadRequest(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
+    return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
 
 
 def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
@@ -221,7 +225,7 @@ def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> 
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
 
-def give_up(settings: JobSettings, log: Log, work: LakePlan) -> list[Gap]:
+def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[LogGap]:
     """Note what --skip-gaps skipped, so that later runs needn't skip, and report new gaps again."""
     directory, instance = settings.records, log.place.instance
     edges = [*((span.first, span.last) for span in work.spans), *((gap.first, gap.last) for gap in work.gaps)]
@@ -239,18 +243,18 @@ def give_up(settings: JobSettings, log: Log, work: LakePlan) -> list[Gap]:
     for first, last in found:
         (directory / GIVEN_UP / file_name(instance, first, last, log_tag(log.place.log))).touch()
     known = {(gap.first, gap.last) for gap in work.gaps}
-    return [Gap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
+    return [LogGap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
 
 
-def claim_records(settings: JobSettings, log: Log) -> LakeManifest:
-    """The manifest of this log's records. OperatorError other_log."""
+def claim_records(settings: JobSettings, log: LogSnapshot) -> LakeManifest:
+    """The manifest of this log's records. OperatorError other_log_error."""
     instance, directory = log.place.instance, settings.records
     tags = [file.tag for file in covered_intervals(directory, instance)]
     return claim_directory(directory, log, tags)
 
 
 def updated_manifest(
-    manifest: LakeManifest, settings: JobSettings, log: Log, gaps: list[Gap]
+    manifest: LakeManifest, settings: JobSettings, log: LogSnapshot, gaps: list[LogGap]
 ) -> LakeManifest:
     """The manifest after a run."""
     files = covered_intervals(settings.records, log.place.instance)
@@ -265,7 +269,7 @@ def updated_manifest(
 
 
 def write_spans(
-    settings: JobSettings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+    settings: JobSettings, log: LogSnapshot, spans: list[SegmentSpan], skip_gaps: bool, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Have the workers write them; a row per file. SluiceError of the first that failed."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
@@ -277,13 +281,17 @@ def write_spans(
     return rows
 
 
-def write_span_task(place: LogPlace, directory: Path, skip_gaps: bool, span: Span) -> Iterator[pa.Table]:
+def write_span_task(
+    place: LogLocation, directory: Path, skip_gaps: bool, span: SegmentSpan
+) -> Iterator[pa.Table]:
     """What one task does."""
     rows = try_write_span(place, directory, span, skip_gaps)
     yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
 
-def try_write_span(place: LogPlace, directory: Path, span: Span, skip_gaps: bool) -> list[dict[str, Any]]:
+def try_write_span(
+    place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool
+) -> list[dict[str, Any]]:
     """A row per file. A failure of the journal is a row as well, so that it reaches the operator as itself rather
     than as a stack of Java; other exceptions are left to Spark, which tries the task again on a cluster."""
     rows: list[dict[str, Any]] = []
@@ -298,12 +306,12 @@ def try_write_span(place: LogPlace, directory: Path, span: Span, skip_gaps: bool
 
 
 def write_span(
-    place: LogPlace, directory: Path, span: Span, skip_gaps: bool = False
+    place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Put one span into the lake; yields each file when it stands."""
     kept: list[pa.RecordBatch] = []
     day, size, expected = 0, 0, span.first
-    for batch in read_span(place, span, Request(skip_gaps=skip_gaps)):
+    for batch in read_span(place, span, ReadRequest(skip_gaps=skip_gaps)):
         for stretch_day, part in split_by_day(batch):
             first = part.column("sequence")[0].as_py()
             if kept and (stretch_day != day or first != expected or size >= MAX_FILE_BYTES):
@@ -315,7 +323,7 @@ def write_span(
         yield write_file(place, directory, day, kept)
 
 
-def write_file(place: LogPlace, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
+def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
     """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum. Takes the parts."""
     table = pa.Table.from_batches(parts)
     parts.clear()
@@ -325,7 +333,7 @@ def write_file(place: LogPlace, directory: Path, day: int, parts: list[pa.Record
 
 
 def write_records(
-    place: LogPlace, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
+    place: LogLocation, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
     """The same of columns in the order of sequences, into a folder; typed as the lake's schema says. Takes the columns."""
     digest = RecordDigest()

@@ -22,7 +22,7 @@ from pipeline.log_request import check_bounds
 from pipeline.transforms.digest import digest_of
 from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file_name
 from sluice_spark.columns import COLUMNS
-from sluice_spark.log import Log, examine
+from sluice_spark.log import LogSnapshot, examine_log
 
 HELP = "check the lake's files by counts and checksums, and say how far it has all that the log holds"
 
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log."""
+    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log_error."""
     began = time.monotonic()
-    log = examine(settings.log)
+    log = examine_log(settings.log)
     check_bounds(log, arguments)
     claim_records(settings, log)
     first, last = arguments.start or log.first, arguments.end or log.frontier
@@ -70,7 +70,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     }
 
 
-def check_file(log: Log, file: LakeFileName, path: Path, *, quick: bool) -> int:
+def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool) -> int:
     """The records of one file, as many as its name says. OperatorError lake_damaged."""
     try:
         opened = pq.ParquetFile(path)

@@ -20,13 +20,13 @@ from pipeline.jobs import Reporter, add_options
 from pipeline.log_request import check_bounds_order, plan_spans
 from pipeline.spark_session import check_machine, spark_context, watch_tasks
 from pipeline.spark_tasks import map_items
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span, sequence_bounds
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import leased
-from sluice_spark.log import examine
-from sluice_spark.options import Bound, read_bound
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
-from sluice_spark.segments import Span
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
+from sluice_spark.options import RangeBound, read_bound
+from sluice_spark.segments import SegmentSpan
 
 HELP = "the last record of every key at a moment, and what changed between two"
 MAX_KEYS: Final = 1_000_000
@@ -59,17 +59,17 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     instance = settings.log.instance
     at, since = (read_bound(getattr(arguments, name), name, instance) for name in ("at", "since"))
     topics = tuple(word.strip() for word in arguments.topics.split(",") if word.strip())
-    log = examine(settings.log, arguments.durable)
-    request = Request(
+    log = examine_log(settings.log, arguments.durable)
+    request = ReadRequest(
         columns=_COLUMNS, topics=topics, start=1 if log.first == 1 else None, end=at.sequence, end_at=at.at,
         skip_gaps=arguments.skip_gaps, durable=arguments.durable,
     )  # fmt: skip
     spans = plan_spans(log, request)
-    earlier = Request(
+    earlier = ReadRequest(
         columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps, durable=arguments.durable,
     )  # fmt: skip
-    if since != Bound():
-        bounds(log, earlier)
+    if since != RangeBound():
+        sequence_bounds(log, earlier)
         check_bounds_order(since, at, log)
     check_machine(settings)
     if log.first > 1:
@@ -78,13 +78,13 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         )
     work = partial(last_of_span, log.place, request, arguments.key)
     with (
-        leased(log.place, "state", log.first, reporter.note),
+        hold_lease(log.place, "state", log.first, reporter.note),
         spark_context(settings, "state") as context,
         watch_tasks(context, partial(reporter.progress, what="tasks")),
     ):
         now = latest_by_key(map_items(context, spans, work, STATE))
         before: pa.Table | None = None
-        if since != Bound():
+        if since != RangeBound():
             before = latest_by_key(
                 map_items(
                     context,
@@ -109,7 +109,9 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     return told | {"seconds": round(time.monotonic() - began, 3)}
 
 
-def last_of_span(place: LogPlace, request: Request, field: str, span: Span) -> Iterator[pa.Table]:
+def last_of_span(
+    place: LogLocation, request: ReadRequest, field: str, span: SegmentSpan
+) -> Iterator[pa.Table]:
     """In a worker: the last record of each key of one span."""
     kept = STATE.empty_table()
     for batch in read_span(place, span, request):

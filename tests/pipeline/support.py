@@ -22,7 +22,7 @@ from broker_core.journal.segment_copies import compress_segment, copy_segment
 from broker_core.journal.segment_reader import open_source, scan_segment
 from pipeline.config import JobSettings, settings_from
 from pipeline.plots import PlotSpec, draw_svg
-from sluice_spark.place import LogPlace
+from sluice_spark.location import LogLocation
 
 INSTANCE = "sluice-1"
 NOON = 1_795_262_400_000_000_000
@@ -33,7 +33,7 @@ SMALL = JournalOptions(segment_size=16 * 1024, preallocated=0)
 Message = tuple[str, bytes]
 
 
-def place_in(home: Path) -> LogPlace:
+def place_in(home: Path) -> LogLocation:
     """Where `opened` puts the journal."""
     return settings_in(home).log
 

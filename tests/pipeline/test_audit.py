@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from broker_core.errors import SluiceError
 from pipeline.jobs import audit, lake, state
-from sluice_spark.log import examine
-from sluice_spark.reading import Request, plan_log
+from sluice_spark.arrow_reader import ReadRequest, plan_log
+from sluice_spark.log import examine_log
 from sluice_spark.segments import open_segment, read_batches
 from tests.pipeline.support import (
     NOON,
@@ -66,8 +66,8 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
     lake.run(settings, asked(), told)
     found = audit.run(settings, asked(), told)
     assert (found["records"], found["unreadable"], found["lake_unlike"]) == (clean, 0, 0)
-    log_now = examine(settings.log)
-    read = [batch.nbytes for span in plan_log(log_now, Request())
+    log_now = examine_log(settings.log)
+    read = [batch.nbytes for span in plan_log(log_now, ReadRequest())
             for batch in read_batches(log_now.place, span, open_segment(log_now.place, span.segment))]  # fmt: skip
     assert found["bytes"] == sum(read), (
         "what was read, and not what the file takes that is written in advance"

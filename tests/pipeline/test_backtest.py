@@ -31,9 +31,9 @@ from pipeline.transforms.backtest import backtest_policies
 from pipeline.transforms.backtest_guard import BacktestResult
 from pipeline.transforms.recording import Recording
 from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces, interpolate
-from sluice_spark.log import examine
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan_log
+from sluice_spark.arrow_reader import ReadRequest, plan_log
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
 from tests.pipeline.support import Told, append, fill, opened, settings_in
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
@@ -47,8 +47,8 @@ START = 1_795_262_400_000
 
 def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Table]:
     """The looks and the decisions that a broker's journal holds."""
-    log = examine(LogPlace(home / "journal", None, instance))
-    request = Request(columns=("body",))
+    log = examine_log(LogLocation(home / "journal", None, instance))
+    request = ReadRequest(columns=("body",))
     spans = plan_log(log, request)
     looks = [one for span in spans for one in read_samples(log.place, request, span)]
     acts = [one for span in spans for one in read_decisions(log.place, request, span)]

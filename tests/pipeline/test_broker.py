@@ -13,10 +13,10 @@ from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, leases_path, release_lease, write_lease
 from broker_core.journal.segment_copies import compress_segment
 from broker_core.journal.segment_replacer import read_removals
-from sluice_spark.lease import leased
-from sluice_spark.log import examine
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan_log, read_span
+from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
+from sluice_spark.lease import hold_lease
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
 from tests.support.brokers import address_of, ask, running_broker, until
 
 MINUTE = 60_000_000_000
@@ -57,10 +57,10 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
     async with running_broker(tmp_path) as broker:
         await publish(broker, 3)
         journal, notes = broker.engine.journal, list[str]()
-        place = LogPlace(journal.directory, tmp_path / "archive", "test-1")
-        log = examine(place)
+        place = LogLocation(journal.directory, tmp_path / "archive", "test-1")
+        log = examine_log(place)
         file = leases_path(journal.directory, "test-1")
-        with leased(place, "lake", log.first, notes.append, renew_s=0.01):
+        with hold_lease(place, "lake", log.first, notes.append, renew_s=0.01):
             plan = await ask(broker, "journal_plan", action="remove", age_s=0)
             assert plan["chosen"] == []
             assert plan["skipped"][0]["why"].startswith("needed by pipeline lake on ")
@@ -73,7 +73,9 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
             prepared = str(journal.directory / f"{names[0]}.gz.prepared")
             await ask(broker, "journal_swap", action="compress", name=names[0], prepared=prepared)
             read = [
-                batch for span in plan_log(log, Request()) for batch in read_span(log.place, span, Request())
+                batch
+                for span in plan_log(log, ReadRequest())
+                for batch in read_span(log.place, span, ReadRequest())
             ]
             assert sum(batch.num_rows for batch in read) == log.frontier
         assert not file.exists()
@@ -82,10 +84,10 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
 
 
 async def test_where_a_lease_cannot_be_written_the_job_says_so_and_goes_on(tmp_path: Path) -> None:
-    place = LogPlace(tmp_path / "journal", None, "test-1")
+    place = LogLocation(tmp_path / "journal", None, "test-1")
     place.directory.mkdir()
     leases_path(place.directory, "test-1").touch()
     notes: list[str] = []
-    with leased(place, "lake", 1, notes.append):
+    with hold_lease(place, "lake", 1, notes.append):
         pass
     assert notes[0].startswith("The log can't be held while it is read")

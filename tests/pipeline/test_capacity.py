@@ -17,7 +17,7 @@ from broker_core.journal.segment import HEADER_SIZE, segment_name
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from pipeline.jobs import capacity
 from pipeline.transforms.capacity import DiskVolume, days_until_limit, percentile, setting_advice
-from sluice_spark.log import examine
+from sluice_spark.log import examine_log
 from tests.pipeline.support import (
     NOON,
     SECOND,
@@ -165,12 +165,12 @@ def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
     with opened(tmp_path, JournalOptions(segment_size=8 * 1024 * 1024, preallocated=1)) as log:
         nbytes = append(log, [("t", b"x" * 5_000)] * 100).nbytes
         (path,) = settings.log.directory.glob("*.journal")
-        empty = capacity.unused_preallocation(examine(settings.log))
+        empty = capacity.unused_preallocation(examine_log(settings.log))
         (one,) = capacity.disk_volumes(settings, 2 * DAY, empty)
     assert path.stat().st_size - empty == HEADER_SIZE + nbytes < 1_000_000
     assert one.grows < 1_000_000 < one.used
     last = fill(tmp_path / "sealed", [50] * 40)
-    sealed = examine(settings_in(tmp_path / "sealed").log)
+    sealed = examine_log(settings_in(tmp_path / "sealed").log)
     write_sidecar(
         settings_in(tmp_path / "sealed").log.directory
         / segment_name(sealed.place.instance, sealed.segments[-1])

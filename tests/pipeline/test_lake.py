@@ -30,8 +30,8 @@ from pipeline.lake_files import file_metadata, lock_lake, write_parquet
 from pipeline.manifest import read_manifest
 from pipeline.transforms.lake import file_name, log_tag, missing_intervals, parse_file_name, sorted_parts
 from sluice_spark.columns import COLUMNS
-from sluice_spark.log import Log, examine
-from sluice_spark.segments import Span
+from sluice_spark.log import LogSnapshot, examine_log
+from sluice_spark.segments import SegmentSpan
 from tests.pipeline.support import (
     NOON,
     SECOND,
@@ -68,7 +68,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the workers' part done in this process, without Spark."""
 
     def write(
-        settings: JobSettings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+        settings: JobSettings, log: LogSnapshot, spans: list[SegmentSpan], skip_gaps: bool, reporter: Reporter
     ) -> list[dict[str, object]]:
         rows = [
             {"error": None} | row
@@ -97,7 +97,7 @@ def files_of(home: Path) -> list[str]:
 
 def tag(home: Path) -> str:
     """How the names of this log's files end; nothing while logs have no identity."""
-    return log_tag(examine(place_in(home)).place.log)
+    return log_tag(examine_log(place_in(home)).place.log)
 
 
 def lake_of(home: Path) -> pa.Table:
@@ -202,7 +202,7 @@ def test_half_written_files_are_cleared_and_one_job_writes_at_a_time(tmp_path: P
 
 def test_a_full_file_ends_and_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake, "MAX_FILE_BYTES", 1)
-    monkeypatch.setattr("sluice_spark.reading.GATHER_RECORDS", 20)
+    monkeypatch.setattr("sluice_spark.arrow_reader.GATHER_RECORDS", 20)
     last = fill(tmp_path, [20] * 5)
     assert run_here(tmp_path)["files"] == 5
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
@@ -403,7 +403,7 @@ def test_files_of_others_are_no_intervals(name: str) -> None:
 def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:
     last = fill(tmp_path, [10])
     settings = settings_in(tmp_path)
-    rows = lake.try_write_span(settings.log, settings.records, Span(1, 1, last + 1), False)
+    rows = lake.try_write_span(settings.log, settings.records, SegmentSpan(1, 1, last + 1), False)
     with pytest.raises(OperatorError, match="journal_short"):
         lake.raise_first([{"error": None} | row for row in rows])
 

@@ -7,35 +7,35 @@ from pathlib import Path
 import pytest
 
 from broker_core.errors import SluiceError
-from sluice_spark.options import Bound, read_options
+from sluice_spark.options import RangeBound, read_options
 from tests.pipeline.support import INSTANCE, NOON, fill, journal_target, place_in
 
 
-def asked(home: Path, **options: str) -> tuple[Bound, Bound]:
+def asked(home: Path, **options: str) -> tuple[RangeBound, RangeBound]:
     request = read_options({"path": str(place_in(home).directory), **options}).request
-    return Bound(request.start, request.start_at), Bound(request.end, request.end_at)
+    return RangeBound(request.start, request.start_at), RangeBound(request.end, request.end_at)
 
 
 @pytest.mark.parametrize(
     ("text", "bound"),
     [
-        ("", Bound()),
-        ("0", Bound()),
-        ("17", Bound(17)),
-        ("sluice-1|17|", Bound(17)),
-        ("20261121T120000Z", Bound(at=NOON)),
-        ("2026-11-21T12:00:00Z", Bound(at=NOON)),
-        ("2026-11-21 12:00", Bound(at=NOON)),
-        ("2026-11-21T13:00:00+01:00", Bound(at=NOON)),
-        ("2026-11-21T12:00:00.123456789Z", Bound(at=NOON + 123_456_789)),
-        ("2026-11-21T13:00:00.5+01:00", Bound(at=NOON + 500_000_000)),
-        ("2026-11-21", Bound(at=NOON - 12 * 3_600 * 10**9)),
+        ("", RangeBound()),
+        ("0", RangeBound()),
+        ("17", RangeBound(17)),
+        ("sluice-1|17|", RangeBound(17)),
+        ("20261121T120000Z", RangeBound(at=NOON)),
+        ("2026-11-21T12:00:00Z", RangeBound(at=NOON)),
+        ("2026-11-21 12:00", RangeBound(at=NOON)),
+        ("2026-11-21T13:00:00+01:00", RangeBound(at=NOON)),
+        ("2026-11-21T12:00:00.123456789Z", RangeBound(at=NOON + 123_456_789)),
+        ("2026-11-21T13:00:00.5+01:00", RangeBound(at=NOON + 500_000_000)),
+        ("2026-11-21", RangeBound(at=NOON - 12 * 3_600 * 10**9)),
     ],
 )
-def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bound: Bound) -> None:
+def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bound: RangeBound) -> None:
     fill(tmp_path, [1])
-    assert asked(tmp_path, start=text) == (bound, Bound())
-    assert asked(tmp_path, END=text) == (Bound(), bound)
+    assert asked(tmp_path, start=text) == (bound, RangeBound())
+    assert asked(tmp_path, END=text) == (RangeBound(), bound)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ from broker_core.protocols.native import encode_command
 from pipeline.jobs.backtest import RECORDED, read_samples
 from pipeline.transforms.agreement import CHECK_MS, compare_decisions
 from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
-from sluice_spark.log import examine
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, plan_log
+from sluice_spark.arrow_reader import ReadRequest, plan_log
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
 from tests.support.brokers import no_websocket
 from tests.support.rules import policy_with
 from tests.torture.broker import INSTANCE, SERVER
@@ -226,8 +226,8 @@ def foretell(home: Path) -> dict[str, Any]:
 
 def check_period(home: Path) -> int:
     """Within how many ms 95 of 100 looks at a client for whom something waited were followed by the next; a second at least."""
-    log = examine(LogPlace(home / "journal", None, INSTANCE))
-    request = Request(columns=("body",))
+    log = examine_log(LogLocation(home / "journal", None, INSTANCE))
+    request = ReadRequest(columns=("body",))
     looks = pa.concat_tables(
         one for span in plan_log(log, request) for one in read_samples(log.place, request, span)
     )

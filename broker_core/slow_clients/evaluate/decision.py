@@ -124,7 +124,7 @@ def decide(
     cut: int = 0,
 ) -> Decision | None:
     """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing.
-    `cut` as in `Hold`."""
+    `cut` as in `LeaseHolder`."""
     waiting = found.waiting
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:

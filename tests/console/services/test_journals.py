@@ -19,8 +19,8 @@ from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.jobs import lake
 from pipeline.manifest import LakeManifest, write_manifest
-from sluice_spark.log import examine
-from sluice_spark.reading import Request, plan_log
+from sluice_spark.arrow_reader import ReadRequest, plan_log
+from sluice_spark.log import examine_log
 from tests.support.journal_broker import JournalBroker
 
 
@@ -213,8 +213,8 @@ def lake_up_to(tmp_path: Path, instance: str, last: int) -> Path:
     settings = settings_from(
         {}, home=tmp_path, instance=instance, archive=tmp_path / "archive", lake=tmp_path / "lake"
     )
-    log = examine(settings.log)
-    for span in plan_log(log, Request(end=last)):
+    log = examine_log(settings.log)
+    for span in plan_log(log, ReadRequest(end=last)):
         assert lake.try_write_span(log.place, settings.records, span, False)
     write_manifest(settings.records, LakeManifest(instance=instance, log=log.place.log))
     return max(settings.records.glob("day=*/*.parquet"))

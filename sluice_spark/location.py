@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlace:
+class LogLocation:
     """The directories of one instance's journal. Small and picklable: it travels to every worker.
 
     On several machines both directories must be on a mount that every worker sees under this path.

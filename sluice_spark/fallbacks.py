@@ -27,7 +27,7 @@ _BLOCK = 4_096
 _Table = npt.NDArray[np.uint32]
 
 
-def install() -> None:
+def install_fallbacks() -> None:
     """Stand in for what isn't installed."""
     for name, made in _STANDINS.items():
         if name not in sys.modules and find_spec(name) is None:

@@ -39,7 +39,7 @@ ALONE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordFilter:
     """Which records: a test of topics, sequences and times (ns UTC), each with its last value included.
 
     `needles` are bytes one of which stands in every topic that is wanted, if that can be said: a dictionary without them
@@ -56,7 +56,7 @@ class Wanted:
     last_at: int | None = None
 
 
-class Entries(NamedTuple):
+class DictionaryEntries(NamedTuple):
     """The entries of several dictionaries, one after the other."""
 
     names: pa.Array
@@ -72,10 +72,10 @@ class Entries(NamedTuple):
         return self.names.take(pa.array(places if self.name_of is None else self.name_of[places]))
 
 
-class Gatherer:
+class ArrowBatchBuilder:
     """Takes batches until there are enough, then makes one Arrow batch of them."""
 
-    def __init__(self, schema: pa.Schema, instance: str, wanted: Wanted) -> None:
+    def __init__(self, schema: pa.Schema, instance: str, wanted: RecordFilter) -> None:
         self._schema = schema
         self._instance = instance
         self._wanted = wanted
@@ -224,17 +224,17 @@ class Gatherer:
         }
         return {name: made[name]() for name in self._schema.names}
 
-    def _entries(self) -> Entries:
+    def _entries(self) -> DictionaryEntries:
         wanted = self._wanted
         if self._marks:
             return _named(self._dictionaries, self._found)
         names, bases = _entries(self._dictionaries)
         if wanted.topic is None:
-            return Entries(names, bases, None, None)
+            return DictionaryEntries(names, bases, None, None)
         # Asked once of each name, however many dictionaries it stands in.
         different = names.dictionary_encode()
         chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
-        return Entries(names, bases, None, chosen[different.indices.to_numpy()])
+        return DictionaryEntries(names, bases, None, chosen[different.indices.to_numpy()])
 
     def _sequences(self, counts: Ints, firsts: Ints) -> Ints:
         before = np.cumsum(counts) - counts
@@ -243,7 +243,9 @@ class Gatherer:
             sequences[at : at + len(explicit)] = explicit
         return sequences
 
-    def _mask(self, sequences: Ints, topics: Ints, entries: Entries) -> npt.NDArray[np.bool_] | None:
+    def _mask(
+        self, sequences: Ints, topics: Ints, entries: DictionaryEntries
+    ) -> npt.NDArray[np.bool_] | None:
         wanted = self._wanted
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:
@@ -297,7 +299,7 @@ def _all(raw: bytes, mark: bytes) -> Iterator[int]:
         at = raw.find(mark, at + 1)
 
 
-def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> Entries:
+def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> DictionaryEntries:
     """As far as it is known where the wanted topics stand: these, and the publishers."""
     numbers = np.fromiter((raw[0] | raw[1] << 8 for raw in dictionaries), np.int64, len(dictionaries))
     bases = np.cumsum(numbers) - numbers
@@ -310,7 +312,7 @@ def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> E
     name_of[places] = [names.setdefault(text, len(names)) for one in found for _, text in one]
     wanted = np.zeros(len(name_of), np.bool_)
     wanted[places] = True
-    return Entries(pa.array(list(names), pa.binary()).view(pa.string()), bases, name_of, wanted)
+    return DictionaryEntries(pa.array(list(names), pa.binary()).view(pa.string()), bases, name_of, wanted)
 
 
 def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:

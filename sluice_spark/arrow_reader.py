@@ -19,27 +19,27 @@ from broker_core.filters.message_types import Decoder, decoder_for
 from broker_core.journal.segment_index import IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import SegmentSource
 from broker_core.subscriptions.topics import TopicPattern
+from sluice_spark.arrow_builder import ArrowBatchBuilder, RecordFilter
 from sluice_spark.columns import record_schema
-from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
-from sluice_spark.place import LogPlace
-from sluice_spark.records import Gatherer, Wanted
+from sluice_spark.location import LogLocation
+from sluice_spark.log import REMOVED, LogGap, LogSnapshot, examine_log, gap_error
 from sluice_spark.segments import (
-    Choice,
-    Span,
+    SegmentSpan,
+    SidecarHint,
     open_index,
     open_segment,
     read_batches,
-    summary_of,
+    sidecar_summary,
 )
-from sluice_spark.tasks import measured, part_span
+from sluice_spark.tasks import split_span, with_size
 
 GATHER_RECORDS = 32_768
 GATHER_BYTES = 8 * 1024 * 1024
 """One Arrow batch holds about so much: enough to decode at once, little enough for the processor's cache."""
 SMALL_RECORDS = 8_192
 """What a choice leaves of several Arrow batches is joined until there are so many, for each one costs a hop."""
-MOST_NAMES = 16
-MOST_STRETCHES = 512
+MAX_NAMES = 16
+MAX_STRETCHES = 512
 """That travel with a span to its worker, which needn't look for them again."""
 SPLIT_BYTES = 128 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
@@ -47,7 +47,7 @@ CLOCK_SLACK_NS = 3_600 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReadRequest:
     """What to read. Bounds are included; None leaves that side open. Times are nanoseconds UTC."""
 
     columns: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ class Request:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def from_json(cls, text: str) -> Request:
+    def from_json(cls, text: str) -> ReadRequest:
         """The inverse of `to_json`."""
         found = json.loads(text)
         columns = found["columns"]
@@ -82,7 +82,7 @@ class Request:
     def check(self) -> None:
         """Refuse what can't be read: OperatorError bad_columns, bad_range; ClientError bad_pattern, filter_error."""
         record_schema(self.columns)
-        Topics(self.topics)
+        TopicMatcher(self.topics)
         _filter_of(self)
         for first, last in ((self.start, self.end), (self.start_at, self.end_at)):
             if first is not None and last is not None and first > last:
@@ -93,7 +93,7 @@ class Request:
             raise OperatorError("bad_range", "A log begins with record 1.", "Give 1 or more.")
 
 
-class Topics:
+class TopicMatcher:
     """Which topics match one of the patterns. ClientError bad_pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -116,50 +116,50 @@ class Topics:
     def names(self) -> frozenset[bytes]:
         """The topics that match, where every pattern is the name of one, and they are few enough to be looked for one by one."""
         found = {pattern.exact for pattern in self._patterns}
-        if len(found) > MOST_NAMES:
+        if len(found) > MAX_NAMES:
             return frozenset()
         names = frozenset(name.encode() for name in found if name is not None)
         return names if len(names) == len(found) else frozenset()
 
 
 @lru_cache(maxsize=16)
-def topics_of(patterns: tuple[str, ...]) -> Topics:
+def topic_matcher(patterns: tuple[str, ...]) -> TopicMatcher:
     """One for all spans, which remembers what it has been asked."""
-    return Topics(patterns)
+    return TopicMatcher(patterns)
 
 
-def plan(place: LogPlace, request: Request) -> list[Span]:
+def plan_read(place: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
     """One span per segment, or per part of a large one, that can hold something of the request.
 
     OperatorError no_journal, bad_range; JournalError bookmark_gone when the log lacks something that was asked for.
     """
-    return plan_log(examine(place, request.durable), request)
+    return plan_log(examine_log(place, request.durable), request)
 
 
-def plan_log(log: Log, request: Request) -> list[Span]:
+def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
     """The same of a log that was looked at."""
     first, last = check_log(log, request)
-    spans, topics = list[Span](), topics_of(request.topics)
+    spans, topics = list[SegmentSpan](), topic_matcher(request.topics)
     for number, segment in enumerate(log.segments):
         if number + 1 < len(log.segments) and log.segments[number + 1] <= first:
             continue
-        span = Span(segment, max(segment, first), min(log.end_of(number), last))
-        if span.first <= span.last and _may_hold(summary_of(log.place, segment), request):
+        span = SegmentSpan(segment, max(segment, first), min(log.end_of(number), last))
+        if span.first <= span.last and _may_hold(sidecar_summary(log.place, segment), request):
             spans += _wanted_of(log.place, span, request, topics)
     return spans
 
 
-def check_log(log: Log, request: Request) -> tuple[int, int]:
+def check_log(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
     """The bounds of what is to be read, where there is nothing against reading it. OperatorError bad_range; JournalError
     bookmark_gone."""
-    found = bounds(log, request)
-    refused = gaps_of(log, request)
+    found = sequence_bounds(log, request)
+    refused = gaps_in_request(log, request)
     if refused and not request.skip_gaps:
-        raise refuse_gap(refused[0], log)
+        raise gap_error(refused[0], log)
     return found
 
 
-def bounds(log: Log, request: Request) -> tuple[int, int]:
+def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
     """The first and the last sequence to read; last < first in an empty log. OperatorError bad_range."""
     request.check()
     for asked in (request.start, request.end):
@@ -176,15 +176,15 @@ def bounds(log: Log, request: Request) -> tuple[int, int]:
     )
 
 
-def gaps_of(log: Log, request: Request) -> list[Gap]:
+def gaps_in_request(log: LogSnapshot, request: ReadRequest) -> list[LogGap]:
     """What a request asks for and the log lacks. Who begins with the oldest record there is doesn't ask for what was
     removed; for what is missing everybody asks."""
-    _, last = bounds(log, request)
+    _, last = sequence_bounds(log, request)
     found = log.gaps(request.start or 1, last)
     return [gap for gap in found if request.start is not None or gap.why != REMOVED]
 
 
-def _may_hold(index: SegmentIndex | None, request: Request) -> bool:
+def _may_hold(index: SegmentIndex | None, request: ReadRequest) -> bool:
     """Whether a segment is worth opening, by its sidecar."""
     if index is None:
         return True
@@ -193,19 +193,23 @@ def _may_hold(index: SegmentIndex | None, request: Request) -> bool:
     return request.end_at is None or index.first_at - CLOCK_SLACK_NS <= request.end_at
 
 
-def _wanted_of(place: LogPlace, span: Span, request: Request, topics: Topics) -> Iterator[Span]:
+def _wanted_of(
+    place: LogLocation, span: SegmentSpan, request: ReadRequest, topics: TopicMatcher
+) -> Iterator[SegmentSpan]:
     """What of a span is to be read, in parts of about as many bytes as a task is to have."""
     found = None
     if not topics.all:
         found = _choice(place, span, open_segment(place, span.segment), request, topics)
     nbytes = 0 if found is None else sum(one.end - one.offset for one in found.stretches)
     if found is None or nbytes > request.split_bytes:
-        yield from part_span(place, measured(place, span), request.split_bytes)
+        yield from split_span(place, with_size(place, span), request.split_bytes)
     elif nbytes:
-        yield span._replace(nbytes=nbytes, choice=found if len(found.stretches) <= MOST_STRETCHES else None)
+        yield span._replace(nbytes=nbytes, choice=found if len(found.stretches) <= MAX_STRETCHES else None)
 
 
-def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iterator[pa.RecordBatch]:
+def read_spans(
+    place: LogLocation, spans: Sequence[SegmentSpan], request: ReadRequest
+) -> Iterator[pa.RecordBatch]:
     """The request's records of several spans, in order, in Arrow batches that are worth their hop."""
     kept: list[pa.RecordBatch] = []
     rows = 0
@@ -224,13 +228,13 @@ def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iter
 
 
 def read_span(
-    place: LogPlace, span: Span, request: Request, met: Callable[[Batch], None] | None = None
+    place: LogLocation, span: SegmentSpan, request: ReadRequest, met: Callable[[Batch], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole.
 
     `met` is told of each batch that was read, also where nothing of it is wanted.
     """
-    topics = topics_of(request.topics)
+    topics = topic_matcher(request.topics)
     source = open_segment(place, span.segment)
     choice = span.choice
     if choice is None or (choice.topics, choice.times) != (
@@ -238,7 +242,7 @@ def read_span(
         (request.start_at, request.end_at),
     ):
         choice = _choice(place, span, source, request, topics)
-    wanted = Wanted(
+    wanted = RecordFilter(
         topic=None if topics.all else topics.matches,
         needles=topics.needles,
         names=topics.names if choice is None else choice.names,
@@ -247,7 +251,7 @@ def read_span(
         first_at=request.start_at,
         last_at=request.end_at,
     )
-    gatherer = Gatherer(record_schema(request.columns), place.instance, wanted)
+    gatherer = ArrowBatchBuilder(record_schema(request.columns), place.instance, wanted)
     passing = _filter_of(request)
     for at in (None,) if choice is None else choice.stretches:
         part = span if at is None else _within(span, at)
@@ -264,13 +268,13 @@ def read_span(
         yield made
 
 
-def _within(span: Span, stretch: IndexedRange) -> Span:
+def _within(span: SegmentSpan, stretch: IndexedRange) -> SegmentSpan:
     return span._replace(first=max(stretch.first, span.first), last=min(stretch.last, span.last))
 
 
 def _choice(
-    place: LogPlace, span: Span, source: SegmentSource, request: Request, topics: Topics
-) -> Choice | None:
+    place: LogLocation, span: SegmentSpan, source: SegmentSource, request: ReadRequest, topics: TopicMatcher
+) -> SidecarHint | None:
     """What of a span may hold something of the request, by the segment's sidecar; None where that isn't known, or all of it."""
     if topics.all and request.start_at is None and request.end_at is None:
         return None
@@ -284,17 +288,17 @@ def _choice(
     elif not topics.all:
         listed = list(filter(topics.matches, known.listed()))
         wanted = known.of(listed)
-        if known.topics is not None and len(listed) <= MOST_NAMES:
+        if known.topics is not None and len(listed) <= MAX_NAMES:
             names = frozenset(topic.encode() for topic in listed)
     until = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
     found = index.stretches(wanted, span.first, span.last, request.start_at or 0, until)
-    return Choice(request.topics, (request.start_at, request.end_at), tuple(found), names)
+    return SidecarHint(request.topics, (request.start_at, request.end_at), tuple(found), names)
 
 
-Passing = Callable[[Batch, Topics], Rows]
+Passing = Callable[[Batch, TopicMatcher], Rows]
 
 
-def _filter_of(request: Request) -> Passing | None:
+def _filter_of(request: ReadRequest) -> Passing | None:
     """Which rows of a batch pass the request's filter. ClientError filter_error, OperatorError bad_setting."""
     if request.message_type not in MESSAGE_TYPES:
         raise OperatorError(
@@ -307,7 +311,7 @@ def _filter_of(request: Request) -> Passing | None:
     compiled: Filter = compile_filter(request.filter)
     decoder: Decoder | None = decoder_for(request.message_type)
 
-    def passing(batch: Batch, topics: Topics) -> Rows:
+    def passing(batch: Batch, topics: TopicMatcher) -> Rows:
         candidates: Rows | None = None
         if not topics.all:
             chosen = np.array([topics.matches(topic) for topic in batch.topics])

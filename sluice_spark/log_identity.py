@@ -6,14 +6,14 @@ from broker_core.errors import JournalError
 from broker_core.journal.segment_reader import SegmentSource, read_header
 
 
-def log_of(source: SegmentSource) -> str:
+def read_log_id(source: SegmentSource) -> str:
     """Return the identity in a segment's header as text. JournalError journal_damaged."""
     return str(read_header(source).log)
 
 
 def check_log(source: SegmentSource, expected: str) -> None:
-    """Refuse a segment of another log than the one that was planned. JournalError other_log."""
-    found = log_of(source)
+    """Refuse a segment of another log than the one that was planned. JournalError other_log_error."""
+    found = read_log_id(source)
     if found != expected:
         raise JournalError(
             "other_log",

@@ -21,15 +21,15 @@ from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.segment import segment_name
 from broker_core.journal.segment_reader import SegmentSource
-from sluice_spark import reading
+from sluice_spark import arrow_reader
+from sluice_spark.arrow_builder import ArrowBatchBuilder, RecordFilter, _entries, _places
+from sluice_spark.arrow_reader import ReadRequest, TopicMatcher, plan_log, plan_read, read_span, read_spans
 from sluice_spark.columns import COLUMNS, record_schema
-from sluice_spark.log import examine
-from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, Topics, plan, plan_log, read_span, read_spans
-from sluice_spark.records import Gatherer, Wanted, _entries, _places
-from sluice_spark.segments import Span, durable_sequence, last_sequence
-from sluice_spark.source import JournalReader, PartPartition, SluiceSource
-from sluice_spark.tasks import join, share_out
+from sluice_spark.location import LogLocation
+from sluice_spark.log import examine_log
+from sluice_spark.segments import SegmentSpan, durable_sequence, last_sequence
+from sluice_spark.source import JournalReader, SluiceSource, SpanPartition
+from sluice_spark.tasks import merge_spans, plan_tasks
 from tests.pipeline.support import (
     INSTANCE,
     NOON,
@@ -46,10 +46,10 @@ from tests.pipeline.support import (
 )
 
 
-def read_all(home: Path, request: Request | None = None) -> pa.Table:
-    request = request or Request()
+def read_all(home: Path, request: ReadRequest | None = None) -> pa.Table:
+    request = request or ReadRequest()
     place = place_in(home)
-    batches = [batch for span in plan(place, request) for batch in read_span(place, span, request)]
+    batches = [batch for span in plan_read(place, request) for batch in read_span(place, span, request)]
     return pa.Table.from_batches(batches, schema=record_schema(request.columns))
 
 
@@ -81,7 +81,7 @@ def test_any_interval_of_any_batches_comes_out_once_in_order(
     last = fill(home, sizes)
     first = data.draw(st.integers(1, last))
     stop = data.draw(st.integers(first, last))
-    table = read_all(home, Request(start=first, end=stop))
+    table = read_all(home, ReadRequest(start=first, end=stop))
     assert table.column("sequence").to_pylist() == list(range(first, stop + 1))
     assert table.column("body").to_pylist() == [body for _, body in numbered(stop - first + 1, first)]
 
@@ -98,7 +98,7 @@ def test_segments_compressed_archived_and_both_read_the_same(tmp_path: Path) -> 
 def test_part_of_a_compressed_segment_is_found_by_its_sequence(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
     move(tmp_path, "compress")
-    assert read_all(tmp_path, Request(start=333, end=777)).column("sequence").to_pylist() == list(
+    assert read_all(tmp_path, ReadRequest(start=333, end=777)).column("sequence").to_pylist() == list(
         range(333, 778)
     )
 
@@ -106,7 +106,8 @@ def test_part_of_a_compressed_segment_is_found_by_its_sequence(tmp_path: Path) -
 def test_topics_by_pattern_and_times(tmp_path: Path) -> None:
     fill(tmp_path, [30] * 10)
     found = read_all(
-        tmp_path, Request(topics=("t.1", "nothing.>"), start_at=NOON + 2 * SECOND, end_at=NOON + 3 * SECOND)
+        tmp_path,
+        ReadRequest(topics=("t.1", "nothing.>"), start_at=NOON + 2 * SECOND, end_at=NOON + 3 * SECOND),
     )
     assert set(found.column("topic").to_pylist()) == {"t.1"}
     assert found.column("sequence").to_pylist() == [n for n in range(61, 121) if n % 3 == 1]
@@ -115,8 +116,8 @@ def test_topics_by_pattern_and_times(tmp_path: Path) -> None:
 def test_segments_without_the_time_are_not_planned(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
     place = place_in(tmp_path)
-    everything = plan(place, Request())
-    assert len(plan(place, Request(start_at=NOON + 30 * SECOND))) < len(everything)
+    everything = plan_read(place, ReadRequest())
+    assert len(plan_read(place, ReadRequest(start_at=NOON + 30 * SECOND))) < len(everything)
 
 
 def test_stretches_without_the_topic_or_the_time_are_not_read(
@@ -132,19 +133,21 @@ def test_stretches_without_the_topic_or_the_time_are_not_read(
     place = place_in(tmp_path)
     (path,) = place.directory.glob("*.journal")
     write_sidecar(path)
-    read: list[Span] = []
-    real = reading.read_batches
+    read: list[SegmentSpan] = []
+    real = arrow_reader.read_batches
 
-    def counted(where: LogPlace, span: Span, source: SegmentSource, **more: Any) -> Iterator[Batch]:
+    def counted(where: LogLocation, span: SegmentSpan, source: SegmentSource, **more: Any) -> Iterator[Batch]:
         read.append(span)
         return real(where, span, source, **more)
 
-    monkeypatch.setattr(reading, "read_batches", counted)
-    assert read_all(tmp_path, Request(topics=("rare",))).num_rows == 20
+    monkeypatch.setattr(arrow_reader, "read_batches", counted)
+    assert read_all(tmp_path, ReadRequest(topics=("rare",))).num_rows == 20
     assert sum(span.last - span.first + 1 for span in read) <= 40
     read.clear()
     hours = 3_600 * SECOND
-    assert read_all(tmp_path, Request(start_at=NOON + 90 * SECOND, end_at=NOON + 2 * hours)).num_rows == 100
+    assert (
+        read_all(tmp_path, ReadRequest(start_at=NOON + 90 * SECOND, end_at=NOON + 2 * hours)).num_rows == 100
+    )
     assert sum(span.last - span.first + 1 for span in read) <= 120
 
 
@@ -152,9 +155,9 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
     with opened(tmp_path) as journal:
         for number in range(0, 10_000, 100):
             append(journal, [(f"t.{n}", b"%d" % n) for n in range(number, number + 100)])
-    found = read_all(tmp_path, Request(topics=("t.77", "t.9999", "t.12.>", "none")))
+    found = read_all(tmp_path, ReadRequest(topics=("t.77", "t.9999", "t.12.>", "none")))
     assert found.column("body").to_pylist() == [b"77", b"9999"]
-    found = read_all(tmp_path, Request(topics=("~t\\.(5|6)",)))
+    found = read_all(tmp_path, ReadRequest(topics=("~t\\.(5|6)",)))
     assert found.column("topic").to_pylist() == ["t.5", "t.6"]
 
 
@@ -174,71 +177,73 @@ def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tm
         write_sidecar(path)
     wanted = [100, 3_100, 6_100, 9_100]
     for pattern in ("rare", "rare.>", "~^rare$"):
-        request = Request(topics=(pattern, "rare"))
-        spans = plan(place, request)
+        request = ReadRequest(topics=(pattern, "rare"))
+        spans = plan_read(place, request)
         assert sum(span.nbytes for span in spans) < 600_000
         found = read_all(tmp_path, request)
         assert found.column("sequence").to_pylist() == wanted
         assert found.column("body").to_pylist() == [b"rare" * 20] * 4
         assert found.column("header").to_pylist() == [b"h99"] * 4
-    assert plan(place, Request(topics=("none",), end=8_000)) == []
-    assert read_all(tmp_path, Request(topics=("rare",), start=3_100, end=6_099)).num_rows == 1
+    assert plan_read(place, ReadRequest(topics=("none",), end=8_000)) == []
+    assert read_all(tmp_path, ReadRequest(topics=("rare",), start=3_100, end=6_099)).num_rows == 1
     often = [
         n
-        for span in plan(place, Request(topics=("rare",)))
-        for n in numbers_of(read_span(place, span, Request(topics=("often",))))
+        for span in plan_read(place, ReadRequest(topics=("rare",)))
+        for n in numbers_of(read_span(place, span, ReadRequest(topics=("often",))))
     ]
     assert len(often) == 96, "what was planned for another topic is looked for again"
     lying = [
         span._replace(choice=span.choice._replace(stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)))
-        for span in plan(place, Request(topics=("rare",)))
+        for span in plan_read(place, ReadRequest(topics=("rare",)))
         if span.choice is not None
     ]  # fmt: skip
     assert [
-        n for span in lying for n in numbers_of(read_span(place, span, Request(topics=("rare",))))
+        n for span in lying for n in numbers_of(read_span(place, span, ReadRequest(topics=("rare",))))
     ] == wanted
 
 
 def test_a_filter_in_the_brokers_language_over_bodies_and_topics(tmp_path: Path) -> None:
     last = fill(tmp_path, [30] * 10)
     found = read_all(
-        tmp_path, Request(topics=("t.1",), filter="/n > 100 AND /n <= 130", columns=("sequence",))
+        tmp_path, ReadRequest(topics=("t.1",), filter="/n > 100 AND /n <= 130", columns=("sequence",))
     )
     assert found.column("sequence").to_pylist() == [n for n in range(101, 131) if n % 3 == 1]
-    assert read_all(tmp_path, Request(filter="/n = 7")).column("body").to_pylist() == [b'{"n": 7}']
-    assert read_all(tmp_path, Request(filter="/n > 0")).num_rows == last
-    assert read_all(tmp_path, Request(filter="/n > 0", message_type="fix")).num_rows == 0
+    assert read_all(tmp_path, ReadRequest(filter="/n = 7")).column("body").to_pylist() == [b'{"n": 7}']
+    assert read_all(tmp_path, ReadRequest(filter="/n > 0")).num_rows == last
+    assert read_all(tmp_path, ReadRequest(filter="/n > 0", message_type="fix")).num_rows == 0
     with pytest.raises(ClientError, match="bad_filter"):
-        Request(filter="/n >").check()
+        ReadRequest(filter="/n >").check()
 
 
 def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     place = place_in(tmp_path)
-    spans = plan(place, Request(split_bytes=4_000))
+    spans = plan_read(place, ReadRequest(split_bytes=4_000))
     with opened(tmp_path) as journal:
         segments = len(journal.segments())
     assert all(one.last + 1 == two.first for one, two in pairwise(spans))
     assert (spans[0].first, spans[-1].last) == (1, last)
-    together = join(plan(place, Request()), 40_000)
+    together = merge_spans(plan_read(place, ReadRequest()), 40_000)
     assert 1 < len(together) < segments
-    found = pa.Table.from_batches(b for part in together for b in read_spans(place, part.spans, Request()))
+    found = pa.Table.from_batches(
+        b for part in together for b in read_spans(place, part.spans, ReadRequest())
+    )
     assert found.column("sequence").to_pylist() == list(range(1, last + 1))
 
 
 @pytest.mark.parametrize(
     ("wanted", "tasks"),
     [
-        (Request(), 4),
-        (Request(start=400, end=1_700), 4),
-        (Request(start=901, end=935), 2),
-        (Request(start=950, end=960), 1),
-        (Request(topics=("t.1",)), 4),
-        (Request(topics=("seldom",)), 3),
-        (Request(topics=("nowhere",)), 0),
+        (ReadRequest(), 4),
+        (ReadRequest(start=400, end=1_700), 4),
+        (ReadRequest(start=901, end=935), 2),
+        (ReadRequest(start=950, end=960), 1),
+        (ReadRequest(topics=("t.1",)), 4),
+        (ReadRequest(topics=("seldom",)), 3),
+        (ReadRequest(topics=("nowhere",)), 0),
     ],
 )
-def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: Request, tasks: int) -> None:
+def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: ReadRequest, tasks: int) -> None:
     """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is read twice."""
     with opened(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
         for number in range(200):
@@ -247,8 +252,8 @@ def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: Reque
     place = place_in(tmp_path)
     for path in place.directory.glob("*.journal"):
         write_sidecar(path)
-    spans = plan(place, wanted)
-    made = share_out(place, spans, 128 * 1024 * 1024, 300_000)
+    spans = plan_read(place, wanted)
+    made = plan_tasks(place, spans, 128 * 1024 * 1024, 300_000)
     assert len(made) == tasks
     sizes = [sum(span.nbytes for span in part.spans) for part in made]
     assert 0 <= sum(span.nbytes for span in spans) - sum(sizes) <= 4_096 and max(sizes, default=0) <= 2 * min(
@@ -256,7 +261,7 @@ def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: Reque
     )
     found = [n for part in made for n in numbers_of(read_spans(place, part.spans, wanted))]
     assert found == read_all(tmp_path, wanted).column("sequence").to_pylist()
-    assert len(share_out(place, spans, 1, 300_000)) >= len(made), "never larger than asked for"
+    assert len(plan_tasks(place, spans, 1, 300_000)) >= len(made), "never larger than asked for"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,7 @@ def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: Reque
 def test_a_range_that_is_none_is_refused(tmp_path: Path, wanted: dict[str, int]) -> None:
     fill(tmp_path, [5])
     with pytest.raises(OperatorError, match="bad_range"):
-        plan(place_in(tmp_path), Request(**wanted))  # type: ignore[arg-type]
+        plan_read(place_in(tmp_path), ReadRequest(**wanted))  # type: ignore[arg-type]
 
 
 def test_records_behind_the_durable_frontier_are_not_read(tmp_path: Path) -> None:
@@ -275,7 +280,7 @@ def test_records_behind_the_durable_frontier_are_not_read(tmp_path: Path) -> Non
         append(journal, numbered(10, 11), sync=False)
         assert durable_sequence(place_in(tmp_path)) == 10
         assert read_all(tmp_path).num_rows == 10
-        assert read_all(tmp_path, Request(durable=20)).num_rows == 20
+        assert read_all(tmp_path, ReadRequest(durable=20)).num_rows == 20
 
 
 def test_without_a_frontier_file_the_log_ends_before_its_torn_tail(tmp_path: Path) -> None:
@@ -292,7 +297,7 @@ def test_without_a_frontier_file_the_log_ends_before_its_torn_tail(tmp_path: Pat
 def test_a_span_that_is_short_raises_and_names_the_interval(tmp_path: Path) -> None:
     last = fill(tmp_path, [10] * 3)
     with pytest.raises(JournalError) as caught:
-        read_all(tmp_path, Request(durable=last + 5))
+        read_all(tmp_path, ReadRequest(durable=last + 5))
     assert caught.value.code == "journal_short"
     assert (caught.value.details["first"], caught.value.details["last"]) == (last + 1, last + 5)
 
@@ -310,7 +315,7 @@ def test_a_flipped_byte_raises_and_can_be_skipped(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as caught:
         read_all(tmp_path)
     assert caught.value.code == "journal_damaged"
-    kept = read_all(tmp_path, Request(skip_gaps=True)).column("sequence").to_pylist()
+    kept = read_all(tmp_path, ReadRequest(skip_gaps=True)).column("sequence").to_pylist()
     assert kept == list(range(11, last + 1))
 
 
@@ -321,7 +326,7 @@ def test_a_start_that_retention_removed_raises_bookmark_gone(tmp_path: Path) -> 
         journal.remove([info.name for info in journal.segments()[:2]], NOON)
         oldest = journal.first_sequence
     with pytest.raises(JournalError, match="were removed 2026-11-21T12:00:00Z") as caught:
-        plan(place, Request(start=1))
+        plan_read(place, ReadRequest(start=1))
     assert caught.value.code == "bookmark_gone"
     assert (caught.value.details["first"], caught.value.details["last"]) == (1, oldest - 1)
     # The oldest record there is, is what who names no start asks for.
@@ -334,12 +339,12 @@ def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) ->
     first, second, *_ = sorted(place.directory.glob("*.journal"))
     second.unlink()
     with pytest.raises(JournalError, match="are missing, and nothing says that they were removed"):
-        plan(place, Request())
+        plan_read(place, ReadRequest())
     first.unlink()
     with pytest.raises(JournalError, match="are missing") as caught:
-        plan(place, Request())
+        plan_read(place, ReadRequest())
     oldest = caught.value.details["oldest"]
-    assert read_all(tmp_path, Request(skip_gaps=True)).column("sequence")[0].as_py() == oldest
+    assert read_all(tmp_path, ReadRequest(skip_gaps=True)).column("sequence")[0].as_py() == oldest
 
 
 def test_every_order_of_archive_compress_and_remove_under_a_reader(
@@ -352,12 +357,12 @@ def test_every_order_of_archive_compress_and_remove_under_a_reader(
     for number, order in enumerate([*permutations(acts), ("archive", "compress"), ("compress", "archive")]):
         home = tmp_path / str(number)
         last = fill(home, [50] * 25)
-        log = examine(place_in(home))
-        spans = plan_log(log, Request())
+        log = examine_log(place_in(home))
+        spans = plan_log(log, ReadRequest())
         got: list[int] = []
         try:
             for at, span in enumerate(spans):
-                got += numbers_of(read_span(log.place, span, Request()))
+                got += numbers_of(read_span(log.place, span, ReadRequest()))
                 if at < len(order):
                     act_on(home, order[at])
             outcomes.add("whole")
@@ -386,53 +391,55 @@ def test_a_segment_that_vanished_after_planning_raises(
     monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
     fill(tmp_path, [10])
     with pytest.raises(JournalError, match="segment_missing"):
-        list(read_span(place_in(tmp_path), Span(99, 99, 100), Request()))
+        list(read_span(place_in(tmp_path), SegmentSpan(99, 99, 100), ReadRequest()))
 
 
 def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     place = place_in(tmp_path)
-    spans = plan(place, Request())
+    spans = plan_read(place, ReadRequest())
     move(tmp_path, "archive")
     move(tmp_path, "compress", slice(0, 2))
-    assert numbers_of(b for span in spans for b in read_span(place, span, Request())) == list(
+    assert numbers_of(b for span in spans for b in read_span(place, span, ReadRequest())) == list(
         range(1, last + 1)
     )
 
 
 def test_an_empty_journal_has_nothing_to_read_and_an_absent_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="There is no journal directory"):
-        plan(place_in(tmp_path), Request())
+        plan_read(place_in(tmp_path), ReadRequest())
     with opened(tmp_path):
         pass
     assert read_all(tmp_path).num_rows == 0
     fill(tmp_path, [5])
     with pytest.raises(OperatorError, match=r"no journal of sluice-2 in .*; there is one of sluice-1"):
-        plan(replace(place_in(tmp_path), instance="sluice-2"), Request())
+        plan_read(replace(place_in(tmp_path), instance="sluice-2"), ReadRequest())
     with pytest.raises(OperatorError, match="There is no archive directory"):
-        plan(replace(place_in(tmp_path), archive=tmp_path / "arhcive"), Request())
+        plan_read(replace(place_in(tmp_path), archive=tmp_path / "arhcive"), ReadRequest())
 
 
 def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     mine = identify(tmp_path, UUID(int=7))
-    log = examine(place_in(tmp_path))
+    log = examine_log(place_in(tmp_path))
     assert log.place.log == mine
-    assert numbers_of(read_spans(log.place, plan(log.place, Request()), Request())) == list(
+    assert numbers_of(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest())) == list(
         range(1, last + 1)
     )
     with pytest.raises(OperatorError, match="other_log"):
-        examine(replace(log.place, log=str(UUID(int=8))))
+        examine_log(replace(log.place, log=str(UUID(int=8))))
     foreign = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
     identify(tmp_path, UUID(int=9), foreign)
     with pytest.raises(JournalError, match="other_log"):
-        list(read_spans(log.place, plan(log.place, Request()), Request()))
+        list(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest()))
 
 
 def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> None:
     fill(tmp_path, [1] * 60)
     place = place_in(tmp_path)
-    assert [[b.num_rows for b in read_span(place, s, Request())] for s in plan(place, Request())] == [[60]]
+    assert [
+        [b.num_rows for b in read_span(place, s, ReadRequest())] for s in plan_read(place, ReadRequest())
+    ] == [[60]]
 
 
 def test_foreign_files_in_the_directory_are_ignored(tmp_path: Path) -> None:
@@ -455,15 +462,15 @@ def test_columns_that_cannot_be_read_are_named(columns: tuple[str, ...]) -> None
 
 
 def test_a_request_survives_its_way_as_an_option() -> None:
-    request = Request(columns=("body",), topics=("~a,b", "c.>"), start=3, end_at=9, skip_gaps=True)
-    assert Request.from_json(request.to_json()) == request
+    request = ReadRequest(columns=("body",), topics=("~a,b", "c.>"), start=3, end_at=9, skip_gaps=True)
+    assert ReadRequest.from_json(request.to_json()) == request
 
 
 def test_the_reader_pickles_and_answers_a_call_without_partitions(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 12)
-    reader: JournalReader = pickle.loads(pickle.dumps(JournalReader(place_in(tmp_path), Request())))
+    reader: JournalReader = pickle.loads(pickle.dumps(JournalReader(place_in(tmp_path), ReadRequest())))
     partitions = reader.partitions()
-    assert all(isinstance(partition, PartPartition) for partition in partitions)
+    assert all(isinstance(partition, SpanPartition) for partition in partitions)
     assert sum(batch.num_rows for partition in partitions for batch in reader.read(partition)) == last
     assert list(reader.read(None)) == []
 
@@ -565,11 +572,14 @@ def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
 def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
     batches: list[tuple[str, list[tuple[str, bytes, bytes]]]], wanted: list[str]
 ) -> None:
-    topics = Topics(wanted)
+    topics = TopicMatcher(wanted)
     assert topics.names
     every, chosen = (
-        Gatherer(record_schema(), INSTANCE, one)
-        for one in (Wanted(), Wanted(topic=topics.matches, needles=topics.needles, names=topics.names))
+        ArrowBatchBuilder(record_schema(), INSTANCE, one)
+        for one in (
+            RecordFilter(),
+            RecordFilter(topic=topics.matches, needles=topics.needles, names=topics.names),
+        )
     )
     first = 1
     for publisher, records in batches:

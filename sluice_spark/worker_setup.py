@@ -12,7 +12,7 @@ from broker_core.errors import SluiceError
 
 
 @contextmanager
-def with_fix() -> Iterator[None]:
+def show_fix_in_errors() -> Iterator[None]:
     """Our own errors' texts say what to do as well: where an exception is printed, nobody sees `fix`."""
     try:
         yield
@@ -23,13 +23,13 @@ def with_fix() -> Iterator[None]:
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
+def hide_tracebacks() -> Iterator[None]:
     """The same, and how we came to them is of no use to Spark's user: they reach them as a sentence.
 
     PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
     """
     try:
-        with with_fix():
+        with show_fix_in_errors():
             yield
     except SluiceError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
@@ -37,7 +37,7 @@ def one_sentence() -> Iterator[None]:
 
 
 @cache
-def settle_worker() -> None:
+def tune_worker() -> None:
     """Once per Python process of Spark's, planning or reading: take what is imported out of garbage collection, which PySpark
     runs after every task and every plan, and which took most of a short task's time."""
     gc.collect()
