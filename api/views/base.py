@@ -15,13 +15,13 @@ from console.services.actors import access_of_request
 
 __all__ = [
     "PagedView",
-    "set_etag",
     "expected_revision",
     "instance_name",
     "member_name",
-    "required_revision",
-    "visible_patterns",
     "parse_request",
+    "required_revision",
+    "set_etag",
+    "visible_patterns",
 ]
 
 

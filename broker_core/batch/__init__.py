@@ -64,9 +64,9 @@ __all__ = [
     "build_batch",
     "build_single_topic_batch",
     "hash64",
-    "write_log_position",
     "read_batch_header",
     "renumber",
     "stamp_header",
     "write_flags",
+    "write_log_position",
 ]

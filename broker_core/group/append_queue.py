@@ -233,7 +233,7 @@ def _answer(asking: Sequence[asyncio.Future[int | None]], upto: int | None) -> N
             one.set_result(upto)
 
 
-RETRY_DELAY_S: Final = 0.1
+OVERTAKEN_RETRY_DELAY_S: Final = 0.1
 """An entry that was overtaken is tried again so soon."""
 
 
@@ -279,7 +279,7 @@ class EntryAppender(Generic[Owner]):
                 self._newest = self._own(newest)
                 if newest is not None and newest[1].number >= outgoing.number:
                     break
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(OVERTAKEN_RETRY_DELAY_S)
 
     def done(self, outgoing: OutgoingEntry[Owner]) -> None:
         """It is in the log. It may have been given up meanwhile, and another be under way."""

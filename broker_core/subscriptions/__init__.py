@@ -8,9 +8,9 @@ from broker_core.subscriptions.topics import TopicPattern
 
 __all__ = [
     "EMPTY",
+    "Subscription",
     "SubscriptionMatch",
     "SubscriptionRegistry",
-    "Subscription",
     "TopicPattern",
     "select_rows",
 ]

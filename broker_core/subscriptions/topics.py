@@ -1,4 +1,4 @@
-"""Topic patterns. Levels of a topic are separated by ".".
+r"""Topic patterns. Levels of a topic are separated by ".".
 
     flights.AA          this topic
     flights.*.delays    "*" stands for one whole level

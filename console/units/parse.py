@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker_core import quantities
 from broker_core.quantities import NS_PER_MS, format_size, parse_size
 
-__all__ = ["parse_interval", "parse_size", "write_interval", "format_size"]
+__all__ = ["format_size", "parse_interval", "parse_size", "write_interval"]
 
 
 def parse_interval(text: str) -> int:

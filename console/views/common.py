@@ -31,16 +31,16 @@ from console.services.preferences import preferences_of
 
 __all__ = [
     "actor_of",
-    "check_permission",
-    "referring_page",
-    "in_force",
     "allowed_permissions",
+    "check_permission",
+    "in_force",
     "local_instance",
     "page",
-    "visible_patterns",
-    "requires_permission",
+    "referring_page",
     "refuse_field",
+    "requires_permission",
     "show_error",
+    "visible_patterns",
 ]
 
 View = Callable[..., HttpResponseBase]

@@ -30,4 +30,4 @@ def split_filter_text(text: str) -> tuple[str, str]:
     return selector, body_filter
 
 
-__all__ = ["MARK", "compile_selector", "split_filter_text", "join_filter_text"]
+__all__ = ["MARK", "compile_selector", "join_filter_text", "split_filter_text"]

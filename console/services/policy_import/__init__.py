@@ -36,9 +36,9 @@ __all__ = [
     "MAX_TEXT",
     "READERS",
     "ImportReport",
+    "ImportedSetting",
     "SkippedSetting",
     "UnrelatedSetting",
-    "ImportedSetting",
     "import_hint",
     "import_policy",
 ]
